@@ -1,0 +1,1 @@
+"""The broker: Kafka request handlers, partitions, replication and coordination."""

@@ -1,0 +1,1 @@
+"""The runtime that any shard on any internal topic runs in, and its shards."""

@@ -1,0 +1,1 @@
+"""One file per API family, from decoded request to reply."""

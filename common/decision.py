@@ -1,0 +1,15 @@
+"""What a pure decision yields: the records to append and the reply to give once they are committed."""
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Record = TypeVar("Record")
+Reply = TypeVar("Reply")
+
+
+@dataclass(slots=True)
+class Decision(Generic[Record, Reply]):
+    """`records` in order of replay, possibly none (a read); `reply` holds only after they are committed."""
+
+    reply: Reply
+    records: list[Record] = field(default_factory=list)

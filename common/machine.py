@@ -1,0 +1,232 @@
+"""The ports of `common.ports` over the real machine: raw sockets under `add_reader`, `os.pread` and `os.pwrite`.
+
+Sockets are raw on purpose: one `recv` straight into the caller's buffer and `sendfile` from the page cache cost
+less than any asyncio transport, and no library keeps a reference to a buffer that is used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import random
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from common.ports import Address, Buffer, File, Ports
+
+LISTEN_BACKLOG = 1024
+ACCEPTS_PER_WAKEUP_MAX = 64
+ACCEPT_PAUSE_S = 0.2
+_RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {on, 0 s}
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class MachineSocket:
+    """`common.ports.Socket` over a non-blocking socket of the running loop."""
+
+    __slots__ = ("_fd", "_loop", "_reading", "_socket", "_writing", "peer", "recv_into")
+
+    def __init__(self, raw: socket.socket, peer: Address) -> None:
+        raw.setblocking(False)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = raw
+        self._fd = raw.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._reading = self._writing = False
+        self.peer = peer
+        self.recv_into = raw.recv_into
+
+    def send(self, data: Buffer, more: bool = False) -> int:
+        return self._socket.send(data, socket.MSG_MORE if more else 0)
+
+    def sendfile(self, file: File, position: int, length: int) -> int:
+        if not isinstance(file, MachineFile):
+            raise TypeError("sendfile needs a file of this machine")
+        return os.sendfile(self._fd, file.fd, position, length)
+
+    def on_readable(self, callback: Callable[[], None] | None) -> None:
+        if self._fd < 0:
+            return
+        if callback is not None:
+            self._reading = True
+            self._loop.add_reader(self._fd, callback)
+        elif self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def on_writable(self, callback: Callable[[], None] | None) -> None:
+        if self._fd < 0:
+            return
+        if callback is not None:
+            self._writing = True
+            self._loop.add_writer(self._fd, callback)
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+
+    def close(self) -> None:
+        self.on_readable(None)
+        self.on_writable(None)
+        self._fd = -1
+        self._socket.close()
+
+    def abort(self) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.close()
+
+
+class MachineListener:
+    def __init__(self, raw: socket.socket, accepted: Callable[[MachineSocket], None]) -> None:
+        self._socket = raw
+        self._accepted = accepted
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        name = raw.getsockname()
+        self.address: Address = (name[0], name[1])
+        self._loop.add_reader(raw.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_WAKEUP_MAX):
+            try:
+                raw, peer = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:  # a level-triggered listener would spin on it
+                    self._loop.remove_reader(self._socket.fileno())
+                    self._loop.call_later(ACCEPT_PAUSE_S, self._resume)
+                return
+            try:
+                self._accepted(MachineSocket(raw, (peer[0], peer[1])))
+            except OSError:  # gone before it was set up
+                raw.close()
+
+    def _resume(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+class MachineNetwork:
+    def listen(self, address: Address, accepted: Callable[[MachineSocket], None]) -> MachineListener:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        raw = socket.create_server(address, family=family, backlog=LISTEN_BACKLOG)
+        raw.setblocking(False)
+        return MachineListener(raw, accepted)
+
+    async def connect(self, address: Address) -> MachineSocket:
+        loop = asyncio.get_running_loop()
+        host, port = address
+        family = socket.AF_INET
+        try:
+            socket.inet_pton(socket.AF_INET, host)
+        except OSError:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, (host, port) = found[0][0], found[0][4][:2]
+        raw = socket.socket(family)
+        raw.setblocking(False)
+        try:
+            await loop.sock_connect(raw, (host, port))
+        except BaseException:
+            raw.close()
+            raise
+        return MachineSocket(raw, address)
+
+
+class MachineFile:
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self.fd, size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self.fd, data, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def fsync(self) -> None:
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class MachineDisk:
+    """`common.ports.Disk` below `root`, which is made when it does not exist."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._prefix = str(root) + "/"
+
+    def open(self, path: str, *, create: bool = False) -> MachineFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return MachineFile(os.open(self._prefix + path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._prefix + path)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(os.listdir(self._prefix + directory))
+
+    def file_size(self, path: str) -> int:
+        return os.stat(self._prefix + path).st_size
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(self._prefix + path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(self._prefix + source, self._prefix + target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(self._prefix + path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(self._prefix + path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(self._prefix + path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self) -> int:
+        state = os.statvfs(self._prefix)
+        return state.f_bavail * state.f_frsize
+
+
+class MachineClock:
+    """Same base as the loop's time, on the stock loop and on uvloop to within its turn."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+def machine_ports(root: Path) -> Ports:
+    """The real world for a node whose files lie below `root`; call it inside the node's event loop's process."""
+    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), random.Random(os.urandom(32)))

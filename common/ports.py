@@ -1,0 +1,155 @@
+"""All that the product sees of the outside world: network, disk, clocks and chance, as small protocols.
+
+`common.machine` implements them over the real machine, the simulator over virtual time. Product code gets a
+`Ports` value through its constructors and imports no `socket`, `time`, `random`, `os.urandom` or `open` itself.
+
+Rules: callbacks of a socket never run inside a call on that socket; `File.fsync`, `Disk.sync_directory` and
+`Disk.open` of many files belong in `asyncio.to_thread`, everything else here may run on the event loop.
+Timers and sleeps come from the running event loop, whose time the simulator owns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+Address = tuple[str, int]
+Buffer = bytes | bytearray | memoryview
+
+
+class Socket(Protocol):
+    """One non-blocking TCP connection. Readiness is level-triggered, as with `loop.add_reader`."""
+
+    @property
+    def peer(self) -> Address: ...
+
+    def recv_into(self, view: memoryview) -> int:
+        """Bytes received into `view`; 0 at the end of the stream.
+
+        Raises BlockingIOError when nothing is there, OSError when the connection is broken.
+        """
+        ...
+
+    def send(self, data: Buffer, more: bool = False) -> int:
+        """Bytes taken, at least 1. `more` says that further bytes follow at once (MSG_MORE).
+
+        Raises BlockingIOError when the send buffer is full, OSError when the connection is broken.
+        """
+        ...
+
+    def sendfile(self, file: File, position: int, length: int) -> int:
+        """As `send`, straight from `file`; 0 when the file ends before `position`."""
+        ...
+
+    def on_readable(self, callback: Callable[[], None] | None) -> None:
+        """Call back while bytes, the end of the stream or an error can be read; None stops it."""
+        ...
+
+    def on_writable(self, callback: Callable[[], None] | None) -> None: ...
+
+    def close(self) -> None:
+        """Close in order; unsent bytes that the kernel holds still leave. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once with a reset. Idempotent."""
+        ...
+
+
+class Listener(Protocol):
+    @property
+    def address(self) -> Address:
+        """The bound address; a port of 0 has become a real one."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    def listen(self, address: Address, accepted: Callable[[Socket], None]) -> Listener:
+        """Raises OSError when the address cannot be bound."""
+        ...
+
+    async def connect(self, address: Address) -> Socket:
+        """Raises OSError when refused or unreachable. Give it a timeout: a cut network never answers."""
+        ...
+
+
+class File(Protocol):
+    """An open file, read and written by position."""
+
+    def pread(self, size: int, position: int) -> bytes: ...
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        """Bytes written, possibly fewer than given. Raises OSError (ENOSPC, EIO)."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def fsync(self) -> None:
+        """Blocks for the device: never on the event loop."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system below one root; paths are relative, with `/` between names."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Raises FileNotFoundError unless the file exists or `create` is set."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in `directory`, sorted; raises FileNotFoundError when there is no such directory."""
+        ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; no error when it exists."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """A file or a directory, atomically."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """One file."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """A directory with all that is in it."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in `path` durable. Blocks for the device."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+
+class Clock(Protocol):
+    def monotonic(self) -> float:
+        """Seconds, for durations; the same time base as the event loop's `time()`."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch, for records and retention only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The world of one node."""
+
+    network: Network
+    disk: Disk
+    clock: Clock
+    random: random.Random

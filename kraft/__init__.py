@@ -1,0 +1,1 @@
+"""The cluster's metadata: records, image, controllers and the Raft quorum that orders them."""

@@ -1,0 +1,1 @@
+"""Immutable views of the committed metadata, and the deltas between them."""

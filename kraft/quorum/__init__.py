@@ -1,0 +1,1 @@
+"""PySyncObj made safe: journal, transport, message filter, snapshots."""

@@ -1,0 +1,1 @@
+"""Spark jobs over the tier. Built by a later step; empty until then."""

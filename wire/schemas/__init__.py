@@ -1,0 +1,1 @@
+"""Message schemas that the codec library lacks, in Apache Kafka's JSON format."""
