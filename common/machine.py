@@ -129,12 +129,12 @@ class MachineNetwork:
     async def connect(self, address: Address) -> MachineSocket:
         loop = asyncio.get_running_loop()
         host, port = address
-        family = socket.AF_INET
+        family = int(socket.AF_INET)
         try:
             socket.inet_pton(socket.AF_INET, host)
         except OSError:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, (host, port) = found[0][0], found[0][4][:2]
+            family, host = int(found[0][0]), str(found[0][4][0])
         raw = socket.socket(family)
         raw.setblocking(False)
         try:

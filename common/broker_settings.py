@@ -1,0 +1,177 @@
+"""Every setting of a node: Apache Kafka's names where Kafka has the setting (4.1), else `tidelog.…`.
+
+One catalogue serves brokers and controllers, as one `server.properties` does for Kafka: each node reads what
+concerns it. The topic defaults among them (`log.…`, `min.insync.replicas`, …) are the synonyms that
+`common.topic_settings` names.
+"""
+
+from common.settings import INT_MAX, LONG_MAX, Catalogue, Setting
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+DYNAMIC = "cluster-wide"
+
+
+def _s(name: str, type_name: str, default: object, doc: str, low: float | None = None, high: float | None = None,
+       update: str = "read-only", choices: tuple[str, ...] = ()) -> Setting:  # fmt: skip
+    return Setting(name, type_name, default, doc, low, high, choices, update)
+
+
+_NODE = [
+    _s("node.id", "int", -1, "The id of this node.", -1),
+    _s("process.roles", "list", (), "What this node is: broker or controller.", choices=("broker", "controller")),
+    _s("log.dirs", "string", "tidelog-data", "The directory of this node's data; one directory."),
+    _s("broker.rack", "string", "", "The rack (availability zone) of this broker.", update="read-only"),
+    _s("listeners", "list", (), "NAME://host:port for each listener."),
+    _s("advertised.listeners", "list", (), "What clients are told to connect to; the listeners when empty."),
+    _s("inter.broker.listener.name", "string", "INTERNAL", "The listener that nodes use among themselves."),
+    _s("controller.quorum.voters", "list", (), "id@host:port of every voter of the metadata quorum, the same on each "
+       "node; the port of its internal listener."),
+    _s("tidelog.quorum.voters", "list", (), "id@host:port of every voter's consensus port, the same on each controller."),
+    _s("tidelog.cluster.secret.file", "string", "", "The file with the secret by which nodes know each other."),
+    _s("tidelog.internal.allow.plaintext", "boolean", False, "Says that the network between the nodes is private, so "
+       "that an internal listener may leave loopback without TLS."),
+    _s("tidelog.metrics.listener", "string", "127.0.0.1:0", "host:port of /metrics, /healthz and /readyz."),
+    _s("tidelog.log.level", "string", "info", "The least level that is logged.",
+       choices=("debug", "info", "warning", "error")),
+    _s("tidelog.controllers.replace.voter", "boolean", False, "Lets a controller with an empty directory join although "
+       "the other voters hold state; they must all be healthy."),
+]  # fmt: skip
+
+_CONNECTIONS = [
+    _s("socket.request.max.bytes", "int", 100 * MIB, "The longest request frame.", 1024),
+    _s("socket.listen.backlog.size", "int", 1024, "Connections that wait to be accepted.", 1),
+    _s("connections.max.idle.ms", "long", 600_000, "How long a silent connection is kept.", 0),
+    _s("max.connections", "int", INT_MAX, "Connections of one broker.", 0, update=DYNAMIC),
+    _s("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0, update=DYNAMIC),
+    _s("queued.max.request.bytes", "long", 256 * MIB, "Bytes of requests in work, over all connections.", 1 * MIB),
+    _s("tidelog.connection.request.bytes.max", "long", 128 * MIB, "Bytes of requests in work on one connection.", 1 * MIB),
+    _s("tidelog.connection.requests.max", "int", 128, "Requests in work on one connection.", 1, 100_000),
+    _s("tidelog.connection.reply.bytes.max", "long", 64 * MIB, "Unsent reply bytes of one connection at which no more "
+       "of its requests are read.", 64 * KIB),
+    _s("tidelog.reply.bytes.max", "long", 512 * MIB, "Unsent reply bytes over all connections.", 1 * MIB),
+    _s("tidelog.connection.stall.ms", "long", 30_000, "How long a reader that owes its replies may take nothing before "
+       "it is closed.", 100),
+    _s("request.timeout.ms", "int", 30_000, "How long a node waits for another's answer.", 1),
+]  # fmt: skip
+
+_TOPICS = [
+    _s("auto.create.topics.enable", "boolean", True, "Whether asking for an unknown topic creates it."),
+    _s("num.partitions", "int", 1, "Partitions of a topic that does not say.", 1),
+    _s("default.replication.factor", "int", 1, "Replicas of a topic that does not say; `tidelog up` sets min(3, "
+       "brokers).", 1, 32767),
+    _s("min.insync.replicas", "int", 1, "How many in-sync replicas acks=all needs; `tidelog up` sets 2 from three "
+       "brokers on.", 1, update=DYNAMIC),
+    _s("unclean.leader.election.enable", "boolean", False, "Whether a replica that is not in sync may lead.",
+       update=DYNAMIC),
+    _s("delete.topic.enable", "boolean", True, "Whether topics can be deleted."),
+    _s("message.max.bytes", "int", 1_048_588, "The largest batch that is accepted.", 0, update=DYNAMIC),
+    _s("compression.type", "string", "producer", "The codec that batches are stored with.", update=DYNAMIC,
+       choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")),
+    _s("compression.gzip.level", "int", -1, "The level of gzip recompression.", -1, 9, DYNAMIC),
+    _s("compression.lz4.level", "int", 9, "The level of lz4 recompression.", 1, 17, DYNAMIC),
+    _s("compression.zstd.level", "int", 3, "The level of zstd recompression.", -131072, 22, DYNAMIC),
+    _s("tidelog.inflated.bytes.max", "int", 64 * MIB, "How far a compressed batch may inflate where the broker has to "
+       "look into it.", 1 * MIB),
+]  # fmt: skip
+
+_LOG = [
+    _s("log.segment.bytes", "int", GIB, "The size at which a segment is closed.", 1024, update=DYNAMIC),
+    _s("log.roll.ms", "long", 7 * DAY_MS, "The age at which a segment is closed.", 1, update=DYNAMIC),
+    _s("log.roll.jitter.ms", "long", 0, "Random milliseconds taken off log.roll.ms.", 0, update=DYNAMIC),
+    _s("log.retention.ms", "long", 7 * DAY_MS, "Milliseconds that a closed segment is kept; -1 is for ever.", -1,
+       update=DYNAMIC),
+    _s("log.retention.minutes", "int", -1, "As log.retention.ms, in minutes, which it overrides when not -1.", -1),
+    _s("log.retention.hours", "int", -1, "As log.retention.ms, in hours, which it overrides when not -1.", -1),
+    _s("log.retention.bytes", "long", -1, "Bytes kept per partition; -1 is without bound.", -1, update=DYNAMIC),
+    _s("log.retention.check.interval.ms", "long", 300_000, "How often retention is looked at.", 1),
+    _s("log.cleanup.policy", "list", ("delete",), "Delete, compact, or both.", update=DYNAMIC,
+       choices=("delete", "compact")),
+    _s("log.index.interval.bytes", "int", 4096, "Bytes between two entries of the offset index.", 0, update=DYNAMIC),
+    _s("log.index.size.max.bytes", "int", 10 * MIB, "The size of an index at which its segment is closed.", 4,
+       update=DYNAMIC),
+    _s("log.segment.delete.delay.ms", "long", 60_000, "How long a deleted segment's file stays.", 0, update=DYNAMIC),
+    _s("log.preallocate", "boolean", False, "Whether segment files are preallocated.", update=DYNAMIC),
+    _s("log.flush.interval.messages", "long", LONG_MAX, "An fsync after this many records.", 1, update=DYNAMIC),
+    _s("log.flush.interval.ms", "long", LONG_MAX, "An fsync after this long.", 0, update=DYNAMIC),
+    _s("log.flush.offset.checkpoint.interval.ms", "int", 60_000, "How often recovery points are written.", 1),
+    _s("log.flush.start.offset.checkpoint.interval.ms", "int", 60_000, "How often log start offsets are written.", 1),
+    _s("log.message.timestamp.type", "string", "CreateTime", "Whose time is kept.", update=DYNAMIC,
+       choices=("CreateTime", "LogAppendTime")),
+    _s("log.message.timestamp.before.max.ms", "long", LONG_MAX, "How far a timestamp may lie behind.", 0,
+       update=DYNAMIC),
+    _s("log.message.timestamp.after.max.ms", "long", HOUR_MS, "How far a timestamp may lie ahead.", 0, update=DYNAMIC),
+    _s("log.local.retention.bytes", "long", -2, "Bytes kept on the brokers of a tiered topic.", -2, update=DYNAMIC),
+    _s("log.local.retention.ms", "long", -2, "Milliseconds kept on the brokers of a tiered topic.", -2, update=DYNAMIC),
+    _s("log.cleaner.enable", "boolean", True, "Whether compacted topics are compacted."),
+    _s("log.cleaner.backoff.ms", "long", 15_000, "How often the cleaner looks for work.", 1),
+    _s("log.cleaner.dedupe.buffer.size", "long", 128 * MIB, "Memory of the cleaner's offset map.", 64 * KIB),
+    _s("log.cleaner.io.max.bytes.per.second", "double", 1.0e12, "How fast the cleaner reads and writes.", 1),
+    _s("log.cleaner.delete.retention.ms", "long", DAY_MS, "How long tombstones stay.", 0, update=DYNAMIC),
+    _s("log.cleaner.min.cleanable.ratio", "double", 0.5, "The dirty share that starts a compaction.", 0, 1, DYNAMIC),
+    _s("log.cleaner.min.compaction.lag.ms", "long", 0, "The shortest time a record stays uncompacted.", 0,
+       update=DYNAMIC),
+    _s("log.cleaner.max.compaction.lag.ms", "long", LONG_MAX, "The longest time a record stays uncompacted.", 1,
+       update=DYNAMIC),
+    _s("log.dir.free.bytes.min", "long", 256 * MIB, "Free bytes of the disk below which Produce is refused; below "
+       "twice as many it is throttled.", 0, update=DYNAMIC),
+    _s("num.recovery.threads.per.data.dir", "int", 2, "Threads that recover logs after an unclean stop.", 1, 64),
+    _s("tidelog.log.open.files.max", "int", 2_000, "Segment and index files kept open.", 16),
+    _s("tidelog.log.unwritten.bytes.max", "long", 64 * MIB, "Bytes that wait for a slow disk before appends are "
+       "refused.", 1 * MIB),
+    _s("tidelog.log.slow.write.ms", "int", 50, "A write longer than this sends the next ones to a thread.", 1),
+    _s("producer.id.expiration.ms", "int", DAY_MS, "How long an idle producer's sequence state is kept.", 1,
+       update=DYNAMIC),
+    _s("tidelog.producers.per.partition.max", "int", 100_000, "Producers whose state one partition keeps.", 10),
+]  # fmt: skip
+
+_REPLICATION = [
+    _s("replica.lag.time.max.ms", "long", 30_000, "How long a follower may stay behind before it leaves the ISR.", 1),
+    _s("replica.fetch.max.bytes", "int", MIB, "Bytes of one partition in a follower's fetch.", 0),
+    _s("replica.fetch.min.bytes", "int", 1, "Bytes that a follower's fetch waits for.", 1),
+    _s("replica.fetch.wait.max.ms", "int", 500, "How long a follower's fetch waits.", 1),
+    _s("replica.fetch.response.max.bytes", "int", 10 * MIB, "Bytes of a follower's fetch.", 0),
+    _s("replica.fetch.backoff.ms", "int", 200, "Pause after a failed fetch.", 0),
+    _s("replica.high.watermark.checkpoint.interval.ms", "long", 5_000, "How often high watermarks are written.", 1),
+    _s("replica.selector.class", "string", "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+       "How a consumer's replica is chosen; an empty value always answers the leader.",
+       choices=("", "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+                "org.apache.kafka.common.replica.LeaderSelector")),
+    _s("fetch.max.bytes", "int", 55 * MIB, "Bytes of one consumer fetch.", 1024),
+    _s("max.incremental.fetch.session.cache.slots", "int", 1_000, "Fetch sessions of consumers.", 0),
+    _s("auto.leader.rebalance.enable", "boolean", True, "Whether leadership returns to the preferred replica."),
+    _s("leader.imbalance.check.interval.seconds", "long", 300, "How often preferred leaders are looked at.", 1),
+    _s("controlled.shutdown.enable", "boolean", True, "Whether leadership moves before a broker stops."),
+    _s("tidelog.controlled.shutdown.timeout.ms", "int", 20_000, "How long a stop waits for leadership to move.", 1),
+]  # fmt: skip
+
+_CONTROLLER = [
+    _s("broker.session.timeout.ms", "int", 3_000, "Silence after which a broker is fenced.", 100),
+    _s("broker.heartbeat.interval.ms", "int", 500, "How often a broker is heard.", 10),
+    _s("tidelog.broker.suspicion.ms", "int", 300, "How long a broker whose heartbeat connection closed has to be heard "
+       "again before it is fenced.", 10),
+    _s("controller.quorum.election.timeout.ms", "int", 400, "Silence after which a voter starts an election; up to "
+       "twice as long by chance.", 50),
+    _s("metadata.log.max.record.bytes.between.snapshots", "long", 20 * MIB, "Bytes of metadata between snapshots.",
+       64 * KIB),
+    _s("metadata.max.idle.interval.ms", "int", 500, "How often an idle controller shows that it leads.", 0),
+]  # fmt: skip
+
+_GROUPS = [
+    _s("group.min.session.timeout.ms", "int", 6_000, "The shortest session timeout of a member.", 1),
+    _s("group.max.session.timeout.ms", "int", 1_800_000, "The longest session timeout of a member.", 1),
+    _s("group.initial.rebalance.delay.ms", "int", 3_000, "How long an empty group waits for further members.", 0),
+    _s("group.max.size", "int", INT_MAX, "Members of one group.", 1),
+    _s("offsets.topic.num.partitions", "int", 50, "Partitions of __consumer_offsets.", 1),
+    _s("offsets.topic.replication.factor", "int", 3, "Replicas of __consumer_offsets, at most the brokers there are.",
+       1, 32767),
+    _s("offsets.topic.segment.bytes", "int", 100 * MIB, "Segment size of __consumer_offsets.", 1024),
+    _s("offsets.retention.minutes", "int", 10_080, "How long offsets of an empty group are kept.", 1),
+    _s("offsets.retention.check.interval.ms", "long", 600_000, "How often expired offsets are looked for.", 1),
+    _s("offset.metadata.max.bytes", "int", 4_096, "Bytes of metadata beside a committed offset.", 0),
+    _s("offsets.commit.timeout.ms", "int", 5_000, "How long a commit waits for its replicas.", 1),
+    _s("transactional.id.expiration.ms", "int", 7 * DAY_MS, "How long an idle transactional id is kept.", 1),
+]  # fmt: skip
+
+NODE_SETTINGS = Catalogue([*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS])
