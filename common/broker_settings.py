@@ -28,7 +28,7 @@ _NODE = [
     _s("inter.broker.listener.name", "string", "INTERNAL", "The listener that nodes use among themselves."),
     _s("controller.quorum.voters", "list", (), "id@host:port of every voter of the metadata quorum, the same on each "
        "node; the port of its internal listener."),
-    _s("tidelog.quorum.voters", "list", (), "id@host:port of every voter's consensus port, the same on each controller."),
+    _s("tidelog.quorum.voters", "list", (), "id@host:port of every voter's consensus port, the same on each."),
     _s("tidelog.cluster.secret.file", "string", "", "The file with the secret by which nodes know each other."),
     _s("tidelog.internal.allow.plaintext", "boolean", False, "Says that the network between the nodes is private, so "
        "that an internal listener may leave loopback without TLS."),
@@ -46,7 +46,7 @@ _CONNECTIONS = [
     _s("max.connections", "int", INT_MAX, "Connections of one broker.", 0, update=DYNAMIC),
     _s("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0, update=DYNAMIC),
     _s("queued.max.request.bytes", "long", 256 * MIB, "Bytes of requests in work, over all connections.", 1 * MIB),
-    _s("tidelog.connection.request.bytes.max", "long", 128 * MIB, "Bytes of requests in work on one connection.", 1 * MIB),
+    _s("tidelog.connection.request.bytes.max", "long", 128 * MIB, "Request bytes in work on one connection.", 1 * MIB),
     _s("tidelog.connection.requests.max", "int", 128, "Requests in work on one connection.", 1, 100_000),
     _s("tidelog.connection.reply.bytes.max", "long", 64 * MIB, "Unsent reply bytes of one connection at which no more "
        "of its requests are read.", 64 * KIB),
