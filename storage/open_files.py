@@ -1,0 +1,98 @@
+"""A bounded number of open files under any number of segments.
+
+Eviction is second chance (a clock): using a file costs one attribute store, no reordering. Files with pins are
+passed over, so the number may exceed the limit by the regions that are being sent, and by nothing else. All calls
+run on the event loop; threads open files of their own.
+"""
+
+from collections import deque
+
+from common.ports import Disk, File
+
+OPEN_FILES_MAX = 2_000
+
+
+class FileHandle:
+    """One path that is open or not. Pins keep its file open through eviction and through deletion."""
+
+    __slots__ = ("_owner", "file", "path", "pins", "recently_used", "retired")
+
+    def __init__(self, owner: "OpenFiles", path: str) -> None:
+        self._owner = owner
+        self.path = path
+        self.file: File | None = None
+        self.pins = 0
+        self.recently_used = False
+        self.retired = False
+
+    def use(self, *, create: bool = False) -> File:
+        """The file, opened when it is not. OSError when it cannot be."""
+        file = self.file
+        if file is None:
+            file = self._owner.open(self, create=create)
+        self.recently_used = True
+        return file
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        self.pins -= 1
+        if self.pins == 0 and self.retired:
+            self._owner.close(self)
+
+    def retire(self) -> None:
+        """The segment is gone: close as soon as nobody reads."""
+        self.retired = True
+        if self.pins == 0:
+            self._owner.close(self)
+
+
+class OpenFiles:
+    """All open segment files of one log directory."""
+
+    def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self._disk = disk
+        self._open_files_max = open_files_max
+        self._clock: deque[FileHandle] = deque()  # open handles; the hand is at its left end
+        self.opened_count = 0
+
+    def __len__(self) -> int:
+        return len(self._clock)
+
+    def open(self, handle: FileHandle, *, create: bool) -> File:
+        if len(self._clock) >= self._open_files_max:
+            self._evict()
+        file = self._disk.open(handle.path, create=create)
+        handle.file = file
+        self._clock.append(handle)
+        self.opened_count += 1
+        return file
+
+    def close(self, handle: FileHandle) -> None:
+        if handle.file is not None:
+            file, handle.file = handle.file, None
+            self._clock.remove(handle)
+            file.close()
+
+    def close_all(self) -> None:
+        """At the end of the node; whoever still holds a region is cut off."""
+        while self._clock:
+            handle = self._clock.popleft()
+            file, handle.file = handle.file, None
+            if file is not None:
+                file.close()
+
+    def _evict(self) -> None:
+        """Close the first file that was not used since the hand passed it; every handle is looked at twice at most."""
+        clock = self._clock
+        for _ in range(2 * len(clock)):
+            handle = clock.popleft()
+            if handle.pins or handle.recently_used:
+                handle.recently_used = False
+                clock.append(handle)
+                continue
+            file, handle.file = handle.file, None
+            if file is not None:
+                file.close()
+            return

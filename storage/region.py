@@ -1,0 +1,26 @@
+"""A run of whole bytes of one segment file: what a read of a log answers, instead of bytes."""
+
+from typing import NamedTuple
+
+from common.ports import File
+from storage.open_files import FileHandle
+
+
+class Region(NamedTuple):
+    """`length` bytes of `file` from `position` on, whole record batches all of them.
+
+    The file stays open until `release`, also when its segment is deleted meanwhile; whoever asked for the region
+    releases it exactly once, after the last byte is sent or when its connection is lost.
+    """
+
+    file: File
+    position: int
+    length: int
+    handle: FileHandle
+
+    def read(self) -> bytes:
+        """All its bytes, copied once out of the page cache; fewer when the log was truncated below its end."""
+        return self.file.pread(self.length, self.position)
+
+    def release(self) -> None:
+        self.handle.unpin()
