@@ -1,0 +1,38 @@
+"""One registered broker as the committed metadata has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kraft.records import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """`epoch` is the offset of the registration's record: it tells one run of the broker from the next.
+
+    `endpoints` by listener name; `features` by name, as (lowest, highest) supported level. A fenced broker leads
+    nothing, joins no ISR and is not shown to clients.
+    """
+
+    broker_id: int
+    epoch: int
+    incarnation: bytes
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    cell: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """May lead and may join an ISR."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def address(self, listener_name: str) -> tuple[str, int] | None:
+        """(host, port) of the broker on that listener."""
+        endpoint = self.endpoints.get(listener_name)
+        return (endpoint.host, endpoint.port) if endpoint is not None else None

@@ -1,0 +1,36 @@
+"""Dynamic settings of topics, brokers and the cluster: the overrides that operators gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kraft.records import ResourceType
+
+ResourceKey = tuple[ResourceType, str]
+CLUSTER_DEFAULT = ""
+_NONE: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigsImage:
+    """Overrides as text, by resource; a resource without overrides has no entry."""
+
+    by_resource: Mapping[ResourceKey, Mapping[str, str]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[ResourceKey]:
+        return iter(self.by_resource)
+
+    def of(self, resource_type: ResourceType, resource_name: str) -> Mapping[str, str]:
+        return self.by_resource.get((resource_type, resource_name), _NONE)
+
+    def topic(self, topic_name: str) -> Mapping[str, str]:
+        return self.of(ResourceType.TOPIC, topic_name)
+
+    def broker(self, broker_id: int) -> Mapping[str, str]:
+        """The overrides of one broker alone."""
+        return self.of(ResourceType.BROKER, str(broker_id))
+
+    def cluster(self) -> Mapping[str, str]:
+        """The overrides for all brokers (DYNAMIC_DEFAULT_BROKER_CONFIG)."""
+        return self.of(ResourceType.BROKER, CLUSTER_DEFAULT)

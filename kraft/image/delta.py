@@ -1,0 +1,343 @@
+"""Replay: records folded over an image, and what they changed.
+
+A delta collects any number of records, also of several batches, and yields the next image with one copy of each
+mapping that changed; so the cost is that of the changes plus one copy of the top-level tables per `image()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from common.invariants import check
+from kraft.image.brokers import BrokerImage
+from kraft.image.configs import ConfigsImage, ResourceKey
+from kraft.image.metadata import MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.topics import TopicImage, TopicsImage
+from kraft.records import (
+    Batch,
+    BrokerRegistrationChangeRecord,
+    ClusterRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    LeaderChangeRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+
+class ReplayError(ValueError):
+    """A record does not fit the image it meets: the whole batch is refused, by every node alike."""
+
+
+@dataclass(slots=True)
+class LocalChanges:
+    """What a delta means to one broker. Partitions are (topic id, index) in order of change.
+
+    `leaders` and `followers` hold the partition's new state where anything of it changed; `deleted` the replicas
+    that this broker has to drop: the topic is gone, or the broker is no longer among the replicas.
+    """
+
+    leaders: dict[tuple[bytes, int], PartitionImage] = field(default_factory=dict)
+    followers: dict[tuple[bytes, int], PartitionImage] = field(default_factory=dict)
+    deleted: dict[tuple[bytes, int], PartitionImage] = field(default_factory=dict)
+
+
+class MetadataDelta:
+    """Changes relative to `base`. Not usable after a ReplayError.
+
+    With `result` the outcome is known beforehand (see `kraft.image.difference`) and nothing is replayed.
+    """
+
+    def __init__(self, base: MetadataImage, result: MetadataImage | None = None) -> None:
+        self.base = base
+        self._result = result
+        self.topics_created: dict[bytes, TopicImage] = {}
+        """By topic id; the values have the partitions of the moment of creation only: ask the image."""
+        self.topics_deleted: dict[bytes, TopicImage] = {}
+        """By topic id, as they were in `base`."""
+        self.partitions_changed: dict[tuple[bytes, int], PartitionImage | None] = {}
+        """(topic id, index) → the partition in `base`, None for a new one. Not the partitions of deleted topics."""
+        self.brokers_changed: dict[int, BrokerImage | None] = {}
+        """Broker id → the broker in `base`, None for a new one."""
+        self.configs_changed: dict[ResourceKey, None] = {}
+        self.features_changed = False
+        self._offset = base.offset
+        self._epoch = base.epoch
+        self._leader_id = base.leader_id
+        self._sequence = base.sequence
+        self._cluster_id = base.cluster_id
+        self._next_producer_id = base.next_producer_id
+        self._names_created: dict[str, None] = {}
+        self._partitions: dict[bytes, dict[int, PartitionImage]] = {}
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._configs: dict[ResourceKey, dict[str, str]] = {}
+        self._features: dict[str, int] | None = None
+
+    def replay_batch(self, batch: Batch) -> None:
+        """Replay a committed batch that was accepted; its offsets begin where this delta ends."""
+        header = batch.header
+        self._epoch, self._leader_id, self._sequence = header.epoch, header.leader_id, header.sequence
+        self.replay_all(batch.records)
+
+    def replay_all(self, records: Iterable[MetadataRecord]) -> None:
+        for record in records:
+            self.replay(record)
+
+    def replay(self, record: MetadataRecord) -> None:
+        """Fold one record at the next offset. Raises ReplayError when it does not fit."""
+        check(self._result is None, "a delta whose image was taken takes no more records")
+        self._offset += 1
+        _REPLAY[type(record)](self, record)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but offset and epoch moved."""
+        return not (
+            self.partitions_changed
+            or self.topics_created
+            or self.topics_deleted
+            or self.brokers_changed
+            or self.configs_changed
+            or self.features_changed
+        )
+
+    def image(self) -> MetadataImage:
+        """The image after all replayed records, which ends the delta: nothing can be replayed after it."""
+        if self._result is not None:
+            return self._result
+        base = self.base
+        self._result = MetadataImage(
+            self._offset,
+            self._epoch,
+            self._leader_id,
+            self._sequence,
+            self._cluster_id,
+            self._topics_image(),
+            base.brokers if self._brokers is None else self._brokers,
+            self._configs_image(),
+            base.features if self._features is None else self._features,
+            self._next_producer_id,
+        )
+        return self._result
+
+    def local_changes(self, broker_id: int, image: MetadataImage) -> LocalChanges:
+        """What changed for the replicas of `broker_id`; `image` is this delta's result. Cost: the changes alone."""
+        changes = LocalChanges()
+        for topic_id, topic in self.topics_deleted.items():
+            for partition in topic.partitions.values():
+                if broker_id in partition.replicas:
+                    changes.deleted[topic_id, partition.partition] = partition
+        for key, old in self.partitions_changed.items():
+            new = image.partition(*key)
+            if new is None:
+                continue
+            if broker_id in new.replicas:
+                (changes.leaders if new.leader == broker_id else changes.followers)[key] = new
+            elif old is not None and broker_id in old.replicas:
+                changes.deleted[key] = old
+        return changes
+
+    def _topics_image(self) -> TopicsImage:
+        base = self.base.topics
+        if not (self.topics_created or self.topics_deleted or self._partitions):
+            return base
+        by_name, by_id = dict(base.by_name), dict(base.by_id)
+        for topic_id, topic in self.topics_deleted.items():
+            del by_id[topic_id]
+            del by_name[topic.name]
+        for topic_id, topic in self.topics_created.items():
+            by_id[topic_id] = by_name[topic.name] = topic
+        for topic_id, partitions in self._partitions.items():
+            topic = by_id[topic_id]
+            by_id[topic_id] = by_name[topic.name] = TopicImage(topic.name, topic_id, partitions)
+        return TopicsImage(by_name, by_id)
+
+    def _configs_image(self) -> ConfigsImage:
+        if not self.configs_changed:
+            return self.base.configs
+        by_resource = dict(self.base.configs.by_resource)
+        for key in self.configs_changed:
+            overrides = self._configs.get(key)
+            if overrides:
+                by_resource[key] = overrides
+            else:
+                by_resource.pop(key, None)
+        return ConfigsImage(by_resource)
+
+    def _topic(self, topic_id: bytes) -> TopicImage:
+        topic = self.topics_created.get(topic_id)
+        if topic is None and topic_id not in self.topics_deleted:
+            topic = self.base.topics.by_id.get(topic_id)
+        if topic is None:
+            raise ReplayError("a record names a topic that does not exist")
+        return topic
+
+    def _partitions_of(self, topic_id: bytes) -> dict[int, PartitionImage]:
+        partitions = self._partitions.get(topic_id)
+        if partitions is None:
+            partitions = self._partitions[topic_id] = dict(self._topic(topic_id).partitions)
+        return partitions
+
+    def _mutable_brokers(self) -> dict[int, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self.base.brokers)
+        return self._brokers
+
+    def _name_taken(self, name: str) -> bool:
+        existing = self.base.topics.by_name.get(name)
+        if existing is not None and existing.topic_id not in self.topics_deleted:
+            return True
+        return name in self._names_created
+
+    def _replay_cluster(self, record: ClusterRecord) -> None:
+        if self._cluster_id not in (None, record.cluster_id):
+            raise ReplayError("the cluster already has an id")
+        self._cluster_id = record.cluster_id
+
+    def _replay_feature(self, record: FeatureLevelRecord) -> None:
+        if self._features is None:
+            self._features = dict(self.base.features)
+        if record.level > 0:
+            self._features[record.name] = record.level
+        else:
+            self._features.pop(record.name, None)
+        self.features_changed = True
+
+    def _replay_no_op(self, record: NoOpRecord) -> None:
+        """A barrier changes nothing but the offset."""
+
+    def _replay_leader_change(self, record: LeaderChangeRecord) -> None:
+        self._epoch, self._leader_id = record.epoch, record.leader_id
+
+    def _replay_register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._put_broker(
+            BrokerImage(
+                record.broker_id,
+                self._offset if record.broker_epoch < 0 else record.broker_epoch,
+                record.incarnation,
+                {endpoint.name: endpoint for endpoint in record.endpoints},
+                record.rack,
+                record.fenced,
+                record.in_controlled_shutdown,
+                record.log_dirs,
+                record.features,
+                record.cell,
+            )
+        )
+
+    def _put_broker(self, broker: BrokerImage) -> None:
+        self.brokers_changed.setdefault(broker.broker_id, self.base.brokers.get(broker.broker_id))
+        self._mutable_brokers()[broker.broker_id] = broker
+
+    def _replay_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker_of(record.broker_id, record.broker_epoch)
+        self._put_broker(
+            replace(
+                broker,
+                fenced=broker.fenced if record.fenced is None else record.fenced,
+                in_controlled_shutdown=broker.in_controlled_shutdown
+                if record.in_controlled_shutdown is None
+                else record.in_controlled_shutdown,
+            )
+        )
+
+    def _broker_of(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        brokers = self.base.brokers if self._brokers is None else self._brokers
+        broker = brokers.get(broker_id)
+        if broker is None or broker.epoch != broker_epoch:
+            raise ReplayError("a record names a registration that is not the present one")
+        return broker
+
+    def _replay_unregister(self, record: UnregisterBrokerRecord) -> None:
+        self._broker_of(record.broker_id, record.broker_epoch)
+        self.brokers_changed.setdefault(record.broker_id, self.base.brokers.get(record.broker_id))
+        del self._mutable_brokers()[record.broker_id]
+
+    def _replay_topic(self, record: TopicRecord) -> None:
+        if self._name_taken(record.name) or record.topic_id in self.base.topics.by_id:
+            raise ReplayError("a topic of that name or id exists")
+        if record.topic_id in self.topics_created:
+            raise ReplayError("a topic of that id exists")
+        self.topics_created[record.topic_id] = TopicImage(record.name, record.topic_id)
+        self._names_created[record.name] = None
+
+    def _replay_partition(self, record: PartitionRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        if record.partition in partitions:
+            raise ReplayError("the partition exists")
+        partitions[record.partition] = PartitionImage.of(record)
+        self.partitions_changed[record.topic_id, record.partition] = None
+
+    def _replay_partition_change(self, record: PartitionChangeRecord) -> None:
+        partitions = self._partitions_of(record.topic_id)
+        old = partitions.get(record.partition)
+        if old is None:
+            raise ReplayError("a record names a partition that does not exist")
+        partitions[record.partition] = old.changed(record)
+        key = (record.topic_id, record.partition)
+        if key not in self.partitions_changed:
+            self.partitions_changed[key] = old
+
+    def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic_id = record.topic_id
+        topic = self._topic(topic_id)
+        for partition in self._partitions_of(topic_id):
+            self.partitions_changed.pop((topic_id, partition), None)
+        del self._partitions[topic_id]
+        if topic_id in self.topics_created:
+            del self.topics_created[topic_id]
+            del self._names_created[topic.name]
+        else:
+            self.topics_deleted[topic_id] = topic
+        key = (ResourceType.TOPIC, topic.name)
+        if self._overrides(key):
+            self._configs[key] = {}
+            self.configs_changed[key] = None
+
+    def _overrides(self, key: ResourceKey) -> dict[str, str]:
+        overrides = self._configs.get(key)
+        if overrides is None:
+            overrides = self._configs[key] = dict(self.base.configs.by_resource.get(key, {}))
+        return overrides
+
+    def _replay_config(self, record: ConfigRecord) -> None:
+        key = (record.resource_type, record.resource_name)
+        overrides = self._overrides(key)
+        if record.value is None:
+            overrides.pop(record.name, None)
+        else:
+            overrides[record.name] = record.value
+        self.configs_changed[key] = None
+
+    def _replay_producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id < self._next_producer_id:
+            raise ReplayError("producer ids would be given away twice")
+        self._next_producer_id = record.next_producer_id
+
+
+_REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
+    ClusterRecord: MetadataDelta._replay_cluster,
+    FeatureLevelRecord: MetadataDelta._replay_feature,
+    NoOpRecord: MetadataDelta._replay_no_op,
+    LeaderChangeRecord: MetadataDelta._replay_leader_change,
+    RegisterBrokerRecord: MetadataDelta._replay_register_broker,
+    BrokerRegistrationChangeRecord: MetadataDelta._replay_registration_change,
+    UnregisterBrokerRecord: MetadataDelta._replay_unregister,
+    TopicRecord: MetadataDelta._replay_topic,
+    PartitionRecord: MetadataDelta._replay_partition,
+    PartitionChangeRecord: MetadataDelta._replay_partition_change,
+    RemoveTopicRecord: MetadataDelta._replay_remove_topic,
+    ConfigRecord: MetadataDelta._replay_config,
+    ProducerIdsRecord: MetadataDelta._replay_producer_ids,
+}

@@ -1,0 +1,33 @@
+"""What leads from one image to another when the records between them are not at hand."""
+
+from __future__ import annotations
+
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+
+
+def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+    """A delta whose base is `old` and whose image is `new`, for whoever jumps ahead by a snapshot.
+
+    Cost: the size of both images, once.
+    """
+    delta = MetadataDelta(old, result=new)
+    for topic_id, topic in old.topics.by_id.items():
+        if topic_id not in new.topics.by_id:
+            delta.topics_deleted[topic_id] = topic
+    for topic_id, topic in new.topics.by_id.items():
+        before = old.topics.by_id.get(topic_id)
+        if before is None:
+            delta.topics_created[topic_id] = topic
+        for index, partition in topic.partitions.items():
+            known = before.partitions.get(index) if before is not None else None
+            if known != partition:
+                delta.partitions_changed[topic_id, index] = known
+    for broker_id in sorted({*old.brokers, *new.brokers}):
+        if old.brokers.get(broker_id) != new.brokers.get(broker_id):
+            delta.brokers_changed[broker_id] = old.brokers.get(broker_id)
+    for key in {**old.configs.by_resource, **new.configs.by_resource}:
+        if old.configs.of(*key) != new.configs.of(*key):
+            delta.configs_changed[key] = None
+    delta.features_changed = old.features != new.features
+    return delta

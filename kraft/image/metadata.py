@@ -1,0 +1,64 @@
+"""The whole of the committed metadata at one offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kraft.image.brokers import BrokerImage
+from kraft.image.configs import ConfigsImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.topics import TopicsImage
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """Immutable: a change makes a new image that shares all that did not change.
+
+    `offset` is that of the last record in it (-1: none), `epoch` the controller epoch (the Raft term) and `leader_id`
+    the controller of that epoch, `sequence` the number of its last batch. `cluster_id` is None until the first
+    controller has made it. `next_producer_id` is the first producer id not yet given away.
+    """
+
+    offset: int = -1
+    epoch: int = 0
+    leader_id: int = -1
+    sequence: int = 0
+    cluster_id: str | None = None
+    topics: TopicsImage = field(default_factory=TopicsImage)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    configs: ConfigsImage = field(default_factory=ConfigsImage)
+    features: Mapping[str, int] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + 1
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalised level of `metadata.version`; 0 before the cluster was made."""
+        return self.features.get("metadata.version", 0)
+
+    def at(self, offset: int, epoch: int, leader_id: int, sequence: int) -> MetadataImage:
+        """The same metadata at another place of the log."""
+        return replace(self, offset=offset, epoch=epoch, leader_id=leader_id, sequence=sequence)
+
+    def partition(self, topic_id: bytes, partition: int) -> PartitionImage | None:
+        return self.topics.partition(topic_id, partition)
+
+    def partition_by_name(self, topic_name: str, partition: int) -> PartitionImage | None:
+        topic = self.topics.get(topic_name)
+        return topic.partitions.get(partition) if topic is not None else None
+
+    def is_active(self, broker_id: int) -> bool:
+        """Registered, not fenced, not shutting down."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    def unfenced_brokers(self) -> list[BrokerImage]:
+        """Those that clients may be shown, by id."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if not self.brokers[broker_id].fenced]
+
+
+EMPTY_IMAGE = MetadataImage()

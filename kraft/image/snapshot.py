@@ -1,0 +1,108 @@
+"""A whole image as bytes and back: for the quorum's snapshots and for observers that are too far behind.
+
+The form is four bytes of CRC-32C over the rest, then one msgpack array: position in the log and the records that
+build the image from nothing. Ten thousand partitions take about 0.4 MB and a few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import crc32c
+import msgspec
+
+from kraft.image.brokers import BrokerImage
+from kraft.image.delta import MetadataDelta, ReplayError
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.records import (
+    ClusterRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+
+FORMAT_VERSION = 1
+_CRC_BYTES = 4
+
+
+class DamagedSnapshot(Exception):
+    """Bytes that are no snapshot, or not one that this version reads."""
+
+
+class _Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    format_version: int
+    offset: int
+    epoch: int
+    leader_id: int
+    sequence: int
+    records: list[MetadataRecord]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
+
+
+def encode_snapshot(image: MetadataImage) -> bytes:
+    """Equal images give equal bytes only when they were built in the same order."""
+    body = _encoder.encode(
+        _Snapshot(
+            FORMAT_VERSION, image.offset, image.epoch, image.leader_id, image.sequence, list(snapshot_records(image))
+        )
+    )
+    return crc32c.crc32c(body).to_bytes(_CRC_BYTES, "big") + body
+
+
+def decode_snapshot(data: bytes | bytearray | memoryview) -> MetadataImage:
+    """The image that `encode_snapshot` was given. Raises DamagedSnapshot."""
+    view = memoryview(data)
+    body = view[_CRC_BYTES:]
+    if len(view) <= _CRC_BYTES or crc32c.crc32c(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
+        raise DamagedSnapshot("the metadata snapshot's checksum does not match its bytes")
+    try:
+        snapshot = _decoder.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DamagedSnapshot("the metadata snapshot cannot be decoded by this version") from error
+    if snapshot.format_version != FORMAT_VERSION:
+        raise DamagedSnapshot(f"the metadata snapshot has format {snapshot.format_version}, this is {FORMAT_VERSION}")
+    delta = MetadataDelta(EMPTY_IMAGE)
+    try:
+        delta.replay_all(snapshot.records)
+    except ReplayError as error:
+        raise DamagedSnapshot("the metadata snapshot contradicts itself") from error
+    return delta.image().at(snapshot.offset, snapshot.epoch, snapshot.leader_id, snapshot.sequence)
+
+
+def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """The records that build `image` from nothing."""
+    if image.cluster_id is not None:
+        yield ClusterRecord(image.cluster_id)
+    for name, level in image.features.items():
+        yield FeatureLevelRecord(name, level)
+    for broker in image.brokers.values():
+        yield _broker_record(broker)
+    for topic in image.topics:
+        yield TopicRecord(topic.name, topic.topic_id)
+        for partition in topic.partitions.values():
+            yield partition.record()
+    for (resource_type, resource_name), overrides in image.configs.by_resource.items():
+        for name, value in overrides.items():
+            yield ConfigRecord(resource_type, resource_name, name, value)
+    yield ProducerIdsRecord(-1, -1, image.next_producer_id)
+
+
+def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker.broker_id,
+        broker.incarnation,
+        tuple(broker.endpoints.values()),
+        broker.rack,
+        broker.fenced,
+        broker.in_controlled_shutdown,
+        broker.log_dirs,
+        dict(broker.features),
+        cell=broker.cell,
+        broker_epoch=broker.epoch,
+    )

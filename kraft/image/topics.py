@@ -1,0 +1,53 @@
+"""All topics, by name and by id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kraft.image.partitions import PartitionImage
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """`partitions` by index, in rising order. `topic_id` is 16 bytes."""
+
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, PartitionImage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsImage:
+    """Two views of the same topics. The mappings must not be changed by their readers."""
+
+    by_name: Mapping[str, TopicImage] = field(default_factory=dict)
+    by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[TopicImage]:
+        return iter(self.by_id.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def get(self, name: str) -> TopicImage | None:
+        return self.by_name.get(name)
+
+    def get_by_id(self, topic_id: bytes) -> TopicImage | None:
+        return self.by_id.get(topic_id)
+
+    def partition(self, topic_id: bytes, partition: int) -> PartitionImage | None:
+        topic = self.by_id.get(topic_id)
+        return topic.partitions.get(partition) if topic is not None else None
+
+    def partitions(self) -> Iterator[PartitionImage]:
+        """Every partition of every topic, in order of creation."""
+        for topic in self.by_id.values():
+            yield from topic.partitions.values()
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.by_id.values())

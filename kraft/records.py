@@ -1,0 +1,269 @@
+"""Metadata records, and the batches of them that the quorum orders.
+
+A batch is one msgpack array `[header, records]`; header and records are arrays themselves, and a record's first
+element is its type number. Evolution: fields are only ever appended, with a default, and are used once
+`metadata.version` allows it. An older reader skips what it does not know at a record's end; a type that it does not
+know makes the whole batch undecodable, which `decode_batch` reports as None, on every node alike.
+
+What is random or comes from a clock (ids, times) is in the records: replay only folds them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+METADATA_TOPIC = "__cluster_metadata"
+NO_LEADER = -1
+
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+"""The largest batch that may be proposed."""
+
+
+class BatchKind(IntEnum):
+    """What a batch is to the state machine, before its records are looked at."""
+
+    RECORDS = 0
+    LEADER_CHANGE = 1
+
+
+class Cause(IntEnum):
+    """Why a partition or a broker changed; the metadata log is the audit of such changes."""
+
+    UNSPECIFIED = 0
+    TOPIC_CREATED = 1
+    PARTITIONS_ADDED = 2
+    ISR_CHANGE_BY_LEADER = 3
+    BROKER_FENCED = 4
+    BROKER_UNFENCED = 5
+    CONTROLLED_SHUTDOWN = 6
+    UNCLEAN_STOP = 7
+    BROKER_UNREGISTERED = 8
+    PREFERRED_LEADER = 9
+    ELECTED_FROM_ISR = 10
+    ELECTED_FROM_ELR = 11
+    ELECTED_LAST_KNOWN_LEADER = 12
+    UNCLEAN_ELECTION = 13
+    MIN_ISR_CHANGED = 14
+    REASSIGNMENT_STARTED = 15
+    REASSIGNMENT_COMPLETED = 16
+    REASSIGNMENT_CANCELLED = 17
+    SESSION_EXPIRED = 18
+    CONNECTION_LOST = 19
+    REGISTERED = 20
+    BROKER_REQUEST = 21
+    REQUESTED_ELECTION = 22
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Common shape of all records: immutable, compact arrays on disk."""
+
+
+class ClusterRecord(_Record, tag=1, frozen=True, array_like=True, gc=False):
+    """Written once, by the first active controller. `cluster_id` is Kafka's text form of a uuid."""
+
+    cluster_id: str
+
+
+class FeatureLevelRecord(_Record, tag=2, frozen=True, array_like=True, gc=False):
+    """`level` 0 removes the feature."""
+
+    name: str
+    level: int
+
+
+class NoOpRecord(_Record, tag=3, frozen=True, array_like=True, gc=False):
+    """A barrier: whoever applied it has seen everything before."""
+
+
+class LeaderChangeRecord(_Record, tag=4, frozen=True, array_like=True, gc=False):
+    """The only record of a LEADER_CHANGE batch: from its offset on `leader_id` is the controller of `epoch`."""
+
+    leader_id: int
+    epoch: int
+
+
+class Endpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where clients of one listener find a broker. `security_protocol` is Kafka's number (0 is PLAINTEXT)."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
+    """A broker process (`incarnation`, 16 bytes) came up. Its broker epoch is this record's offset.
+
+    `features` maps a feature's name to the (lowest, highest) level that the broker supports. `broker_epoch` is given
+    in snapshots only, where the record stands elsewhere.
+    """
+
+    broker_id: int
+    incarnation: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    features: dict[str, tuple[int, int]] = {}
+    clean_stop: bool = True
+    cell: str | None = None
+    broker_epoch: int = -1
+
+
+class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=True, gc=False):
+    """`fenced` and `in_controlled_shutdown`: None leaves the value as it is."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool | None = None
+    in_controlled_shutdown: bool | None = None
+    cause: Cause = Cause.UNSPECIFIED
+
+
+class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=False):
+    broker_id: int
+    broker_epoch: int
+
+
+class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
+    name: str
+    topic_id: bytes
+
+
+class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):
+    """A whole partition: at creation, and in snapshots."""
+
+    topic_id: bytes
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
+    cause: Cause = Cause.UNSPECIFIED
+
+
+class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=False):
+    """What changed in one partition; None leaves the value as it is. Each such record raises the partition epoch.
+
+    A `leader` that is not None, even the present one, raises the leader epoch.
+    """
+
+    topic_id: bytes
+    partition: int
+    isr: tuple[int, ...] | None = None
+    leader: int | None = None
+    replicas: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    last_known_leader: int | None = None
+    cause: Cause = Cause.UNSPECIFIED
+
+
+class RemoveTopicRecord(_Record, tag=11, frozen=True, array_like=True, gc=False):
+    """The topic, its partitions and its configs go."""
+
+    topic_id: bytes
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers for the resources of configs."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigRecord(_Record, tag=12, frozen=True, array_like=True, gc=False):
+    """`value` None removes the override. A BROKER resource named "" is the default of the whole cluster."""
+
+    resource_type: ResourceType
+    resource_name: str
+    name: str
+    value: str | None
+
+
+class ProducerIdsRecord(_Record, tag=13, frozen=True, array_like=True, gc=False):
+    """All producer ids below `next_producer_id` are given away; the block went to this broker."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+MetadataRecord = (
+    ClusterRecord
+    | FeatureLevelRecord
+    | NoOpRecord
+    | LeaderChangeRecord
+    | RegisterBrokerRecord
+    | BrokerRegistrationChangeRecord
+    | UnregisterBrokerRecord
+    | TopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+    | ProducerIdsRecord
+)
+
+
+class BatchHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who wrote a batch, and where it belongs.
+
+    `epoch` is the controller epoch (the Raft term), `sequence` counts the batches of that epoch, `base_offset` is the
+    offset of the first record: a batch that finds another end of the log is not applied. `metadata_version` is the
+    finalised level under which the records were decided, `timestamp_ms` wall time for the audit.
+    """
+
+    epoch: int
+    leader_id: int
+    sequence: int
+    base_offset: int
+    kind: BatchKind = BatchKind.RECORDS
+    metadata_version: int = 0
+    timestamp_ms: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Records that become true together. The batch's end is `header.base_offset + len(records)`."""
+
+    header: BatchHeader
+    records: list[MetadataRecord]
+
+    @property
+    def end_offset(self) -> int:
+        return self.header.base_offset + len(self.records)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Batch)
+_record_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The form in which the quorum, the metadata log and the observers keep a batch."""
+    return _encoder.encode(batch)
+
+
+def decode_batch(data: bytes | bytearray | memoryview) -> Batch | None:
+    """None for bytes that are no batch of this version's; never raises. An empty batch is none either."""
+    try:
+        batch = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError):
+        return None
+    return batch if batch.records else None
+
+
+def encoded_size(record: MetadataRecord) -> int:
+    """Bytes that `record` takes in a batch."""
+    return len(_record_encoder.encode(record))

@@ -1,0 +1,1 @@
+"""Metadata: records, image, controllers and observers."""
