@@ -1,0 +1,1 @@
+"""Tests of the Kafka protocol room."""

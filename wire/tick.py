@@ -1,0 +1,61 @@
+"""Work put off to the end of this turn of the event loop: first wake-ups, then one flush per connection.
+
+Under load batches gather by themselves; when idle nothing is delayed, for there is no timer in the path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Flushable(Protocol):
+    def flush(self) -> None: ...
+
+
+class Tick:
+    """One per node and event loop; make it while that loop runs.
+
+    A callback or connection that asks twice in a turn is served once, in the order of first asking. A wake-up that
+    is asked for by another wake-up runs in the next turn. An exception is the loop's to report: what else waits
+    for this turn still gets it.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wakeups: dict[Callable[[], None], None] = {}
+        self._flushes: dict[Flushable, None] = {}
+        self._scheduled = False
+
+    def wake(self, callback: Callable[[], None]) -> None:
+        """Call `callback` at the end of this turn, before the flushes."""
+        self._wakeups[callback] = None
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def flush(self, connection: Flushable) -> None:
+        """Call `connection.flush()` at the end of this turn, after the wake-ups."""
+        self._flushes[connection] = None
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        wakeups, self._wakeups = self._wakeups, {}
+        for callback in wakeups:
+            self._guarded(callback)
+        flushes, self._flushes = self._flushes, {}
+        for connection in flushes:
+            self._guarded(connection.flush)
+        self._scheduled = False
+        if self._wakeups or self._flushes:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "failure at the end of a turn", "exception": error})
