@@ -1,0 +1,139 @@
+"""Which leader epoch began at which offset of one partition's log, and its checkpoint file.
+
+Source: KIP-101, KIP-279; the file `leader-epoch-checkpoint` is text: version 0, the number of entries, then one
+line "epoch start-offset" per entry.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+CHECKPOINT_VERSION = 0
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class EpochEnd(NamedTuple):
+    """The answer to an end-offset question; both fields are -1 when the epoch is not known."""
+
+    epoch: int
+    end_offset: int
+
+
+UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+
+
+class LeaderEpochCache:
+    """Epochs with their start offsets, both strictly growing; nothing is written here.
+
+    `changed` is set by every change; the owner clears it once a checkpoint holds `encode()`.
+    """
+
+    __slots__ = ("_epochs", "_starts", "changed")
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.changed = False
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 when the log holds no batch with an epoch."""
+        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+
+    @property
+    def latest_start(self) -> int:
+        return self._starts[-1] if self._starts else UNDEFINED_OFFSET
+
+    @property
+    def earliest_epoch(self) -> int:
+        return self._epochs[0] if self._epochs else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` begins at `start_offset`; whether anything changed.
+
+        An epoch keeps its first start offset. Entries that contradict the new one (an epoch not below, a start not
+        below) go: the new entry comes from the log itself or from its leader, and either knows better.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
+        epochs, starts = self._epochs, self._starts
+        if epochs and epochs[-1] == epoch and starts[-1] <= start_offset:
+            return False
+        keep = min(bisect_left(epochs, epoch), bisect_left(starts, start_offset))
+        del epochs[keep:], starts[keep:]
+        epochs.append(epoch)
+        starts.append(start_offset)
+        self.changed = True
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """The largest known epoch up to `epoch` and where it ends: the next epoch's start, or the log's end.
+
+        An epoch above all known ones is UNDEFINED; one below all answers itself and the first known start.
+        """
+        epochs = self._epochs
+        if epoch < 0 or not epochs:
+            return UNDEFINED
+        if epoch == epochs[-1]:
+            return EpochEnd(epoch, log_end_offset)
+        above = bisect_right(epochs, epoch)
+        if above == len(epochs):
+            return UNDEFINED
+        return EpochEnd(epochs[above - 1] if above else epoch, self._starts[above])
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which `offset` was or would be written; -1 when it lies before the first entry."""
+        at = bisect_right(self._starts, offset)
+        return self._epochs[at - 1] if at else UNDEFINED_EPOCH
+
+    def previous_epoch(self, epoch: int) -> int:
+        """The largest known epoch below `epoch`, else -1."""
+        at = bisect_left(self._epochs, epoch)
+        return self._epochs[at - 1] if at else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after `end_offset`, the log's new end."""
+        keep = bisect_left(self._starts, end_offset)
+        if keep < len(self._starts):
+            del self._epochs[keep:], self._starts[keep:]
+            self.changed = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end at or before `start_offset`; the one it lies in begins there from now on."""
+        at = bisect_right(self._starts, start_offset)
+        if at == 0 or (at == 1 and self._starts[0] == start_offset):
+            return
+        del self._epochs[: at - 1], self._starts[: at - 1]
+        self._starts[0] = start_offset
+        self.changed = True
+
+    def clear(self) -> None:
+        if self._epochs:
+            self._epochs.clear()
+            self._starts.clear()
+            self.changed = True
+
+    def encode(self) -> bytes:
+        lines = [str(CHECKPOINT_VERSION), str(len(self._epochs))]
+        lines += [f"{epoch} {start}" for epoch, start in zip(self._epochs, self._starts, strict=True)]
+        return ("\n".join(lines) + "\n").encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "LeaderEpochCache":
+        """The inverse of `encode`; ValueError on anything else."""
+        lines = data.decode("ascii").splitlines()
+        if len(lines) < 2 or lines[0].strip() != str(CHECKPOINT_VERSION) or int(lines[1]) != len(lines) - 2:
+            raise ValueError("not a leader epoch checkpoint of version 0")
+        cache = cls()
+        for line in lines[2:]:
+            epoch, start = line.split()
+            cache.assign(int(epoch), int(start))
+        cache.changed = False
+        return cache

@@ -1,0 +1,68 @@
+"""The settings of one topic that its logs obey, under Kafka's names and with Kafka 4.1's defaults."""
+
+from dataclasses import dataclass
+
+from records.batch import ProduceLimits
+
+FOREVER_MS = 2**63 - 1
+DAY_MS = 86_400_000
+
+
+@dataclass(slots=True, frozen=True)
+class LogConfig:
+    """Field names are topic config names with underscores; sizes in bytes, times in milliseconds, -1 no limit."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    preallocate: bool = False
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    cleanup_policy: tuple[str, ...] = ("delete",)
+    delete_retention_ms: int = DAY_MS
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER_MS
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = FOREVER_MS
+    message_timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    flush_messages: int = 2**63 - 1
+    flush_ms: int = FOREVER_MS
+    file_delete_delay_ms: int = 60_000
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+    remote_storage_enable: bool = False
+    local_retention_ms: int = -2
+    local_retention_bytes: int = -2
+    producer_id_expiration_ms: int = DAY_MS
+    producers_max: int = 10_000  # producers remembered per partition
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention by time and size applies."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    def produce_limits(self, *, transactional: bool = False) -> ProduceLimits:
+        """What `records.batch.check_produced` asks for; make it once per config, not per request."""
+        return ProduceLimits(
+            batch_bytes_max=self.max_message_bytes,
+            timestamp_before_max_ms=self.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=self.message_timestamp_after_max_ms,
+            log_append_time=self.log_append_time,
+            transactional=transactional,
+        )

@@ -1,0 +1,85 @@
+"""Which segments of a log retention may delete: a plan from values, nothing is touched here."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from storage.log_config import LogConfig
+
+
+class Cause(StrEnum):
+    """Why segments go, for the log and for metrics."""
+
+    LOG_START = "log start offset"
+    TIME = "retention.ms"
+    SIZE = "retention.bytes"
+
+
+class SegmentView(NamedTuple):
+    """One segment. Offsets are absolute, `next_offset` is the following segment's base (or the log's end)."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    largest_timestamp: int  # milliseconds; of its records, else the file's last change
+
+
+class RetentionPlan(NamedTuple):
+    """Delete the `count` oldest segments; the log then begins at `log_start_offset`, at least."""
+
+    count: int
+    log_start_offset: int
+    cause: Cause | None
+
+
+NOTHING = RetentionPlan(0, 0, None)
+
+
+def plan(
+    segments: Sequence[SegmentView], config: LogConfig, log_start_offset: int, high_watermark: int, now_ms: int
+) -> RetentionPlan:
+    """Segments go oldest first and only while each lies wholly below the HW; `segments` is in order.
+
+    Below the log start offset they go under any policy, by time and by size under `delete`. The last segment may go
+    too (the caller rolls an empty one first), unless it is empty.
+    """
+    below_start = _leading(segments, high_watermark, lambda view: view.next_offset <= log_start_offset)
+    best, cause = below_start, Cause.LOG_START
+    if config.deletes:
+        if config.retention_ms >= 0:
+            by_time = _leading(
+                segments, high_watermark, lambda view: now_ms - view.largest_timestamp > config.retention_ms
+            )
+            if by_time > best:
+                best, cause = by_time, Cause.TIME
+        if config.retention_bytes >= 0:
+            by_size = _by_size(segments, high_watermark, config.retention_bytes)
+            if by_size > best:
+                best, cause = by_size, Cause.SIZE
+    if best == 0:
+        return NOTHING
+    return RetentionPlan(best, max(log_start_offset, segments[best - 1].next_offset), cause)
+
+
+def _leading(segments: Sequence[SegmentView], high_watermark: int, goes: Callable[[SegmentView], bool]) -> int:
+    count = 0
+    for view in segments:
+        is_last_and_empty = count == len(segments) - 1 and view.size == 0
+        if view.next_offset > high_watermark or is_last_and_empty or not goes(view):
+            break
+        count += 1
+    return count
+
+
+def _by_size(segments: Sequence[SegmentView], high_watermark: int, bytes_max: int) -> int:
+    """A segment goes only while the rest is still at least `bytes_max` long without it."""
+    excess = sum(view.size for view in segments) - bytes_max
+
+    def goes(view: SegmentView) -> bool:
+        nonlocal excess
+        if excess < view.size:
+            return False
+        excess -= view.size
+        return True
+
+    return _leading(segments, high_watermark, goes) if excess > 0 else 0
