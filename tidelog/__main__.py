@@ -1,0 +1,31 @@
+"""`tidelog`: runs nodes, runs a whole embedded cluster, administers it."""
+
+from __future__ import annotations
+
+import typer
+
+from tidelog.commands import cluster, config, groups, nodes, topics
+
+app = typer.Typer(
+    name="tidelog",
+    help="A Kafka-protocol streaming service for many tenants.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (cluster.up, cluster.down, cluster.ps, cluster.kill, cluster.stop, cluster.start):
+    app.command()(command)
+app.command()(nodes.broker)
+app.command()(nodes.controller)
+app.command()(config.config)
+app.add_typer(topics.app, name="topics")
+app.add_typer(groups.app, name="groups")
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Where the nodes of an embedded cluster live: ids, ports and directories, kept in `DIR/cluster.json`.
+
+The file is written once and read again by every later start, so that a cluster keeps its addresses. Ports of
+clients are the user's (`--port P`, broker *i* at P+i); the nodes' own ports are drawn at the first start from below
+the range that the system hands out to outgoing connections, so that they are still free when a node returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import socket
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from common.settings import SettingError
+
+LAYOUT_FILE = "cluster.json"
+SECRET_FILE = "cluster.secret"
+HOST = "127.0.0.1"
+OWN_PORTS = range(10_000, 32_000)
+CONTROLLER_ID_BASE = 1_000
+BROKERS_MAX = CONTROLLER_ID_BASE
+CONTROLLERS_ALLOWED = (1, 3, 5, 7)
+CLIENT_LISTENER, INTERNAL_LISTENER = "PLAINTEXT", "INTERNAL"
+
+Role = Literal["broker", "controller"]
+
+
+@dataclass(slots=True)
+class NodeLayout:
+    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller."""
+
+    name: str
+    role: Role
+    node_id: int
+    port: int
+    internal_port: int
+    metrics_port: int
+    quorum_port: int = 0
+
+    def directory(self, root: Path) -> Path:
+        return root / self.name
+
+    def listeners(self) -> dict[str, str]:
+        shown = {CLIENT_LISTENER: f"{HOST}:{self.port}"} if self.port else {}
+        return shown | {INTERNAL_LISTENER: f"{HOST}:{self.internal_port}"}
+
+
+@dataclass(slots=True)
+class ClusterLayout:
+    """All nodes of a cluster and the settings that they share, as text."""
+
+    port: int
+    nodes: list[NodeLayout] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def brokers(self) -> list[NodeLayout]:
+        return [node for node in self.nodes if node.role == "broker"]
+
+    @property
+    def controllers(self) -> list[NodeLayout]:
+        return [node for node in self.nodes if node.role == "controller"]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{node.port}" for node in self.brokers)
+
+    def node(self, name: str) -> NodeLayout | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def node_settings(self, node: NodeLayout, root: Path) -> dict[str, str]:
+        """What `node` runs with: the defaults of an embedded cluster, what the user set, and its own place."""
+        replicas = min(3, len(self.brokers))
+        text = {
+            "default.replication.factor": str(replicas),
+            "offsets.topic.replication.factor": str(replicas),
+            "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
+        }
+        text |= self.settings
+        listeners = [f"{name}://{address}" for name, address in node.listeners().items()]
+        text |= {
+            "node.id": str(node.node_id),
+            "process.roles": node.role,
+            "log.dirs": str(node.directory(root)),
+            "listeners": ",".join(listeners),
+            "controller.quorum.voters": ",".join(f"{c.node_id}@{HOST}:{c.internal_port}" for c in self.controllers),
+            "tidelog.quorum.voters": ",".join(f"{c.node_id}@{HOST}:{c.quorum_port}" for c in self.controllers),
+            "tidelog.cluster.secret.file": str(root / SECRET_FILE),
+            "tidelog.metrics.listener": f"{HOST}:{node.metrics_port}",
+        }
+        return text
+
+    def save(self, root: Path) -> None:
+        path = root / LAYOUT_FILE
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(self), indent=1))
+        os.replace(temporary, path)
+
+
+def load_layout(root: Path) -> ClusterLayout | None:
+    """The layout of the cluster in `root`, None when there is none."""
+    try:
+        text = (root / LAYOUT_FILE).read_text()
+    except FileNotFoundError:
+        return None
+    try:
+        raw = json.loads(text)
+        nodes = [NodeLayout(**node) for node in raw["nodes"]]
+        return ClusterLayout(raw["port"], nodes, raw["settings"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingError(f"{root / LAYOUT_FILE} is damaged: {error}") from error
+
+
+def prepare_layout(
+    root: Path, brokers: int | None, controllers: int | None, port: int | None, settings: dict[str, str]
+) -> ClusterLayout:
+    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it."""
+    root.mkdir(parents=True, exist_ok=True)
+    known = load_layout(root)
+    if known is None:
+        layout = ClusterLayout(port if port is not None else 9092)
+        _add_controllers(layout, controllers if controllers is not None else 3)
+        _add_brokers(layout, brokers if brokers is not None else 3)
+        make_secret(root)
+    else:
+        layout = known
+        if controllers is not None and controllers != len(layout.controllers):
+            raise SettingError(
+                f"--controllers: the cluster in {root} has {len(layout.controllers)} controllers, which cannot change"
+            )
+        if port is not None and port != layout.port:
+            _move_brokers(layout, port)
+        if brokers is not None and brokers < len(layout.brokers):
+            raise SettingError(
+                f"--brokers: the cluster in {root} has {len(layout.brokers)} brokers, none is removed here"
+            )
+        if brokers is not None:
+            _add_brokers(layout, brokers)
+    layout.settings |= settings
+    layout.save(root)
+    return layout
+
+
+def make_secret(root: Path) -> None:
+    """The secret by which the cluster's nodes know each other, readable by its owner alone."""
+    handle = os.open(root / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+
+
+def _add_controllers(layout: ClusterLayout, count: int) -> None:
+    if count not in CONTROLLERS_ALLOWED:
+        raise SettingError(f"--controllers: {count} is not valid, it must be one of 1, 3, 5, 7")
+    for index, (internal, metrics, quorum) in enumerate(_free_ports(layout, count, 3)):
+        name = f"controller-{index}"
+        layout.nodes.append(NodeLayout(name, "controller", CONTROLLER_ID_BASE + index, 0, internal, metrics, quorum))
+
+
+def _add_brokers(layout: ClusterLayout, count: int) -> None:
+    if not 1 <= count <= BROKERS_MAX:
+        raise SettingError(f"--brokers: {count} is not valid, it must be 1 to {BROKERS_MAX}")
+    have = len(layout.brokers)
+    _check_port(layout.port, count)
+    for index, (internal, metrics) in zip(range(have, count), _free_ports(layout, count - have, 2), strict=True):
+        layout.nodes.append(NodeLayout(f"broker-{index}", "broker", index, layout.port + index, internal, metrics))
+
+
+def _move_brokers(layout: ClusterLayout, port: int) -> None:
+    _check_port(port, len(layout.brokers))
+    layout.port = port
+    for node in layout.brokers:
+        node.port = port + node.node_id
+
+
+def _check_port(port: int, count: int) -> None:
+    if not 1 <= port <= 65_535 - count:
+        raise SettingError(f"--port: {port} is not valid, it must be 1 to {65_535 - count}")
+
+
+def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tuple[int, ...]]:
+    """Ports that nothing listens on now and that no node of this cluster has."""
+    clients = range(layout.port, layout.port + BROKERS_MAX)
+    taken = {p for n in layout.nodes for p in (n.internal_port, n.metrics_port, n.quorum_port)}
+    chosen: list[int] = []
+    for port in random.SystemRandom().sample(OWN_PORTS, len(OWN_PORTS)):
+        if len(chosen) == groups * per_group:
+            break
+        if port not in clients and port not in taken and _is_free(port):
+            chosen.append(port)
+    if len(chosen) < groups * per_group:
+        raise SettingError(f"no {groups * per_group} free ports in {OWN_PORTS.start} to {OWN_PORTS.stop - 1}")
+    return [tuple(chosen[at : at + per_group]) for at in range(0, len(chosen), per_group)]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

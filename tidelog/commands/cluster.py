@@ -1,0 +1,171 @@
+"""`tidelog up | down | ps | kill | stop | start`: a whole cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from common.broker_settings import NODE_SETTINGS
+from common.settings import SettingError
+from common.topic_settings import TOPIC_SETTINGS
+from tidelog import control
+from tidelog.cluster_layout import prepare_layout
+from tidelog.node_config import check_settings
+from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.supervisor import LOGS
+
+DEFAULT_DATA = Path("tidelog-data")
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 90.0
+
+Data = Annotated[Path, typer.Option("--data", help="The directory of the cluster.", metavar="DIR")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OWN_SETTINGS = frozenset(
+    [
+        "node.id",
+        "process.roles",
+        "log.dirs",
+        "listeners",
+        "advertised.listeners",
+        "inter.broker.listener.name",
+        "controller.quorum.voters",
+        "tidelog.quorum.voters",
+        "tidelog.cluster.secret.file",
+        "tidelog.metrics.listener",
+    ]
+)
+
+
+def up(
+    data: Data = DEFAULT_DATA,
+    brokers: Annotated[int | None, typer.Option(help="How many brokers; 3 for a new cluster.")] = None,
+    controllers: Annotated[int | None, typer.Option(help="How many controllers; 3 for a new cluster.")] = None,
+    port: Annotated[int | None, typer.Option(help="Broker i listens on this port + i; 9092.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, NAME=VALUE.", metavar="NAME=VALUE")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready; it stays up.")] = False,
+) -> None:
+    """Run a whole cluster on this machine until SIGINT or SIGTERM, one process per node."""
+    try:
+        settings = NODE_SETTINGS.from_environment(os.environ) | parse_assignments(set_ or [])
+        for name in settings:
+            if name in OWN_SETTINGS:
+                raise SettingError(f"{name}: `tidelog up` gives each node its own value, it cannot be set here")
+        check_settings(settings)
+        root = data.resolve()
+        if _running(root):
+            fail(f"a cluster is running in {data} already")
+        prepare_layout(root, brokers, controllers, port, settings)
+    except SettingError as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{data}: {error.strerror}")
+    (root / LOGS).mkdir(exist_ok=True)
+    arguments = [sys.executable, "-m", "tidelog.supervisor", str(root)]
+    if not detach:
+        sys.stdout.flush()
+        os.execv(sys.executable, arguments)  # a supervisor that holds nothing but what nodes need
+    _detach(root, arguments)
+
+
+def _detach(root: Path, arguments: list[str]) -> None:
+    read, write = os.pipe()
+    with open(root / LOGS / "supervisor.log", "ab") as log:
+        process = subprocess.Popen(
+            [*arguments, str(write)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(write,),
+            start_new_session=True,
+        )
+    os.close(write)
+    line, deadline = b"", time.monotonic() + START_TIMEOUT_S
+    while not line.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([read], [], [], left)[0]:
+            process.terminate()
+            fail(f"the cluster was not ready within {START_TIMEOUT_S:g} s; see {root / LOGS}")
+        received = os.read(read, 4096)
+        if not received:
+            fail(f"the cluster did not start; see {root / LOGS}")
+        line += received
+    print(line.decode(), end="", flush=True)
+
+
+def down(data: Data = DEFAULT_DATA) -> None:
+    """Stop the cluster of a directory: brokers hand over their leadership first."""
+    _ask(data, {"do": "down"}, STOP_TIMEOUT_S)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _running(data.resolve()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def ps(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """A row per node: process, state, addresses."""
+    answer = _ask(data, {"do": "ps"}, 10.0)
+    columns = ["node", "role", "id", "pid", "state", "listeners", "metrics", "dir"]
+    show(answer["nodes"], as_json=as_json, columns=columns)
+
+
+def kill(node: str, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """End a node with SIGKILL; it stays down until `start`."""
+    _node_command("kill", node, data, as_json)
+
+
+def stop(node: str, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Stop a node in order; it stays down until `start`."""
+    _node_command("stop", node, data, as_json)
+
+
+def start(node: str, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Start a node that was killed or stopped, on the same directory and ports."""
+    _node_command("start", node, data, as_json)
+
+
+def _node_command(action: str, node: str, data: Path, as_json: bool) -> None:
+    answer = _ask(data, {"do": action, "node": node}, START_TIMEOUT_S)
+    show([answer["node"]], as_json=as_json, columns=["node", "role", "id", "pid", "state"])
+
+
+def _ask(data: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    try:
+        answer = control.ask(data.resolve(), request, timeout_s)
+    except (control.ClusterDown, FileNotFoundError, NotADirectoryError):
+        fail(f"no cluster is running in {data}")
+    except TimeoutError:
+        fail(f"the supervisor of {data} did not answer within {timeout_s:g} s")
+    if not answer["ok"]:
+        fail(answer["error"])
+    return answer
+
+
+def _running(root: Path) -> bool:
+    try:
+        return bool(control.ask(root, {"do": "ps"}, 5.0)["ok"])
+    except (control.ClusterDown, OSError):
+        return False
+
+
+def parse_assignments(texts: list[str]) -> dict[str, str]:
+    """NAME=VALUE pairs; a name that is no node setting is refused by name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise SettingError(f"--set {text!r}: it must be NAME=VALUE")
+        if name in TOPIC_SETTINGS and name not in NODE_SETTINGS:
+            synonyms = TOPIC_SETTINGS[name].synonyms
+            hint = f"; its default for all topics is {synonyms[0]}" if synonyms else ""
+            raise SettingError(f"{name}: this is a setting of topics{hint}")
+        NODE_SETTINGS[name].parse(value)
+        found[name] = value
+    return found

@@ -1,0 +1,84 @@
+"""`tidelog groups list | describe | delete`: consumer groups, their members and how far behind they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+
+from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.output import fail, show
+
+app = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_groups(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Every group with its state."""
+    with admin_client(bootstrap, data) as client:
+        groups = client.list_groups()
+    rows = [
+        {
+            "group": g["group_id"],
+            "state": str(g["group_state"]),
+            "type": str(g["group_type"]),
+            "protocol": g["protocol_type"],
+        }
+        for g in groups
+    ]
+    rows.sort(key=lambda row: str(row["group"]))
+    show(rows, as_json=as_json, columns=["group", "state", "type", "protocol"], empty="no groups")
+
+
+@app.command()
+def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """A group's members, and the lag of every partition that it has committed."""
+    from kafka.admin import OffsetSpec  # noqa: PLC0415
+
+    with admin_client(bootstrap, data) as client:
+        group = client.describe_groups([name])[name]
+        committed = client.list_group_offsets({name: None})[name]
+        ends = client.list_partition_offsets(dict.fromkeys(committed, OffsetSpec.LATEST))
+    members = [
+        {
+            "member": m["member_id"],
+            "client": m["client_id"],
+            "host": m["client_host"],
+            "instance": m["group_instance_id"],
+        }
+        for m in group["members"]
+    ]
+    offsets = [_offset(partition, at, ends.get(partition)) for partition, at in sorted(committed.items())]
+    if group["group_state"] == "Dead" and not offsets:
+        fail(f"there is no group {name}")
+    if as_json:
+        shown = {"group": name, "state": group["group_state"], "members": members, "offsets": offsets}
+        print(json.dumps(shown))
+        return
+    print(f"group {name}  state {group['group_state']}  protocol {group['protocol_data'] or '-'}")
+    show(members, as_json=False, columns=["member", "client", "host", "instance"], empty="no members")
+    show(offsets, as_json=False, columns=["topic", "partition", "offset", "end", "lag"], empty="no committed offsets")
+
+
+@app.command()
+def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA) -> None:
+    """Delete empty groups with their committed offsets."""
+    with admin_client(bootstrap, data) as client:
+        results = client.delete_groups(names)
+    problems = [f"{name}: {result}" for name, result in results.items() if result != "OK"]
+    if problems:
+        fail("; ".join(problems))
+
+
+def _offset(partition: Any, committed: Any, end: Any) -> dict[str, Any]:
+    end_offset = end.offset if end is not None else None
+    lag = end_offset - committed.offset if end_offset is not None else None
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "offset": committed.offset,
+        "end": end_offset,
+        "lag": lag,
+    }

@@ -1,0 +1,43 @@
+"""`tidelog broker | controller --config FILE`: one node in the foreground."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.broker_settings import NODE_SETTINGS
+from common.settings import SettingError, read_properties
+from tidelog.commands.cluster import parse_assignments
+from tidelog.node_config import check_node_settings
+from tidelog.output import EXIT_USAGE, fail
+
+Config = Annotated[Path | None, typer.Option("--config", help="A properties file.", metavar="FILE")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A setting, NAME=VALUE.", metavar="NAME=VALUE")]
+
+
+def broker(config: Config = None, set_: Set = None) -> None:
+    """Run one broker in the foreground until SIGINT or SIGTERM."""
+    _run("broker", config, set_ or [])
+
+
+def controller(config: Config = None, set_: Set = None) -> None:
+    """Run one controller in the foreground until SIGINT or SIGTERM."""
+    _run("controller", config, set_ or [])
+
+
+def _run(role: str, config: Path | None, assignments: list[str]) -> None:
+    try:
+        given = read_properties(config.read_text()) if config else {}
+        given |= NODE_SETTINGS.from_environment(os.environ)
+        given |= parse_assignments(assignments)
+        check_node_settings(role, given)
+    except SettingError as error:
+        fail(f"{config}: {error}" if config and str(error).startswith("line ") else str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{config}: {error.strerror}", EXIT_USAGE)
+    from tidelog.node_process import run_node  # noqa: PLC0415  only this command runs a node in its own process
+
+    raise typer.Exit(run_node(role, given))

@@ -1,0 +1,137 @@
+"""`tidelog topics list | create | describe | alter | delete`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from common.settings import SettingError
+from common.topic_settings import TOPIC_SETTINGS
+from tidelog.admin_client import Bootstrap, Data, admin_client, error_text
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.output import EXIT_USAGE, fail, show
+
+app = typer.Typer(help="Topics: list, create, describe, alter, delete.", no_args_is_help=True, rich_markup_mode=None)
+Configs = Annotated[list[str] | None, typer.Option("--config", help="NAME=VALUE of the topic.", metavar="NAME=VALUE")]
+
+
+@app.command("list")
+def list_topics(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Every topic with its partitions and replicas."""
+    with admin_client(bootstrap, data) as client:
+        rows = [_summary(topic) for topic in client.describe_topics()]
+    rows.sort(key=lambda row: str(row["topic"]))
+    show(rows, as_json=as_json, columns=["topic", "partitions", "replicas", "internal", "id"], empty="no topics")
+
+
+@app.command()
+def create(
+    name: str,
+    partitions: Annotated[int, typer.Option(help="-1: the cluster's num.partitions.")] = -1,
+    replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
+    config: Configs = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Create a topic."""
+    wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": _parse(config or [])}
+    with admin_client(bootstrap, data) as client:
+        row = client.create_topics({name: wanted}, raise_errors=False)["topics"][0]
+    if problem := error_text(row):
+        fail(f"{name}: {problem}")
+    shown = {"topic": name, "partitions": row["num_partitions"], "replicas": row["replication_factor"]}
+    show([shown], as_json=as_json, columns=["topic", "partitions", "replicas"])
+
+
+@app.command()
+def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """A topic's partitions with leader, replicas and ISR, and the settings that it overrides."""
+    from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+    with admin_client(bootstrap, data) as client:
+        topic = client.describe_topics([name])[0]
+        if problem := error_text(topic):
+            fail(f"{name}: {problem}")
+        described = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="modified")
+    configs = {key: entry["value"] for found in described.values() for key, entry in found.get(name, {}).items()}
+    partitions = sorted((_partition(row) for row in topic["partitions"]), key=lambda row: int(row["partition"]))
+    if as_json:
+        print(json.dumps(_summary(topic) | {"configs": configs, "partitions": partitions}))
+        return
+    show([_summary(topic)], as_json=False, columns=["topic", "partitions", "replicas", "internal", "id"])
+    show(partitions, as_json=False, columns=["partition", "leader", "epoch", "replicas", "isr", "offline"])
+    for key, value in sorted(configs.items()):
+        print(f"{key}={value}")
+
+
+@app.command()
+def alter(
+    name: str,
+    config: Configs = None,
+    reset: Annotated[list[str] | None, typer.Option(help="A setting that goes back to its default.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Change a topic's settings or raise its number of partitions."""
+    from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in _parse(config or []).items()}
+    changes |= dict.fromkeys(reset or [], ("DELETE", None))
+    if not changes and partitions is None:
+        fail("nothing to alter: give --config, --reset or --partitions", EXIT_USAGE)
+    with admin_client(bootstrap, data) as client:
+        if changes:
+            client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, changes)], raise_on_unknown=False)
+        if partitions is not None:
+            client.create_partitions({name: partitions})
+
+
+@app.command()
+def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA) -> None:
+    """Delete topics with all their records."""
+    with admin_client(bootstrap, data) as client:
+        rows = client.delete_topics(names, raise_errors=False)["responses"]
+    problems = [f"{row['name']}: {problem}" for row in rows if (problem := error_text(row))]
+    if problems:
+        fail("; ".join(problems))
+
+
+def _parse(assignments: list[str]) -> dict[str, str]:
+    """NAME=VALUE pairs, checked before a broker is asked, so that a slip is explained with its range."""
+    found = {}
+    for text in assignments:
+        name, separator, value = text.partition("=")
+        if not separator:
+            fail(f"--config {text!r}: it must be NAME=VALUE", EXIT_USAGE)
+        try:
+            TOPIC_SETTINGS[name].parse(value)
+        except SettingError as error:
+            fail(str(error), EXIT_USAGE)
+        found[name] = value
+    return found
+
+
+def _summary(topic: dict[str, Any]) -> dict[str, Any]:
+    partitions = topic["partitions"]
+    return {
+        "topic": topic["name"],
+        "partitions": len(partitions),
+        "replicas": len(partitions[0]["replica_nodes"]) if partitions else 0,
+        "internal": topic["is_internal"],
+        "id": str(topic["topic_id"]),
+    }
+
+
+def _partition(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "partition": row["partition_index"],
+        "leader": row["leader_id"],
+        "epoch": row["leader_epoch"],
+        "replicas": list(row["replica_nodes"]),
+        "isr": list(row["isr_nodes"]),
+        "offline": list(row["offline_replicas"]),
+    }

@@ -1,0 +1,118 @@
+"""One node as a process: its event loop, its signals, its logs and its health page.
+
+Both ways of running a node end here: forked by the supervisor of an embedded cluster, or in the foreground for a
+container or a service manager (`tidelog broker --config FILE`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import uvloop
+from broker.node import BrokerNode
+from kraft.controller.node import ControllerNode
+
+from common.broker_settings import NODE_SETTINGS
+from common.http_endpoint import HttpEndpoint
+from common.logs import configure_logs
+from common.machine import machine_ports
+from common.metrics import Metrics
+from tidelog.node_config import broker_config, controller_config, data_directory, host_and_port
+
+logger = logging.getLogger(__name__)
+EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on
+READY_LINE = b"ready\n"
+
+
+class Node(Protocol):
+    """What a broker and a controller have in common, seen from their process."""
+
+    metrics: Metrics
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def wait_ready(self) -> None: ...
+    def ready_problem(self) -> str | None: ...
+    def health_problem(self) -> str | None: ...
+
+
+def run_node(role: str, settings: Mapping[str, str], *, ready_fd: int = -1, life_fd: int = -1) -> int:
+    """Run a node until it is told to stop; its exit status.
+
+    `ready_fd` gets one line when the node serves. `life_fd` is read: its end means that the parent is gone.
+    """
+    values = NODE_SETTINGS.values(settings)
+    configure_logs(values["tidelog.log.level"], f"{role}-{values['node.id']}")
+    fatal: list[str] = []
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(role, settings, fatal, ready_fd, life_fd))
+    return EXIT_FATAL if fatal else 0
+
+
+async def _run(role: str, settings: Mapping[str, str], fatal: list[str], ready_fd: int, life_fd: int) -> None:
+    values = NODE_SETTINGS.values(settings)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def fail(reason: str) -> None:
+        logger.critical("node stops: %s", reason)
+        fatal.append(reason)
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    if life_fd >= 0:
+        os.set_blocking(life_fd, False)
+        loop.add_reader(life_fd, _parent_gone, loop, life_fd, ended.set)
+    ports = machine_ports(data_directory(values))
+    node: Node
+    if role == "broker":
+        node = BrokerNode(ports, broker_config(settings), fail)
+    else:
+        node = ControllerNode(ports, controller_config(settings), fail)
+    endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
+    await endpoint.start(*host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener"))
+    starting = asyncio.create_task(_start(node, ready_fd, fail))
+    await ended.wait()
+    if not starting.done():
+        starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    if not fatal:
+        await node.stop()
+    await endpoint.stop()
+
+
+async def _start(node: Node, ready_fd: int, fail: Callable[[str], None]) -> None:
+    try:
+        await node.start()
+        await node.wait_ready()
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        logger.exception("node did not start")
+        fail(str(error) or type(error).__name__)
+        return
+    gc.collect()
+    gc.freeze()  # modules, schemas and the first state never die: no collection looks at them again
+    gc.set_threshold(50_000, 20, 50)
+    logger.info("node serves")
+    if ready_fd >= 0:
+        with contextlib.suppress(OSError):
+            os.write(ready_fd, READY_LINE)
+        os.close(ready_fd)
+
+
+def _parent_gone(loop: asyncio.AbstractEventLoop, life_fd: int, ended: Callable[[], None]) -> None:
+    with contextlib.suppress(BlockingIOError):
+        if not os.read(life_fd, 1):
+            loop.remove_reader(life_fd)
+            logger.warning("the supervisor is gone, so this node stops")
+            ended()

@@ -1,0 +1,375 @@
+"""The parent of an embedded cluster's nodes: forks them, restarts those that crash, stops all in order.
+
+`python -m tidelog.supervisor DIR` imports the nodes' code once and forks, so a node costs neither a start of the
+interpreter nor its imports. It is single-threaded and has no event loop: what it waits for are its children, its
+control socket and signals, all through one selector. A node whose supervisor is gone stops by itself, because each
+holds the reading end of a pipe that the supervisor never writes to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tidelog import control
+from tidelog.cluster_layout import ClusterLayout, NodeLayout, load_layout
+
+LOCK_FILE = "supervisor.lock"
+LOGS = "logs"
+RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEADY_S = 30.0
+STOP_TIMEOUT_S = 30.0
+CONTROL_CONNECTIONS_MAX = 64
+
+logger = logging.getLogger(__name__)
+
+Answer = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Child:
+    """One node's process, or the wish for one."""
+
+    node: NodeLayout
+    pid: int = 0
+    wanted: bool = True
+    ready: bool = False
+    stopping: bool = False
+    started_at: float = 0.0
+    restarts: int = 0
+    restart_at: float | None = None
+    kill_at: float | None = None
+    last_exit: str = ""
+    waiting: list[Answer] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        if self.pid:
+            return "stopping" if self.stopping else "running" if self.ready else "starting"
+        return "crashed" if self.wanted else "stopped"
+
+
+class Supervisor:
+    """Runs the nodes of `layout` below `root` until SIGINT, SIGTERM or `tidelog down`."""
+
+    def __init__(self, root: Path, layout: ClusterLayout, say: Callable[[str], None]) -> None:
+        self._root = root
+        self._layout = layout
+        self._say = say
+        self._children = {node.name: Child(node) for node in layout.nodes}
+        self._selector = selectors.DefaultSelector()
+        self._announced = False
+        self._ending = False
+        self._waiting_for_end: list[Answer] = []
+        self._connections: set[socket.socket] = set()
+        self._life_read, self._life_write = os.pipe()
+
+    def run(self) -> int:
+        """The exit status: 0 after an orderly end."""
+        lock = self._lock()
+        listener = self._listen()
+        wake_read, wake_write = os.pipe()
+        for end in (wake_read, wake_write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(wake_read, selectors.EVENT_READ, self._signalled)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        for child in self._children.values():
+            self._start(child)
+        while not (self._ending and not any(child.pid for child in self._children.values())):
+            for key, _ in self._selector.select(self._timeout()):
+                key.data(key.fileobj)
+            self._on_time()
+        with contextlib.suppress(OSError), control.socket_path(self._root) as path:
+            os.unlink(path)
+        for answer in self._waiting_for_end:
+            answer({"ok": True})
+        os.close(lock)
+        return 0
+
+    # starting and watching children ---------------------------------------------------------------------------
+
+    def _start(self, child: Child) -> None:
+        ready_read, ready_write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ready_read)
+            self._become(child.node, ready_write)
+        os.close(ready_write)
+        child.pid, child.ready, child.stopping = pid, False, False
+        child.started_at, child.restart_at, child.kill_at = time.monotonic(), None, None
+        self._selector.register(ready_read, selectors.EVENT_READ, lambda fd: self._told(child, pid, fd))
+
+    def _become(self, node: NodeLayout, ready_fd: int) -> NoReturn:
+        """In the forked process: be the node. Nothing of the supervisor may stay open here."""
+        status = 70
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            null = os.open(os.devnull, os.O_RDONLY)
+            log = os.open(self._root / LOGS / f"{node.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(null, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            keep = {0, 1, 2, ready_fd, self._life_read}
+            for name in os.listdir("/proc/self/fd"):
+                if int(name) not in keep:
+                    with contextlib.suppress(OSError):
+                        os.close(int(name))
+            from tidelog.node_process import run_node  # noqa: PLC0415  imported by the supervisor already
+
+            settings = self._layout.node_settings(node, self._root)
+            status = run_node(node.role, settings, ready_fd=ready_fd, life_fd=self._life_read)
+        except BaseException:
+            logging.getLogger(__name__).exception("node ended")
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _told(self, child: Child, pid: int, fd: Any) -> None:
+        """A child says that it is ready, or its end of the pipe closed."""
+        told = os.read(fd, 16)
+        self._selector.unregister(fd)
+        os.close(fd)
+        if told and child.pid == pid:
+            child.ready = True
+            self._answer_waiting(child)
+            if not self._announced and all(c.ready for c in self._children.values()):
+                self._announced = True
+                self._say(f"ready bootstrap={self._layout.bootstrap}")
+
+    def _signalled(self, fd: Any) -> None:
+        numbers = os.read(fd, 4096)
+        if signal.SIGINT in numbers or signal.SIGTERM in numbers:
+            self._end()
+        self._reap()
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            if not child.pid:
+                continue
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if pid:
+                self._ended(child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        expected = child.stopping or not child.wanted
+        child.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
+        lived_s = time.monotonic() - child.started_at
+        child.pid, child.ready, child.stopping, child.kill_at = 0, False, False, None
+        if not expected and not self._ending:
+            child.restarts = 0 if lived_s > STEADY_S else child.restarts + 1
+            pause = RESTART_BACKOFF_S[min(child.restarts, len(RESTART_BACKOFF_S) - 1)]
+            child.restart_at = time.monotonic() + pause
+            logger.error("node ended by itself", extra={"name_": child.node.name, "exit": child.last_exit})
+            self._say(f"{child.node.name} ended ({child.last_exit}), starts again in {pause:g} s; "
+                      f"see {self._root / LOGS / child.node.name}.log")  # fmt: skip
+        self._answer_waiting(child)
+        if self._ending:
+            self._stop_controllers_last()
+
+    def _timeout(self) -> float | None:
+        moments = [m for c in self._children.values() for m in (c.restart_at, c.kill_at) if m is not None]
+        return max(0.0, min(moments) - time.monotonic()) if moments else None
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.restart_at is not None and child.restart_at <= now and not self._ending:
+                self._start(child)
+            if child.kill_at is not None and child.kill_at <= now and child.pid:
+                child.kill_at = None
+                self._say(f"{child.node.name} did not stop within {STOP_TIMEOUT_S:g} s and is killed")
+                os.kill(child.pid, signal.SIGKILL)
+
+    # stopping -------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Brokers first, while the controllers can still move their leadership; then the controllers."""
+        if self._ending:
+            return
+        self._ending = True
+        for child in self._children.values():
+            child.wanted, child.restart_at = False, None
+            if child.node.role == "broker":
+                self._terminate(child)
+        self._stop_controllers_last()
+
+    def _stop_controllers_last(self) -> None:
+        if any(c.pid for c in self._children.values() if c.node.role == "broker"):
+            return
+        for child in self._children.values():
+            self._terminate(child)
+
+    def _terminate(self, child: Child) -> None:
+        if child.pid and not child.stopping:
+            child.stopping = True
+            child.kill_at = time.monotonic() + STOP_TIMEOUT_S
+            os.kill(child.pid, signal.SIGTERM)
+            os.kill(child.pid, signal.SIGCONT)
+
+    # control --------------------------------------------------------------------------------------------------
+
+    def _lock(self) -> int:
+        handle = os.open(self._root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit(f"tidelog: a cluster is running in {self._root} already") from None
+        return handle
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX)
+        with control.socket_path(self._root) as path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.bind(path)
+            os.chmod(path, 0o600)
+        listener.listen(CONTROL_CONNECTIONS_MAX)
+        listener.setblocking(False)
+        return listener
+
+    def _accept(self, listener: Any) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            if len(self._connections) >= CONTROL_CONNECTIONS_MAX:
+                connection.close()
+                return
+            connection.settimeout(1.0)
+            self._connections.add(connection)
+            received = bytearray()
+            self._selector.register(connection, selectors.EVENT_READ, lambda c: self._read(c, received))
+
+    def _read(self, connection: socket.socket, received: bytearray) -> None:
+        try:
+            data = connection.recv(65_536)
+        except OSError:
+            data = b""
+        received += data
+        if data and not received.endswith(b"\n") and len(received) < control.LINE_BYTES_MAX:
+            return
+        self._selector.unregister(connection)
+        if not data:
+            self._close(connection)
+            return
+
+        def answer(reply: dict[str, Any]) -> None:
+            with contextlib.suppress(OSError):
+                connection.sendall(json.dumps(reply).encode() + b"\n")
+            self._close(connection)
+
+        try:
+            request = json.loads(received)
+            self._handle(str(request["do"]), str(request.get("node", "")), answer)
+        except (ValueError, KeyError, TypeError):
+            answer({"ok": False, "error": "not a request"})
+
+    def _close(self, connection: socket.socket) -> None:
+        self._connections.discard(connection)
+        connection.close()
+
+    def _handle(self, action: str, name: str, answer: Answer) -> None:
+        if action == "ps":
+            answer({"ok": True, "nodes": [self._row(c) for c in self._children.values()], "ready": self._announced})
+            return
+        if action == "down":
+            self._waiting_for_end.append(answer)
+            self._end()
+            return
+        child = self._children.get(name)
+        if child is None:
+            known = ", ".join(self._children)
+            answer({"ok": False, "error": f"there is no node {name}; the nodes are {known}"})
+        elif action == "kill":
+            self._kill(child, answer)
+        elif action == "stop":
+            child.wanted, child.restart_at = False, None
+            child.waiting.append(answer)
+            self._terminate(child)
+            if not child.pid:
+                self._answer_waiting(child)
+        elif action == "start":
+            if child.pid:
+                answer({"ok": False, "error": f"{name} is {child.state} already"})
+                return
+            child.wanted, child.restarts = True, 0
+            child.waiting.append(answer)
+            self._start(child)
+        else:
+            answer({"ok": False, "error": f"unknown request {action}"})
+
+    def _kill(self, child: Child, answer: Answer) -> None:
+        child.wanted, child.restart_at = False, None
+        if not child.pid:
+            answer({"ok": False, "error": f"{child.node.name} is not running"})
+            return
+        child.waiting.append(answer)
+        os.kill(child.pid, signal.SIGKILL)
+
+    def _answer_waiting(self, child: Child) -> None:
+        """A start is answered when the node is ready or has died, a stop or kill when it is gone."""
+        if child.pid and not child.ready:
+            return
+        waiting, child.waiting = child.waiting, []
+        for answer in waiting:
+            if child.wanted and not child.pid:
+                answer({"ok": False, "error": f"{child.node.name} ended with {child.last_exit} instead of serving"})
+            else:
+                answer({"ok": True, "node": self._row(child)})
+
+    def _row(self, child: Child) -> dict[str, Any]:
+        node = child.node
+        return {
+            "node": node.name,
+            "role": node.role,
+            "id": node.node_id,
+            "pid": child.pid or None,
+            "state": child.state,
+            "listeners": node.listeners(),
+            "metrics": f"127.0.0.1:{node.metrics_port}",
+            "dir": str(node.directory(self._root)),
+        }
+
+
+def main(arguments: list[str]) -> int:
+    """`DIR [FD]`: run the cluster in DIR; the ready line and later notices go to FD (standard output when absent)."""
+    root = Path(arguments[0]).resolve()
+    layout = load_layout(root)
+    if layout is None:
+        raise SystemExit(f"tidelog: there is no cluster in {root}")
+    out = int(arguments[1]) if len(arguments) > 1 else 1
+    (root / LOGS).mkdir(exist_ok=True)
+    import tidelog.node_process  # noqa: F401, PLC0415  before the first fork, so that no node imports again
+
+    gc.collect()
+    gc.freeze()
+
+    def say(line: str) -> None:
+        with contextlib.suppress(OSError):
+            if line.startswith("ready ") or out == 1:
+                os.write(out if line.startswith("ready ") else 2, line.encode() + b"\n")
+
+    return Supervisor(root, layout, say).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
