@@ -1,0 +1,104 @@
+"""What one broker runs with: plain values, Apache Kafka's defaults. The command maps settings onto them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from common.ports import Address
+
+MIB = 1 << 20
+
+
+@dataclass(slots=True, frozen=True)
+class Listen:
+    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is what clients are told."""
+
+    name: str
+    address: Address
+    advertised: Address
+    kind: str = "operator"
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicationConfig:
+    """Times in milliseconds, sizes in bytes; the names are Kafka's settings with underscores."""
+
+    replica_lag_time_max_ms: int = 30_000
+    replica_fetch_max_bytes: int = MIB
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_response_max_bytes: int = 10 * MIB
+    replica_fetch_backoff_ms: int = 200
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    rack_aware_reads: bool = True  # replica.selector.class
+    request_timeout_ms: int = 30_000
+
+
+@dataclass(slots=True, frozen=True)
+class RequestLimits:
+    """What bounds the memory that clients can ask for."""
+
+    socket_request_max_bytes: int = 100 * MIB
+    queued_max_request_bytes: int = 256 * MIB
+    connection_request_bytes_max: int = 128 * MIB
+    connection_requests_max: int = 128
+    connection_reply_bytes_max: int = 64 * MIB
+    reply_bytes_max: int = 512 * MIB
+    connection_stall_ms: int = 30_000
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    fetch_max_bytes: int = 55 * MIB
+    max_incremental_fetch_session_cache_slots: int = 1_000
+    inflated_bytes_max: int = 64 * MIB
+    recompressions_at_once_max: int = 2
+    recompression_bytes_queued_max: int = 64 * MIB
+
+
+@dataclass(slots=True, frozen=True)
+class LogDuties:
+    """When the broker looks after its logs; milliseconds."""
+
+    log_retention_check_interval_ms: int = 300_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    log_cleaner_enable: bool = True
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 128 * MIB
+    log_dir_free_bytes_min: int = 256 * MIB
+    num_recovery_threads_per_data_dir: int = 2
+    open_files_max: int = 2_000
+    unwritten_bytes_max: int = 64 * MIB
+    slow_write_ms: int = 50
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerConfig:
+    """One broker. `node_settings` holds every node setting that was given, by Kafka's name: the synonyms from which
+    topic settings take their defaults."""
+
+    node_id: int
+    listeners: tuple[Listen, ...]
+    controllers: dict[int, Address]
+    secret: bytes
+    rack: str = ""
+    cluster_id: str = ""  # empty: taken from the metadata quorum
+    broker_session_timeout_ms: int = 3_000
+    broker_heartbeat_interval_ms: int = 500
+    controlled_shutdown_enable: bool = True
+    controlled_shutdown_timeout_ms: int = 20_000
+    auto_create_topics_enable: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    duties: LogDuties = field(default_factory=LogDuties)
+    node_settings: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def internal_listener(self) -> Listen:
+        """The listener that other nodes use; ValueError when there is none."""
+        for listen in self.listeners:
+            if listen.kind == "internal":
+                return listen
+        raise ValueError("a broker needs an internal listener")

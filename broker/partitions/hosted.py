@@ -1,0 +1,260 @@
+"""All replicas that one broker hosts, found by topic name or id, and led through the changes of metadata.
+
+`apply` turns a metadata delta into roles: it costs what changed, runs to its end on the event loop, and touches the
+disk only for replicas that are new or gone. What other rooms must know of a change they are told once it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from broker.partitions.log_settings import LogSettings
+from broker.partitions.partition import Partition
+from broker.partitions.replica_set import IsrProposal
+from common.errors import ErrorCode, ProtocolError, StorageFailure
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.records import ResourceType
+from storage.log_directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+LeadershipListener = Callable[[Partition, int | None], None]
+"""Called with the leader epoch when this broker begins to lead, with None when it leads no longer."""
+
+
+class Following(Protocol):
+    """Fetches for the replicas that follow; implemented by `broker.replication.fetchers`."""
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch from `partition.leader_id` in `partition.leader_epoch` from now on, and from nobody else."""
+        ...
+
+    def unfollow(self, partition: Partition) -> None: ...
+
+    def brokers_changed(self) -> None:
+        """Addresses of leaders may have changed."""
+        ...
+
+
+class IsrChanges(Protocol):
+    """Carries ISR proposals to the controller; implemented by `broker.replication.isr_changes`."""
+
+    def propose(self, partition: Partition, proposal: IsrProposal) -> None: ...
+
+
+class HostedPartitions:
+    """See the module. Also the `PartitionHost` of every partition in it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogDirectory,
+        settings: LogSettings,
+        now: Callable[[], float],
+        lag_max_s: float,
+    ) -> None:
+        self.node_id = node_id
+        self.image: MetadataImage = EMPTY_IMAGE
+        self.by_name: dict[bytes, dict[int, Partition]] = {}
+        self.by_id: dict[bytes, dict[int, Partition]] = {}
+        self.unsettled_partitions: dict[Partition, None] = {}
+        self.following: Following | None = None
+        self.isr_changes: IsrChanges | None = None
+        self.offline = False
+        self._logs = logs
+        self._settings = settings
+        self._now = now
+        self._lag_max_s = lag_max_s
+        self._leadership: dict[str, list[LeadershipListener]] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self.by_id.values():
+            yield from partitions.values()
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for partitions in self.by_id.values())
+
+    # finding -----------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        partitions = self.by_name.get(topic.encode())
+        return partitions.get(index) if partitions is not None else None
+
+    def find(self, topic: str, index: int) -> Partition:
+        """Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION when the cluster has no such partition,
+        NOT_LEADER_OR_FOLLOWER when it lives elsewhere, KAFKA_STORAGE_ERROR when this broker's disk has failed."""
+        partition = self.get(topic, index)
+        if partition is None:
+            raise ProtocolError(self.missing_by_name(topic.encode(), index))
+        if self.offline:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return partition
+
+    def find_leader(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition:
+        """As `find`, and this broker leads it in the epoch that the client means."""
+        partition = self.find(topic, index)
+        partition.check_epoch(current_leader_epoch)
+        if not partition.is_leader:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    def missing_by_name(self, topic: bytes, index: int) -> ErrorCode:
+        """The error for a partition that is not hosted here."""
+        image = self.image.topics.get(topic.decode(errors="replace"))
+        if image is None or index not in image.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def missing_by_id(self, topic_id: bytes, index: int) -> ErrorCode:
+        image = self.image.topics.get_by_id(topic_id)
+        if image is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if index not in image.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    # what partitions tell ----------------------------------------------------------------------------------
+
+    def unsettled(self, partition: Partition) -> None:
+        self.unsettled_partitions[partition] = None
+
+    def isr_proposed(self, partition: Partition, proposal: IsrProposal) -> None:
+        if self.isr_changes is not None:
+            self.isr_changes.propose(partition, proposal)
+
+    def is_eligible(self, node: int, broker_epoch: int) -> bool:
+        broker = self.image.brokers.get(node)
+        return broker is not None and broker.is_active and broker.epoch == broker_epoch
+
+    def on_leadership(self, topic: str, listener: LeadershipListener) -> None:
+        """Tell `listener` of every partition of `topic` that this broker begins or ceases to lead."""
+        self._leadership.setdefault(topic, []).append(listener)
+
+    # metadata ----------------------------------------------------------------------------------------------
+
+    def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over `image`, which `delta` led to. A failed disk takes the broker offline, nothing is raised."""
+        self.image = image
+        changes = delta.local_changes(self.node_id, image)
+        try:
+            for (topic_id, index), _ in changes.deleted.items():
+                self._delete(topic_id, index)
+            for partition_image in changes.leaders.values():
+                self._lead(partition_image)
+            for partition_image in changes.followers.values():
+                self._follow(partition_image)
+        except (ProtocolError, StorageFailure, OSError) as error:
+            logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
+            self.go_offline()
+        self._configure(delta)
+        if delta.brokers_changed and self.following is not None:
+            self.following.brokers_changed()
+
+    def go_offline(self) -> None:
+        """The log directory has failed: no replica of this broker serves any more."""
+        self.offline = True
+        for partition in self:
+            was_leader = partition.is_leader
+            partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
+            if self.following is not None:
+                self.following.unfollow(partition)
+            if was_leader:
+                self._tell(partition, None)
+
+    def set_aside_strays(self) -> None:
+        """Once the broker knows all metadata: directories of topics that are no more, or of another's replicas."""
+        for (topic, index), log in list(self._logs.logs.items()):
+            topic_image = self.image.topics.get(topic)
+            partition = topic_image.partitions.get(index) if topic_image is not None else None
+            if (
+                topic_image is None
+                or topic_image.topic_id != log.topic_id
+                or partition is None
+                or self.node_id not in partition.replicas
+            ):
+                logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
+                self._logs.set_stray(log)
+
+    def _hosted(self, partition_image: PartitionImage) -> Partition:
+        partitions = self.by_id.get(partition_image.topic_id)
+        partition = partitions.get(partition_image.partition) if partitions is not None else None
+        return partition if partition is not None else self._open(partition_image)
+
+    def _open(self, partition_image: PartitionImage) -> Partition:
+        topic_image = self.image.topics.by_id[partition_image.topic_id]
+        topic, topic_id, index = topic_image.name, topic_image.topic_id, partition_image.partition
+        log = self._logs.get(topic, index)
+        if log is not None and log.topic_id != topic_id:
+            logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
+            self._logs.set_stray(log)
+            log = None
+        checkpointed = 0
+        config = self._settings.config_of(self.image, topic)
+        if log is None:
+            log = self._logs.create_log(topic, index, topic_id, config)
+        else:
+            checkpointed = self._logs.high_watermark_checkpoint(topic, index)
+            log.config = config
+        partition = Partition(topic, index, topic_id, log, checkpointed, self.node_id, self, self._now, self._lag_max_s)
+        hosted = self.by_id.get(topic_id)
+        if hosted is None:  # a topic of the same name may still be there, until its deletion is applied
+            hosted = self.by_id[topic_id] = self.by_name[partition.name] = {}
+        hosted[index] = partition
+        return partition
+
+    def _lead(self, partition_image: PartitionImage) -> None:
+        partition = self._hosted(partition_image)
+        if not partition.is_leader and self.following is not None:
+            self.following.unfollow(partition)
+        if partition.become_leader(partition_image):
+            self._tell(partition, partition.leader_epoch)
+
+    def _follow(self, partition_image: PartitionImage) -> None:
+        partition = self._hosted(partition_image)
+        was_leader = partition.is_leader
+        if partition.become_follower(partition_image) and self.following is not None:
+            self.following.follow(partition)
+        if was_leader and not partition.is_leader:
+            self._tell(partition, None)
+
+    def _delete(self, topic_id: bytes, index: int) -> None:
+        hosted = self.by_id.get(topic_id, {})
+        partition = hosted.pop(index, None)
+        if partition is None:
+            return
+        if not hosted:
+            del self.by_id[topic_id]
+            if self.by_name.get(partition.name) is hosted:
+                del self.by_name[partition.name]
+        was_leader = partition.is_leader
+        if self.following is not None:
+            self.following.unfollow(partition)
+        partition.go_offline(self.missing_by_name(partition.name, index))
+        self.unsettled_partitions.pop(partition, None)
+        if was_leader:
+            self._tell(partition, None)
+        self._logs.delete_log(partition.log)
+
+    def _configure(self, delta: MetadataDelta) -> None:
+        if not delta.configs_changed:
+            return
+        topics: dict[str, None] = {}
+        for resource_type, name in delta.configs_changed:
+            if resource_type is ResourceType.TOPIC:
+                topics[name] = None
+            elif name in ("", str(self.node_id)):
+                topics.update(dict.fromkeys(name.decode() for name in self.by_name))
+        for topic in topics:
+            hosted = self.by_name.get(topic.encode())
+            if hosted:
+                config = self._settings.config_of(self.image, topic)
+                for partition in hosted.values():
+                    partition.configure(config)
+
+    def _tell(self, partition: Partition, leader_epoch: int | None) -> None:
+        for listener in self._leadership.get(partition.topic, ()):
+            listener(partition, leader_epoch)

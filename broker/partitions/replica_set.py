@@ -1,0 +1,198 @@
+"""The arithmetic of one leader: where its followers are, who is in sync, and how far everybody has everything.
+
+Pure: offsets, broker ids and times (loop seconds) go in, numbers and proposals come out.
+
+- The high watermark is the lowest end over the *maximal* ISR, the larger of the committed and the proposed one: a
+  replica that may be in the ISR already, or may still be, is waited for (KIP-497).
+- It does not advance while the committed ISR is smaller than `min.insync.replicas` (KIP-966).
+- One proposal is in flight at a time; what the controller commits replaces it, whatever was asked.
+
+Source: KIP-16 (lag by time), KIP-497 (AlterPartition), KIP-903 (broker epochs), KIP-966 (ELR).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+UNKNOWN_END = -1
+NO_BROKER_EPOCH = -1
+JOIN_PATIENCE_S = 1.0  # how long a silent replica about to join holds the high watermark
+
+
+class Follower:
+    """What the leader knows of one other replica in its present epoch."""
+
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_at",
+        "eligible",
+        "end_offset",
+        "fetched_at",
+        "leader_end_at_fetch",
+        "log_start_offset",
+        "node",
+    )
+
+    def __init__(self, node: int, caught_up_at: float) -> None:
+        self.node = node
+        self.end_offset = UNKNOWN_END
+        self.log_start_offset = -1
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.caught_up_at = caught_up_at
+        self.fetched_at = float("-inf")
+        self.leader_end_at_fetch = 0
+        self.eligible = False  # alive and unfenced in the life that fetches, as of its last fetch
+
+
+class IsrProposal(NamedTuple):
+    """A wished-for ISR with the partition epoch that it was computed on; sorted by broker id."""
+
+    isr: tuple[int, ...]
+    partition_epoch: int
+
+
+class ReplicaSet:
+    """Followers and ISR of one leader in one leader epoch."""
+
+    __slots__ = (
+        "_counted",
+        "_joining",
+        "followers",
+        "isr",
+        "local",
+        "min_insync",
+        "partition_epoch",
+        "proposal",
+        "whole_at",
+    )
+
+    def __init__(
+        self,
+        local: int,
+        replicas: Iterable[int],
+        isr: Iterable[int],
+        partition_epoch: int,
+        min_insync: int,
+        now: float,
+    ) -> None:
+        self.local = local
+        self.isr = tuple(isr)
+        members = self.isr
+        self.followers = {
+            node: Follower(node, now if node in members else float("-inf")) for node in replicas if node != local
+        }
+        self.partition_epoch = partition_epoch
+        self.min_insync = min_insync
+        self.proposal: IsrProposal | None = None
+        self.whole_at = now  # when all of the ISR last had everything
+        self._recount()
+
+    def adopt(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int) -> None:
+        """Take over what the controller committed; a proposal on an older partition epoch is over."""
+        followers = self.followers
+        self.followers = {
+            node: followers.get(node) or Follower(node, float("-inf")) for node in replicas if node != self.local
+        }
+        self.isr = tuple(isr)
+        self.partition_epoch = partition_epoch
+        self.proposal = None
+        self._recount()
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        return frozenset(self.isr) | frozenset(self.proposal.isr if self.proposal else ())
+
+    @property
+    def effective_min_insync(self) -> int:
+        """`min.insync.replicas`, at most what the partition has replicas."""
+        return min(self.min_insync, len(self.followers) + 1)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether the committed ISR is too small to commit anything."""
+        return len(self.isr) < self.effective_min_insync
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other replica counts for the high watermark."""
+        return not self._counted and not self._joining
+
+    def _recount(self) -> None:
+        maximal = self.maximal_isr
+        self._counted = [f for node, f in self.followers.items() if node in maximal]
+        self._joining = [f for node, f in self.followers.items() if node not in maximal]
+
+    # positions ---------------------------------------------------------------------------------------------
+
+    def high_watermark(self, own_end: int, now: float, lag_max_s: float) -> int:
+        """How far all that count have everything; -1 when nothing may be committed now."""
+        if self.is_starved:
+            return UNKNOWN_END
+        lowest = own_end
+        for follower in self._counted:
+            lowest = min(lowest, follower.end_offset)
+        for follower in self._joining:  # else one that catches up could chase the high watermark for ever
+            if (
+                follower.end_offset < lowest
+                and follower.eligible
+                and now - follower.fetched_at <= JOIN_PATIENCE_S
+                and now - follower.caught_up_at <= lag_max_s
+            ):
+                lowest = follower.end_offset
+        return lowest
+
+    def fetched(self, follower: Follower, offset: int, own_end: int, now: float) -> None:
+        """The follower asked for `offset`, so it holds everything before; `own_end` is the leader's end now."""
+        if offset >= own_end:
+            follower.caught_up_at = now
+        elif offset >= follower.leader_end_at_fetch and follower.fetched_at > follower.caught_up_at:
+            follower.caught_up_at = follower.fetched_at
+        follower.end_offset = offset
+        follower.fetched_at = now
+        follower.leader_end_at_fetch = own_end
+
+    # the ISR -----------------------------------------------------------------------------------------------
+
+    def lagging(self, own_end: int, now: float, lag_max_s: float) -> tuple[int, ...]:
+        """Members of the ISR that have been behind for too long. One that has everything never lags."""
+        since = now - lag_max_s
+        if self.whole_at >= since:
+            return ()
+        followers = self.followers
+        return tuple(
+            node
+            for node in self.isr
+            if node != self.local
+            and (follower := followers.get(node)) is not None
+            and follower.end_offset < own_end
+            and follower.caught_up_at < since
+        )
+
+    def may_join(self, follower: Follower, high_watermark: int, epoch_start: int) -> bool:
+        """Whether a replica outside the ISR has all that is committed and all that was before this epoch."""
+        return (
+            self.proposal is None
+            and follower.eligible
+            and follower.node not in self.isr
+            and follower.end_offset >= high_watermark
+            and follower.end_offset >= epoch_start
+        )
+
+    def propose_join(self, node: int) -> IsrProposal:
+        return self._propose((*self.isr, node))
+
+    def propose_leave(self, nodes: Iterable[int]) -> IsrProposal:
+        leaving = frozenset(nodes)
+        return self._propose(tuple(node for node in self.isr if node not in leaving))
+
+    def _propose(self, isr: tuple[int, ...]) -> IsrProposal:
+        self.proposal = IsrProposal(tuple(sorted(isr)), self.partition_epoch)
+        self._recount()
+        return self.proposal
+
+    def withdraw(self, proposal: IsrProposal) -> None:
+        """The controller refused: back to the committed ISR."""
+        if self.proposal == proposal:
+            self.proposal = None
+            self._recount()

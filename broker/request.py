@@ -1,0 +1,125 @@
+"""One request on its way: who asks, over which listener, and the chain that every request passes.
+
+The chain is authorize -> rewrite -> throttle -> handle. The first three are seams: an authorizer, a name rewriter
+and a quota each have one method here, and the broker starts with ones that let everything pass. A throttled
+request is answered first, with the throttle time in it, and then its connection is muted for that time (KIP-219).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+ANONYMOUS = "User:ANONYMOUS"
+NODE_PRINCIPAL = "User:NODE"
+
+Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Any"]
+
+
+@dataclass(slots=True)
+class ClientSession:
+    """What is known of a connection for as long as it lives; one per connection, shared by its requests.
+
+    `internal` is true only after the node handshake: nothing else makes a peer a node. `tenant` is the logical
+    cluster of the credentials, None on an operator listener.
+    """
+
+    listener: str
+    internal: bool
+    client_host: str
+    connection: Any
+    principal: str = ANONYMOUS
+    tenant: str | None = None
+    client_software: str = ""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request outside the two hot APIs, as its handler sees it."""
+
+    session: ClientSession
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+    @property
+    def listener(self) -> str:
+        return self.session.listener
+
+    @property
+    def internal(self) -> bool:
+        return self.session.internal
+
+    @property
+    def principal(self) -> str:
+        return self.session.principal
+
+    @property
+    def tenant(self) -> str | None:
+        return self.session.tenant
+
+    @property
+    def client_host(self) -> str:
+        return self.session.client_host
+
+    @property
+    def connection(self) -> Any:
+        return self.session.connection
+
+
+class Authorizer(Protocol):
+    """Decides over whole requests and, asked by handlers, over single resources."""
+
+    def authorize(self, context: RequestContext, request: Any) -> None:
+        """Raises ProtocolError with the code that the client is to see."""
+        ...
+
+
+class Rewriter(Protocol):
+    """Turns the names that a client uses into internal ones, and back."""
+
+    def inward(self, context: RequestContext, request: Any) -> Any: ...
+
+    def outward(self, context: RequestContext, response: Any) -> Any: ...
+
+
+class Throttle(Protocol):
+    """Charges a request to its quotas."""
+
+    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
+        """Milliseconds for which the client is to pause; 0 while it is within its quota."""
+        ...
+
+
+class AllowAll:
+    def authorize(self, context: RequestContext, request: Any) -> None:
+        return
+
+
+class KeepNames:
+    def inward(self, context: RequestContext, request: Any) -> Any:
+        return request
+
+    def outward(self, context: RequestContext, response: Any) -> Any:
+        return response
+
+
+class NoQuota:
+    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
+        return 0
+
+
+@dataclass(slots=True, frozen=True)
+class RequestChain:
+    """The gates in front of every handler, in the order of their fields."""
+
+    authorizer: Authorizer
+    rewriter: Rewriter
+    throttle: Throttle
+
+
+def open_chain() -> RequestChain:
+    """Lets everything pass: an operator listener without ACLs, tenants or quotas."""
+    return RequestChain(AllowAll(), KeepNames(), NoQuota())

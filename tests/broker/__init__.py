@@ -1,0 +1,1 @@
+"""The broker: partitions, replication and the handlers of the protocol."""
