@@ -1,0 +1,326 @@
+"""A disk with a page cache over durable state, as `common.ports.Disk`.
+
+A killed process leaves the cache. A power loss keeps what was synced and a random part of the rest: whole writes
+kept, dropped or torn, and changes of names up to some point in their order, as a journaling file system does. A file's
+bytes and its name become durable apart: `fsync` does not promise the name.
+
+A device can be full, refuse (EIO), be slow or stuck, and it can kill its node at its n-th operation from now, which is
+how a process dies in the middle of a callback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+
+from common.ports import Buffer, File
+from tests.sim.loop import MS, Scheduler, SimLoop
+
+SECTOR_BYTES = 512
+SYNC_NS = (100_000, 2_000_000)
+STUCK_WRITE_NS = (5 * MS, 60 * MS)  # a write into the page cache while the device behind it is stuck
+FREE_BYTES = 1 << 40
+
+
+class FileNode:
+    """A file's bytes, cached and durable."""
+
+    __slots__ = ("cached", "durable", "unflushed")
+
+    def __init__(self) -> None:
+        self.cached = bytearray()
+        self.durable = bytearray()
+        self.unflushed: list[tuple[int, bytes | None]] = []  # position and data; None is a truncation
+
+    def write(self, position: int, data: bytes | None) -> None:
+        apply(self.cached, position, data)
+        self.unflushed.append((position, data))
+
+    def flush(self) -> None:
+        for position, data in self.unflushed:
+            apply(self.durable, position, data)
+        self.unflushed.clear()
+
+
+class Directory:
+    __slots__ = ("durable", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, FileNode | Directory] = {}
+        self.durable: dict[str, FileNode | Directory] = {}
+
+
+Entry = FileNode | Directory
+Change = tuple[Directory, str, Entry | None]
+
+
+def apply(content: bytearray, position: int, data: bytes | None) -> None:
+    if data is None and len(content) > position:
+        del content[position:]
+        return
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    if data is not None:
+        content[position : position + len(data)] = data
+
+
+class Device:
+    """What outlives the process; one per node name."""
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
+        self.scheduler, self.random = scheduler, rng
+        self.root = Directory()
+        self.journal: list[list[Change]] = []  # changes of names not yet durable; one item is atomic
+        self.error: int | None = None  # the errno that every write and sync meets
+        self.full = False
+        self.stuck = False
+        self.slow_factor = 1
+        self.sync_count = 0
+        self.blocking_sync_count = 0  # on a loop, where a thread was due
+        self.kill_countdown: int | None = None
+        self.kill: Callable[[], None] | None = None
+
+    # -- what operations go through
+
+    def operate(self, loop: SimLoop, *, sync: bool = False, grows: bool = False) -> None:
+        """Before each operation that changes something: the node may die here, or the device refuse."""
+        loop.check_alive()
+        if self.kill_countdown is not None:
+            self.kill_countdown -= 1
+            if self.kill_countdown <= 0 and self.kill is not None:
+                self.kill_countdown = None
+                self.kill()
+                loop.check_alive()
+        if sync:
+            self.sync_count += 1
+            if self.scheduler.in_thread is not loop:
+                self.blocking_sync_count += 1
+            loop.stall(self.random.randint(*SYNC_NS) * self.slow_factor)
+        elif self.stuck and self.scheduler.in_thread is not loop:
+            loop.stall(self.random.randint(*STUCK_WRITE_NS))
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        if grows and self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def change(self, *changes: Change) -> None:
+        for directory, name, entry in changes:
+            set_name(directory.names, name, entry)
+        self.journal.append(list(changes))
+
+    def persist_directory(self, directory: Directory) -> None:
+        """The journal is ordered: all that came before the last change of this directory becomes durable too."""
+        last = max((i for i, item in enumerate(self.journal) if any(c[0] is directory for c in item)), default=-1)
+        self._persist(last + 1)
+
+    def _persist(self, count: int) -> None:
+        for item in self.journal[:count]:
+            for directory, name, entry in item:
+                set_name(directory.durable, name, entry)
+        del self.journal[:count]
+
+    def lose_power(self) -> str:
+        """Returns a sentence for the trace."""
+        rng = self.random
+        self._persist(rng.randint(0, len(self.journal)))
+        dropped_names, dropped, torn = len(self.journal), 0, 0
+        self.journal.clear()
+        for directory in list(walk_directories(self.root)):
+            directory.names = dict(directory.durable)
+        for node in walk_files(self.root):
+            keep_chance = rng.choice((0.0, 0.5, 0.9))
+            for position, data in node.unflushed:
+                if rng.random() >= keep_chance:
+                    dropped += 1
+                    continue
+                if data and rng.random() < 0.3:  # torn: whole sectors, or any prefix
+                    torn += 1
+                    size = rng.randrange(len(data) + 1)
+                    data = data[: size - size % SECTOR_BYTES if rng.random() < 0.5 else size]
+                apply(node.durable, position, data)
+            node.unflushed.clear()
+            node.cached = bytearray(node.durable)
+        return f"{dropped} writes dropped, {torn} torn, {dropped_names} changes of names dropped"
+
+    def find(self, path: str) -> Entry | None:
+        entry: Entry = self.root
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if not isinstance(entry, Directory) or name not in entry.names:
+                return None
+            entry = entry.names[name]
+        return entry
+
+    def parent(self, path: str) -> tuple[Directory, str]:
+        head, _, name = path.rstrip("/").rpartition("/")
+        directory = self.find(head)
+        if not isinstance(directory, Directory) or not name:
+            raise FileNotFoundError(errno.ENOENT, path)
+        return directory, name
+
+
+def set_name(names: dict[str, Entry], name: str, entry: Entry | None) -> None:
+    if entry is None:
+        names.pop(name, None)
+    else:
+        names[name] = entry
+
+
+def walk_directories(directory: Directory) -> Iterator[Directory]:
+    """Those reachable by durable names, from the top: where a power loss leaves one."""
+    yield directory
+    for entry in list(directory.durable.values()):
+        if isinstance(entry, Directory):
+            yield from walk_directories(entry)
+
+
+def walk_files(directory: Directory) -> Iterator[FileNode]:
+    for entry in directory.names.values():
+        if isinstance(entry, Directory):
+            yield from walk_files(entry)
+        else:
+            yield entry
+
+
+class SimFile:
+    __slots__ = ("_closed", "device", "loop", "node")
+
+    def __init__(self, device: Device, loop: SimLoop, node: FileNode) -> None:
+        self.device, self.loop, self.node = device, loop, node
+        self._closed = False
+
+    def _check_open(self) -> None:
+        self.loop.check_alive()
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check_open()
+        return bytes(memoryview(self.node.cached)[position : position + size])
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        self._check_open()
+        self.device.operate(self.loop, grows=position + len(data) > len(self.node.cached))
+        self.node.write(position, bytes(data))
+        return len(data)
+
+    def truncate(self, size: int) -> None:
+        self._check_open()
+        self.device.operate(self.loop)
+        self.node.write(size, None)
+
+    def size(self) -> int:
+        self._check_open()
+        return len(self.node.cached)
+
+    def fsync(self) -> None:
+        self._check_open()
+        self.device.operate(self.loop, sync=True)
+        self.node.flush()
+
+    def close(self) -> None:
+        self.loop.check_alive()
+        self._closed = True
+
+
+class SimDisk:
+    def __init__(self, device: Device, loop: SimLoop) -> None:
+        self._device, self._loop = device, loop
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        self._loop.check_alive()
+        directory, name = self._device.parent(path)
+        node = directory.names.get(name)
+        if isinstance(node, Directory):
+            raise IsADirectoryError(errno.EISDIR, path)
+        if node is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, path)
+            self._device.operate(self._loop, grows=True)
+            node = FileNode()
+            self._device.change((directory, name, node))
+        return SimFile(self._device, self._loop, node)
+
+    def exists(self, path: str) -> bool:
+        self._loop.check_alive()
+        return self._device.find(path) is not None
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(self._directory(directory).names)
+
+    def _directory(self, path: str) -> Directory:
+        self._loop.check_alive()
+        entry = self._device.find(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, path)
+        if not isinstance(entry, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, path)
+        return entry
+
+    def file_size(self, path: str) -> int:
+        self._loop.check_alive()
+        entry = self._device.find(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, path)
+        return len(entry.cached) if isinstance(entry, FileNode) else 4096
+
+    def make_directory(self, path: str) -> None:
+        self._loop.check_alive()
+        entry: Entry = self._device.root
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if not isinstance(entry, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, path)
+            if name not in entry.names:
+                self._device.operate(self._loop, grows=True)
+                self._device.change((entry, name, Directory()))
+            entry = entry.names[name]
+
+    def rename(self, source: str, target: str) -> None:
+        self._loop.check_alive()
+        from_directory, from_name = self._device.parent(source)
+        to_directory, to_name = self._device.parent(target)
+        entry = from_directory.names.get(from_name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, source)
+        there = to_directory.names.get(to_name)
+        if isinstance(there, Directory) and there.names:
+            raise OSError(errno.ENOTEMPTY, target)
+        self._device.operate(self._loop)
+        if entry is not there:
+            self._device.change((from_directory, from_name, None), (to_directory, to_name, entry))
+
+    def remove(self, path: str) -> None:
+        self._loop.check_alive()
+        directory, name = self._device.parent(path)
+        entry = directory.names.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, path)
+        if isinstance(entry, Directory):
+            raise IsADirectoryError(errno.EISDIR, path)
+        self._device.operate(self._loop)
+        self._device.change((directory, name, None))
+
+    def remove_tree(self, path: str) -> None:
+        directory = self._directory(path)
+        for name in sorted(directory.names):  # one change each: death may come half way
+            if isinstance(directory.names[name], Directory):
+                self.remove_tree(f"{path}/{name}")
+            else:
+                self.remove(f"{path}/{name}")
+        self._device.operate(self._loop)
+        parent, name = self._device.parent(path)
+        self._device.change((parent, name, None))
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        self._device.operate(self._loop, sync=True)
+        self._device.persist_directory(directory)
+
+    def free_bytes(self) -> int:
+        self._loop.check_alive()
+        return 0 if self._device.full else FREE_BYTES

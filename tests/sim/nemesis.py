@@ -1,0 +1,174 @@
+"""Faults as a list of plain values, drawn before the run from the seed alone: so a run can be repeated with fewer of
+them, which is all that shrinking is.
+
+What a fault does may depend on the moment: a loss of power that the cluster does not promise to survive becomes a
+kill (`power_allowed` decides).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tests.sim.loop import MS
+from tests.sim.world import World
+
+CRASHES = ("kill", "kill_in_write", "power", "stop")
+LINKS = ("cut", "one_way", "isolate", "slow_link", "reset")
+DISKS = ("slow_disk", "stuck_disk", "full_disk", "failed_disk")
+TOGETHER = ("kill_all", "power_all")
+KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
+DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """`target` and `other` are node names; for a kind in TOGETHER they do not matter."""
+
+    at_ms: int
+    kind: str
+    target: str
+    other: str
+    duration_ms: int
+
+    def __str__(self) -> str:
+        other = f" {self.other}" if self.kind in LINKS and self.kind != "isolate" else ""
+        target = "" if self.kind in TOGETHER else f" {self.target}"
+        return f"{self.at_ms} ms: {self.kind}{target}{other} for {self.duration_ms} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Which nodes faults may hit: `crashable` die and lose disks, `linked` have links that break."""
+
+    crashable: Sequence[str]
+    linked: Sequence[str]
+
+
+def draw(rng: random.Random, targets: Targets, begin_ms: int, end_ms: int, *, count_max: int = 8) -> list[Fault]:
+    """Each seed uses only some kinds (swarm testing): rare combinations get room to happen. Half of the faults start
+    soon after another one, where half-finished work is. All are healed at `end_ms`."""
+    kinds = [kind for kind in KINDS if rng.random() < 0.4] or [rng.choice(KINDS)]
+    faults: list[Fault] = []
+    for _ in range(rng.randint(1, count_max)):
+        kind = rng.choice(kinds)
+        target = rng.choice(targets.linked if kind in LINKS else targets.crashable)
+        other = rng.choice([name for name in targets.linked if name != target])
+        at_ms = rng.randrange(begin_ms, end_ms)
+        if faults and rng.random() < 0.5:
+            at_ms = min(rng.choice(faults).at_ms + int(rng.expovariate(1 / 150)), end_ms - 1)
+        duration_ms = int(rng.expovariate(1 / DURATION_MS.get(kind, 700))) + 1
+        faults.append(Fault(at_ms, kind, target, other, min(duration_ms, end_ms - at_ms)))
+    return sorted(faults)
+
+
+class Nemesis:
+    """Carries the faults out. `together` die as one in the kinds TOGETHER."""
+
+    def __init__(
+        self, world: World, faults: Sequence[Fault], together: Sequence[str], power_allowed: Callable[[list[str]], bool]
+    ) -> None:
+        self.world, self.together, self.power_allowed = world, list(together), power_allowed
+        self._holds: dict[tuple[str, str], int] = {}  # overlapping faults of one kind on one node
+        for fault in faults:
+            rng = world.stream(f"fault/{fault.at_ms}/{fault.kind}/{fault.target}")
+            world.scheduler.at(fault.at_ms * MS, self._begin, fault, rng)
+
+    def _begin(self, fault: Fault, rng: random.Random) -> None:
+        self.world.trace(f"FAULT {fault}")
+        if fault.kind in CRASHES or fault.kind in TOGETHER:
+            self._crash(fault, rng)
+        elif fault.kind in LINKS:
+            self._break_link(fault, rng)
+        elif fault.kind in DISKS:
+            self._hold(fault, True)
+            self._later(fault, self._hold, fault, False)
+        elif fault.kind == "pause":
+            self.world.pause(fault.target)
+            self._later(fault, self.world.resume, fault.target)
+        elif fault.kind == "wall_jump":
+            self.world.nodes[fault.target].wall_error_ms += rng.choice((-5_000, -300, 300, 5_000))
+        else:
+            raise ValueError(fault.kind)
+
+    def _crash(self, fault: Fault, rng: random.Random) -> None:
+        world = self.world
+        names = self.together if fault.kind in TOGETHER else [fault.target]
+        power = fault.kind in ("power", "power_all") and self.power_allowed(names)
+        for name in names:
+            if fault.kind == "stop":
+                world.stop(name)
+                self._later(fault, self._start_stopped, name)
+            elif fault.kind == "kill_in_write":
+                world.nodes[name].device.kill_countdown = rng.randint(1, 12)
+                self._later(fault, self._start_stopped, name)
+            elif power:
+                world.power_off(name)
+                self._later(fault, world.start, name)
+            else:
+                world.kill(name)
+                self._later(fault, world.start, name)
+
+    def _start_stopped(self, name: str) -> None:
+        """A node that has not ended by now (it hangs in its stop, or met no write) is killed first."""
+        if self.world.nodes[name].loop is not None:
+            self.world.kill(name)
+        self.world.start(name)
+
+    def _break_link(self, fault: Fault, rng: random.Random) -> None:
+        world, fabric, pairs = self.world, self.world.fabric, [(fault.target, fault.other)]
+        if fault.kind == "reset":
+            world.trace(f"{fabric.reset_some(rng, fault.target, fault.other)} connections reset")
+        elif fault.kind == "slow_link":
+            delay_ns = rng.randint(10, 300) * MS
+            fabric.slow[pairs[0]] = fabric.slow.get(pairs[0], 0) + delay_ns
+            self._later(fault, self._hasten, pairs[0], delay_ns)
+        else:
+            if fault.kind == "isolate":
+                pairs = [(fault.target, name) for name in world.nodes if name != fault.target]
+            if fault.kind != "one_way":
+                pairs += [(b, a) for a, b in pairs]
+            fabric.change_cut(pairs, 1)
+            self._later(fault, fabric.change_cut, pairs, -1)
+
+    def _hasten(self, pair: tuple[str, str], delay_ns: int) -> None:
+        self.world.fabric.slow[pair] -= delay_ns
+
+    def _hold(self, fault: Fault, begins: bool) -> None:
+        world, key = self.world, (fault.kind, fault.target)
+        self._holds[key] = self._holds.get(key, 0) + (1 if begins else -1)
+        held, device = self._holds[key] > 0, world.nodes[fault.target].device
+        if fault.kind == "slow_disk":
+            device.slow_factor = 60 if held else 1
+        elif fault.kind == "stuck_disk":
+            world.set_stuck(fault.target, held)
+        elif fault.kind == "full_disk":
+            device.full = held
+        elif fault.kind == "failed_disk":
+            device.error = errno.EIO if held else None
+            if not held:  # the operator changes the cable and starts the node again
+                world.kill(fault.target)
+                world.start(fault.target)
+
+    def _later(self, fault: Fault, heal: Callable[..., object], *args: object) -> None:
+        self.world.scheduler.after(fault.duration_ms * MS, heal, *args)
+
+
+def shrink(faults: list[Fault], fails: Callable[[list[Fault]], bool]) -> tuple[list[Fault], int]:
+    """Delta debugging (Zeller's ddmin): a list from which no single fault can be left out, and the runs used."""
+    runs, parts = 0, 2
+    while faults:
+        size = max(1, -(-len(faults) // parts))
+        for start in range(0, len(faults), size):
+            fewer = faults[:start] + faults[start + size :]
+            runs += 1
+            if fails(fewer):
+                faults, parts = fewer, max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(parts * 2, len(faults))
+    return faults, runs
