@@ -1,0 +1,319 @@
+"""One shard in one leader epoch: decisions in, one batch per turn of the loop out, replies when it is committed.
+
+Invariants: records are replayed in the order in which they are appended; a reply is given only when everything that
+its decision saw is committed; after a failed append, or in another leader epoch, the shard is given up as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from records.builder import build_batch
+from records.record import Record
+
+from broker.coordination.partition_access import CoordinatedPartition
+from broker.coordination.shard import PARKED, CoordinatorRecord, Decide, Now, Query, Reply, ShardType, Ticket
+from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.ports import Clock
+
+RECORD_OVERHEAD_BYTES = 32  # varints of one record, at most, for records below 1 GB
+BATCH_OVERHEAD_BYTES = 61
+
+Waiter = tuple["asyncio.Future[Any]", object]
+"""Who waits, and what it is told: a value, or the exception to raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """Times in seconds. `parked_max` bounds the requests that wait for others, `unsettled_bytes_max` the records
+    that wait for their followers, `stale_reads_max` the reads that wait for the followers' word."""
+
+    commit_timeout_s: float = 5.0
+    freshness_s: float = 1.0
+    stale_read_timeout_s: float = 2.0
+    stale_read_poll_s: float = 0.05
+    starved_poll_s: float = 0.5
+    parked_max: int = 100_000
+    stale_reads_max: int = 10_000
+    unsettled_bytes_max: int = 16 << 20
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """Waiters for one appended batch, or for what lies below it."""
+
+    end_offset: int
+    deadline_s: float
+    bytes: int
+    waiters: list[Waiter] = field(default_factory=list)
+
+
+class HostedShard(Generic[ShardType]):
+    """`broken` is called once, when the shard has to be reloaded although this broker may still lead."""
+
+    def __init__(
+        self,
+        shard: ShardType,
+        partition: CoordinatedPartition,
+        clock: Clock,
+        limits: HostLimits,
+        loaded_end: int,
+        broken: Callable[[], None],
+    ) -> None:
+        self.shard = shard
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.closed = False
+        self.armed_s: float | None = None  # when the runtime's timer next looks at it
+        self._clock = clock
+        self._limits = limits
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+        self._end = loaded_end
+        self._tickets = 0
+        self._parked: dict[Ticket, asyncio.Future[Any]] = {}
+        self._open: list[CoordinatorRecord] = []
+        self._open_bytes = 0
+        self._open_waiters: list[Waiter] = []
+        self._flush_due = False
+        self._unsettled: deque[Unsettled] = deque()
+        self._unsettled_bytes = 0
+        self._commit_deadline_s = float("inf")  # never later than that of any waiter for a commit
+        self._stale: deque[tuple[float, Query[ShardType, Any], asyncio.Future[Any]]] = deque()
+        self._starved_until: float | None = None
+        if loaded_end > partition.high_watermark:
+            self._await_commit(Unsettled(loaded_end, float("inf"), 0))
+
+    def now(self) -> Now:
+        return Now(self._clock.monotonic(), self._clock.wall_ms())
+
+    def begin(self) -> None:
+        """The log was replayed: start the shard's timers."""
+        self._take(self.shard.loaded(self.now()), None)
+
+    # decisions ---------------------------------------------------------------------------------------------
+
+    def submit(self, decide: Decide[ShardType, Reply], *, soft: bool) -> asyncio.Future[Reply]:
+        """Decide now; the future has the reply once it may be told. `soft`: the decision never yields records.
+
+        Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) when nothing can be appended or too much waits already.
+        """
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        if not soft:
+            self._check_appendable()
+        if len(self._parked) >= self._limits.parked_max or self._unsettled_bytes >= self._limits.unsettled_bytes_max:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many requests wait")
+        self._tickets += 1
+        ticket = self._tickets
+        try:
+            decision = decide(self.shard, self.now(), ticket)
+        except ProtocolError as error:
+            self._take([], (future, error))
+            return future
+        if decision.reply is PARKED:
+            self._parked[ticket] = future
+            self._take(decision.records, None)
+        else:
+            self._take(decision.records, (future, decision.reply))
+        return future
+
+    def query(self, query: Query[ShardType, Reply]) -> asyncio.Future[Reply]:
+        """Read the shard; the future has the result once no newer coordinator can have made it wrong.
+
+        COORDINATOR_NOT_AVAILABLE when the followers stay silent for longer than the limit.
+        """
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        if not self._stale and self.partition.followers_fetched_within(self._limits.freshness_s):
+            self._answer_query(query, future)
+        elif len(self._stale) >= self._limits.stale_reads_max:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many reads wait")
+        else:
+            self._stale.append((self._clock.monotonic() + self._limits.stale_read_timeout_s, query, future))
+        return future
+
+    def _answer_query(self, query: Query[ShardType, Any], future: asyncio.Future[Any]) -> None:
+        try:
+            reply: object = query(self.shard, self.now())
+        except ProtocolError as error:
+            reply = error
+        self._take([], (future, reply))
+
+    def _check_appendable(self) -> None:
+        try:
+            self.partition.check_appendable(-1)
+        except ProtocolError as error:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                code = ErrorCode.NOT_COORDINATOR
+            raise ProtocolError(code, error.message) from error
+
+    # time --------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        deadline = self.shard.next_deadline() if self._starved_until is None else self._starved_until
+        first = self._commit_deadline_s if deadline is None else min(deadline, self._commit_deadline_s)
+        if self._stale:
+            first = min(first, self._clock.monotonic() + self._limits.stale_read_poll_s)
+        return None if first == float("inf") else first
+
+    def expire(self) -> None:
+        """Do what is due. While the ISR is too small to append, the shard's own deadlines wait."""
+        now = self.now()
+        self._expire_unsettled(now.monotonic_s)
+        self._retry_stale(now.monotonic_s)
+        deadline = self.shard.next_deadline()
+        if deadline is None or deadline > now.monotonic_s:
+            self._starved_until = None
+            return
+        try:
+            self._check_appendable()
+        except ProtocolError:
+            self._starved_until = now.monotonic_s + self._limits.starved_poll_s
+            return
+        self._starved_until = None
+        self._take(self.shard.expire(now), None)
+
+    def _expire_unsettled(self, now_s: float) -> None:
+        if self._commit_deadline_s > now_s:
+            return
+        for unsettled in self._unsettled:
+            if unsettled.deadline_s > now_s:
+                continue
+            unsettled.deadline_s = float("inf")
+            late, unsettled.waiters = unsettled.waiters, []
+            for future, _ in late:
+                _settle(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
+        self._commit_deadline_s = min((unsettled.deadline_s for unsettled in self._unsettled), default=float("inf"))
+
+    def _retry_stale(self, now_s: float) -> None:
+        if self._stale and self.partition.followers_fetched_within(self._limits.freshness_s):
+            waiting, self._stale = self._stale, deque()
+            for _, query, future in waiting:
+                self._answer_query(query, future)
+            return
+        while self._stale and self._stale[0][0] <= now_s:
+            _, _, future = self._stale.popleft()
+            _settle(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the followers are silent"))
+
+    # appending ---------------------------------------------------------------------------------------------
+
+    def _take(self, records: list[CoordinatorRecord], waiter: Waiter | None) -> None:
+        """Replay and buffer `records`; tell the waiter, and all whom the shard now answers, when it is committed."""
+        bytes_max = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
+        for record in records:
+            size = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+            if self._open_bytes + size > bytes_max:
+                self._flush()
+            if self.closed:
+                break
+            self.shard.replay(record.key, record.value)
+            self._open.append(record)
+            self._open_bytes += size
+        waiters = self._open_waiters
+        if waiter is not None:
+            waiters.append(waiter)
+        for ticket, reply in self.shard.take_answers():
+            parked = self._parked.pop(ticket, None)
+            if parked is not None:
+                waiters.append((parked, reply))
+        if self.closed:
+            self._refuse_all()
+        elif self._open:
+            if not self._flush_due:
+                self._flush_due = True
+                self._loop.call_soon(self._flush_turn)
+        elif waiters:
+            self._open_waiters = []
+            self._release_or_wait(waiters)
+
+    def _release_or_wait(self, waiters: list[Waiter]) -> None:
+        """They wait for the newest append, if one is not committed yet."""
+        if self._unsettled:
+            newest = self._unsettled[-1]
+            newest.waiters.extend(waiters)
+            newest.deadline_s = min(newest.deadline_s, self._clock.monotonic() + self._limits.commit_timeout_s)
+            self._commit_deadline_s = min(self._commit_deadline_s, newest.deadline_s)
+        else:
+            for future, reply in waiters:
+                _settle(future, reply)
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        if not self.closed:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._open:
+            return
+        now = self.now()
+        records = [
+            Record(offset, now.wall_ms, record.key, record.value, ())
+            for offset, record in enumerate(self._open)
+        ]  # fmt: skip
+        batch = build_batch(records)
+        waiters, size = self._open_waiters, self._open_bytes
+        self._open, self._open_bytes, self._open_waiters = [], 0, []
+        try:
+            self._end = self.partition.append_records(batch, self.leader_epoch, now.wall_ms)
+        except (ProtocolError, StorageFailure):
+            self._open_waiters = waiters
+            self.close()
+            self._broken()
+            return
+        deadline = now.monotonic_s + self._limits.commit_timeout_s
+        self._await_commit(Unsettled(self._end, deadline, size, waiters))
+
+    def _await_commit(self, unsettled: Unsettled) -> None:
+        self._unsettled.append(unsettled)
+        self._unsettled_bytes += unsettled.bytes
+        self._commit_deadline_s = min(self._commit_deadline_s, unsettled.deadline_s)
+        if not self.partition.on_commit(unsettled.end_offset, self._commit_changed):
+            self._commit_changed(None)
+
+    def _commit_changed(self, error: ErrorCode | None) -> None:
+        if self.closed:
+            return
+        if error is not None:
+            self.close()
+            self._broken()
+            return
+        high_watermark = self.partition.high_watermark
+        while self._unsettled and self._unsettled[0].end_offset <= high_watermark:
+            unsettled = self._unsettled.popleft()
+            self._unsettled_bytes -= unsettled.bytes
+            for future, reply in unsettled.waiters:
+                _settle(future, reply)
+
+    # the end -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give up the shard: whoever waits is told to look for another coordinator. What was appended may yet be
+        committed. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._refuse_all()
+
+    def _refuse_all(self) -> None:
+        refused = [future for future, _ in self._open_waiters]
+        for unsettled in self._unsettled:
+            refused.extend(future for future, _ in unsettled.waiters)
+        refused.extend(self._parked.values())
+        refused.extend(future for _, _, future in self._stale)
+        self._open, self._open_waiters, self._parked = [], [], {}
+        self._unsettled.clear()
+        self._stale.clear()
+        for future in refused:
+            _settle(future, ProtocolError(ErrorCode.NOT_COORDINATOR))
+
+
+def _settle(future: asyncio.Future[Any], reply: object) -> None:
+    if future.done():
+        return
+    if isinstance(reply, ProtocolError):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)

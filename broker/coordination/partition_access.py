@@ -1,0 +1,77 @@
+"""What the runtime needs of a partition of an internal topic, and of its log; `broker.partitions` provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from common.errors import ErrorCode
+
+
+class ByteRegion(Protocol):
+    """Whole record batches in a file. `read` may run in a thread; `release` once, on the loop, after it."""
+
+    def read(self) -> bytes: ...
+
+    def release(self) -> None: ...
+
+
+class CoordinatedLogConfig(Protocol):
+    @property
+    def max_message_bytes(self) -> int: ...
+
+
+class CoordinatedLog(Protocol):
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def config(self) -> CoordinatedLogConfig: ...
+
+
+class CoordinatedPartition(Protocol):
+    """One replica of an internal topic's partition, on the broker that leads it."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log(self) -> CoordinatedLog: ...
+
+    def check_appendable(self, acks: int) -> None:
+        """Raises ProtocolError when nothing could be appended with these acks."""
+        ...
+
+    def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+        """Append one batch; the log end after it. Raises ProtocolError unless this broker leads in that epoch."""
+        ...
+
+    def on_commit(self, offset: int, done: Callable[[ErrorCode | None], None]) -> bool:
+        """`done(None)` once `offset` is committed, `done(error)` when this broker leads no longer.
+
+        False when it is committed already; nobody is called then.
+        """
+        ...
+
+    def followers_fetched_within(self, seconds: float) -> bool:
+        """Whether every ISR follower has fetched in this leader's epoch within the last `seconds`."""
+        ...
+
+    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> ByteRegion | None:
+        """Batches from `offset` on, committed or not; None where the log has nothing written yet."""
+        ...

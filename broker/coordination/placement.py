@@ -1,0 +1,26 @@
+"""Which partition of an internal topic keeps a key: answered here and nowhere else.
+
+As Apache Kafka does it: the absolute value of Java's String.hashCode, modulo the partition count.
+"""
+
+GROUP_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, "__tier_state", "__audit"})
+
+_HASH_MASK = 0xFFFFFFFF
+_SIGN_BIT = 0x80000000
+
+
+def java_string_hash(text: str) -> int:
+    """String.hashCode: over UTF-16 code units, in 32 bits with sign."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & _HASH_MASK
+    return value - (1 << 32) if value & _SIGN_BIT else value
+
+
+def partition_for(key: str, partition_count: int) -> int:
+    """The partition, of `partition_count`, whose leader coordinates `key` (a group or transactional id)."""
+    value = java_string_hash(key)
+    return (0 if value == -_SIGN_BIT else abs(value)) % partition_count

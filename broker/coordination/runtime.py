@@ -1,0 +1,242 @@
+"""One runtime for every shard on every internal topic that this broker leads.
+
+Leadership of a partition loads its shard by replaying the log; meanwhile requests get COORDINATOR_LOAD_IN_PROGRESS.
+`write` decides, appends, replays and replies when the high watermark has passed; all decisions of one turn of the
+loop share a batch. `read` answers only while every ISR follower has lately fetched in this epoch, so that a deposed
+coordinator shows nothing stale. A new epoch, or a failed append, drops the shard and loads it anew: nothing is
+patched. One timer serves all shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import structlog
+
+from broker.coordination.hosted_shard import HostedShard, HostLimits
+from broker.coordination.loading import LoadLimits, load_shard
+from broker.coordination.partition_access import CoordinatedPartition
+from broker.coordination.shard import Decide, Query, Reply, Shard, ShardType
+from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.ports import Clock
+
+PartitionKey = tuple[str, int]
+MakeShard = Callable[[int], Shard]
+
+_log = structlog.get_logger("coordination")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """`loads_at_once` bounds the logs that are replayed at the same time, `reload_pause_s` the pace of retries."""
+
+    host: HostLimits = field(default_factory=HostLimits)
+    load: LoadLimits = field(default_factory=LoadLimits)
+    loads_at_once: int = 4
+    reload_pause_s: float = 0.1
+    reload_pause_max_s: float = 5.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A partition that this broker leads: its shard once it is loaded, and the task that loads it."""
+
+    partition: CoordinatedPartition
+    leader_epoch: int
+    hosted: HostedShard[Any] | None = None
+    load: asyncio.Task[None] | None = None
+    failures: int = 0
+
+
+class CoordinatorRuntime:
+    """Made before the broker leads anything; `host` names the topics, then `elected` and `resigned` drive it."""
+
+    def __init__(self, clock: Clock, config: RuntimeConfig) -> None:
+        self._clock = clock
+        self._config = config
+        self._makers: dict[str, MakeShard] = {}
+        self._slots: dict[PartitionKey, _Slot] = {}
+        self._ending: dict[int, asyncio.Task[None]] = {}
+        self._load_places = asyncio.Semaphore(config.loads_at_once)
+        self._heap: list[tuple[float, int, HostedShard[Any]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._count = 0
+        self._stopped = False
+
+    def host(self, topic: str, make_shard: MakeShard) -> None:
+        """Partitions of `topic` hold shards that `make_shard(partition index)` builds, empty."""
+        self._makers[topic] = make_shard
+
+    def hosts(self, topic: str) -> bool:
+        return topic in self._makers
+
+    # leadership --------------------------------------------------------------------------------------------
+
+    def elected(self, partition: CoordinatedPartition) -> None:
+        """This broker leads `partition` in `partition.leader_epoch`. The same epoch again changes nothing."""
+        key = (partition.topic, partition.index)
+        if partition.topic not in self._makers or self._stopped:
+            return
+        slot = self._slots.get(key)
+        if slot is not None and slot.leader_epoch == partition.leader_epoch:
+            return
+        self._drop(key)
+        slot = self._slots[key] = _Slot(partition, partition.leader_epoch)
+        self._start_load(slot, 0.0)
+
+    def resigned(self, topic: str, index: int) -> None:
+        """This broker leads that partition no longer, or it is gone."""
+        self._drop((topic, index))
+
+    def _drop(self, key: PartitionKey) -> None:
+        slot = self._slots.pop(key, None)
+        if slot is None:
+            return
+        if slot.load is not None:
+            slot.load.cancel()
+            self._keep_until_done(slot.load)
+        if slot.hosted is not None:
+            slot.hosted.close()
+
+    def _keep_until_done(self, task: asyncio.Task[None]) -> None:
+        """Hold a task that was cancelled until it has ended: the loop itself holds tasks only weakly."""
+        self._count += 1
+        number = self._count
+        self._ending[number] = task
+        task.add_done_callback(lambda _: self._ending.pop(number, None))
+
+    def _start_load(self, slot: _Slot, pause_s: float) -> None:
+        slot.load = asyncio.get_running_loop().create_task(self._load(slot, pause_s))
+
+    async def _load(self, slot: _Slot, pause_s: float) -> None:
+        """Load until it succeeds or the slot is dropped, which cancels this task."""
+        partition = slot.partition
+        while True:
+            await asyncio.sleep(pause_s)
+            shard = self._makers[partition.topic](partition.index)
+            try:
+                async with self._load_places:
+                    end = await load_shard(partition, shard, self._config.load)
+            except (ProtocolError, StorageFailure, OSError, ValueError) as error:
+                _log.warning("shard not loaded", topic=partition.topic, partition=partition.index, error=str(error))
+                pause_s = self._next_pause(slot)
+                continue
+            break
+        if partition.leader_epoch != slot.leader_epoch or not partition.is_leader:
+            return  # the election that follows loads it again
+        slot.load = None
+        hosted = HostedShard(
+            shard, partition, self._clock, self._config.host, end, lambda: self._shard_broke(slot, hosted)
+        )
+        slot.hosted = hosted
+        _log.info("shard loaded", topic=partition.topic, partition=partition.index, epoch=slot.leader_epoch, end=end)
+        hosted.begin()
+        self._arm(hosted)
+
+    def _next_pause(self, slot: _Slot) -> float:
+        slot.failures += 1
+        return min(self._config.reload_pause_s * 2.0 ** min(slot.failures - 1, 16), self._config.reload_pause_max_s)
+
+    def _shard_broke(self, slot: _Slot, hosted: HostedShard[Any]) -> None:
+        """An append failed, or leadership went: load again, unless the slot is gone or already does."""
+        current = self._slots.get((slot.partition.topic, slot.partition.index))
+        if self._stopped or current is not slot or slot.hosted is not hosted:
+            return
+        slot.hosted = None
+        if slot.partition.is_leader and slot.partition.leader_epoch == slot.leader_epoch:
+            self._start_load(slot, self._next_pause(slot))
+        else:
+            del self._slots[slot.partition.topic, slot.partition.index]
+
+    # requests ----------------------------------------------------------------------------------------------
+
+    def active(self, topic: str) -> list[int]:
+        """The partitions of `topic` whose shards serve, in order."""
+        return sorted(index for (name, index), slot in self._slots.items() if name == topic and slot.hosted)
+
+    def is_loading(self, topic: str) -> bool:
+        """Whether a shard of `topic` is still being replayed here."""
+        return any(name == topic and slot.hosted is None for (name, _), slot in self._slots.items())
+
+    async def write(
+        self, topic: str, index: int, decide: Decide[ShardType, Reply], *, soft: bool = False
+    ) -> Reply:  # fmt: skip
+        """`decide` on the shard and its reply, once committed. `soft`: the decision never yields records.
+
+        Raises ProtocolError: what `decide` raised; NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE (also when the commit took too long, and then its outcome is unknown).
+        """
+        hosted = self._hosted(topic, index)
+        future = hosted.submit(decide, soft=soft)
+        self._arm(hosted)
+        return await future
+
+    async def read(self, topic: str, index: int, query: Query[ShardType, Reply]) -> Reply:
+        """`query` on the shard, once everything it saw is committed. Raises as `write`."""
+        hosted = self._hosted(topic, index)
+        future = hosted.query(query)
+        self._arm(hosted)
+        return await future
+
+    def _hosted(self, topic: str, index: int) -> HostedShard[Any]:
+        slot = self._slots.get((topic, index))
+        if slot is None:
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        if slot.hosted is None:
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return slot.hosted
+
+    # time --------------------------------------------------------------------------------------------------
+
+    def _arm(self, hosted: HostedShard[Any]) -> None:
+        deadline = None if hosted.closed else hosted.next_deadline()
+        if deadline is None:
+            return
+        if hosted.armed_s is not None and hosted.armed_s <= deadline:
+            return
+        hosted.armed_s = deadline
+        self._count += 1
+        heappush(self._heap, (deadline, self._count, hosted))
+        if deadline < self._timer_at:
+            self._set_timer(deadline)
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, deadline - self._clock.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        now = self._clock.monotonic()
+        due: list[HostedShard[Any]] = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, hosted = heappop(self._heap)
+            if hosted.armed_s == deadline:
+                hosted.armed_s = None
+                due.append(hosted)
+        for hosted in due:
+            if not hosted.closed:
+                hosted.expire()
+                self._arm(hosted)
+        if self._heap and self._heap[0][0] < self._timer_at:
+            self._set_timer(self._heap[0][0])
+
+    async def stop(self) -> None:
+        """Drop every shard; whoever waits gets NOT_COORDINATOR. Nothing is flushed: the log has it all."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for key in list(self._slots):
+            self._drop(key)
+        self._heap.clear()
+        for task in list(self._ending.values()):
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,81 @@
+"""What a shard is: the state machine that one partition of an internal topic holds, free of I/O.
+
+A shard *decides* (request and time in, records and a reply out) and *replays* (records in). Hard state, which the
+records can rebuild, changes in `replay` alone; soft state (parked requests, session timers) may change in a decision.
+A reply that has to wait for others is PARKED under its ticket and comes later through `take_answers`.
+Whatever a decision, an expiry or an answer has seen, the runtime shows to nobody before it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeVar
+
+from common.decision import Decision
+
+Ticket = int
+
+
+class CoordinatorRecord(NamedTuple):
+    """One record of an internal topic, as its bytes; a value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Now(NamedTuple):
+    """`monotonic_s` for durations, `wall_ms` for what is written into records and for retention."""
+
+    monotonic_s: float
+    wall_ms: int
+
+
+class Parked(Enum):
+    """The reply of a decision that is answered later, through the ticket."""
+
+    PARKED = "parked"
+
+
+PARKED = Parked.PARKED
+
+
+class Answer(NamedTuple):
+    """The late reply to a parked request."""
+
+    ticket: Ticket
+    reply: object
+
+
+class Shard(Protocol):
+    """One partition's coordinator state. All calls come from one event loop, one at a time."""
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Apply a record: while loading, and at once when a decision's record is on its way to the log.
+
+        Records of an unknown kind are left alone, so that an older node can run beside a newer one.
+        """
+        ...
+
+    def loaded(self, now: Now) -> list[CoordinatorRecord]:
+        """The whole log was replayed: begin the timers. What it returns is appended first."""
+        ...
+
+    def next_deadline(self) -> float | None:
+        """Monotonic seconds at which `expire` has something to do."""
+        ...
+
+    def expire(self, now: Now) -> list[CoordinatorRecord]:
+        """Do what is due; the records it yields need not become true together."""
+        ...
+
+    def take_answers(self) -> list[Answer]:
+        """Late replies since the last call."""
+        ...
+
+
+ShardType = TypeVar("ShardType", bound=Shard)
+Reply = TypeVar("Reply")
+
+Decide = Callable[[ShardType, Now, Ticket], Decision[CoordinatorRecord, Reply | Parked]]
+Query = Callable[[ShardType, Now], Reply]
