@@ -59,7 +59,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int
+    count: int  # type: ignore[assignment]  # the name hides tuple.count, which no header needs
 
     @property
     def size(self) -> int:

@@ -1,6 +1,16 @@
-"""The codecs of record batches. Libraries are imported on first use, so that importing this costs nothing."""
+"""The codecs of record batches, as Apache Kafka's clients frame them, with a cap on what comes out.
 
+gzip: one or more members. snappy: the xerial stream (16 bytes of header, then blocks with an int32 length each), or
+one bare block, which some clients send. lz4: one frame with independent blocks. zstd: frames. The libraries are
+imported on first use, so that importing this module costs nothing.
+"""
+
+import zlib
+from collections.abc import Iterator
 from enum import IntEnum
+from struct import Struct
+
+from common.ports import Buffer
 
 
 class Compression(IntEnum):
@@ -14,8 +24,158 @@ class Compression(IntEnum):
 
 
 class InflatedTooLarge(ValueError):
-    """Data that inflates beyond the cap; it was never held in memory."""
+    """Data that inflates beyond the cap; no more than the cap was ever held."""
 
 
 class DamagedData(ValueError):
     """Data that the codec cannot have written."""
+
+
+DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
+
+_GZIP_WINDOW = 31  # zlib's way to say: gzip framing, 32 KB window
+_CHUNK = 256 * 1024  # inflated at once where the library fills one buffer per call
+_ZSTD_WINDOW_MIN = 8 << 20  # what level 19 uses; a smaller bound would refuse honest data
+_ZSTD_WINDOW_MAX = 128 << 20  # the format's default bound for decoders
+_XERIAL_MAGIC = b"\x82SNAPPY\0"
+_XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
+_XERIAL_BLOCK = 32 * 1024
+_BLOCK_LENGTH = Struct(">i")
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """`data` under `codec`; `level` as the codec understands it, None for Kafka's default."""
+    if codec is Compression.NONE:
+        return bytes(data)
+    if codec is Compression.SNAPPY:
+        return _compress_snappy(data)
+    if level is None:
+        level = DEFAULT_LEVELS[codec]
+    if codec is Compression.GZIP:
+        deflate = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
+        return deflate.compress(data) + deflate.flush()
+    if codec is Compression.LZ4:
+        import lz4.frame  # noqa: PLC0415
+
+        packed: bytes = lz4.frame.compress(
+            data, compression_level=level, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+        )
+        return packed
+    import zstandard  # noqa: PLC0415
+
+    return zstandard.ZstdCompressor(level=level).compress(data)
+
+
+def decompress(codec: Compression, data: Buffer, bytes_max: int) -> bytes:
+    """The inverse of `compress`.
+
+    Raises InflatedTooLarge as soon as more than `bytes_max` bytes would come out, DamagedData on bytes that are not
+    of this codec or end early (zstd tells the latter only in part).
+    """
+    if codec is Compression.NONE:
+        if len(data) > bytes_max:
+            raise InflatedTooLarge(f"{len(data)} bytes are over the limit of {bytes_max}")
+        return bytes(data)
+    inflated = {
+        Compression.GZIP: _gzip_chunks,
+        Compression.SNAPPY: _snappy_chunks,
+        Compression.LZ4: _lz4_chunks,
+        Compression.ZSTD: _zstd_chunks,
+    }[codec](data, bytes_max)
+    chunks = []
+    total = 0
+    for chunk in inflated:
+        total += len(chunk)
+        if total > bytes_max:
+            raise InflatedTooLarge(f"{codec.name} data inflates to more than {bytes_max} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks) if len(chunks) != 1 else chunks[0]
+
+
+def _gzip_chunks(data: Buffer, _bytes_max: int) -> Iterator[bytes]:
+    rest: Buffer = data
+    while len(rest):
+        inflate = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            while not inflate.eof:
+                chunk = inflate.decompress(rest, _CHUNK)
+                rest = inflate.unconsumed_tail
+                if not chunk and not len(rest) and not inflate.eof:
+                    raise DamagedData("gzip data ends early")
+                yield chunk
+        except zlib.error as error:
+            raise DamagedData("not gzip data") from error
+        rest = inflate.unused_data
+
+
+def _lz4_chunks(data: Buffer, _bytes_max: int) -> Iterator[bytes]:
+    import lz4.frame  # noqa: PLC0415
+
+    inflate = lz4.frame.LZ4FrameDecompressor()
+    rest = data
+    try:
+        while not inflate.eof:
+            chunk: bytes = inflate.decompress(rest, max_length=_CHUNK)
+            rest = b""
+            if not chunk and inflate.needs_input and not inflate.eof:
+                raise DamagedData("lz4 data ends early")
+            yield chunk
+    except RuntimeError as error:
+        raise DamagedData("not an lz4 frame") from error
+
+
+def _zstd_chunks(data: Buffer, bytes_max: int) -> Iterator[bytes]:
+    import zstandard  # noqa: PLC0415
+
+    window = min(max(_ZSTD_WINDOW_MIN, 1 << max(bytes_max - 1, 1).bit_length()), _ZSTD_WINDOW_MAX)
+    inflate = zstandard.ZstdDecompressor(max_window_size=window)
+    try:
+        with inflate.stream_reader(data, read_across_frames=True) as reader:
+            # A frame that is cut off ends here like a whole one: the count of records tells them apart.
+            while chunk := reader.read(_CHUNK):
+                yield chunk
+    except zstandard.ZstdError as error:
+        raise DamagedData("not zstd data") from error
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    import cramjam  # noqa: PLC0415
+
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for at in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(bytes(view[at : at + _XERIAL_BLOCK])))
+        parts += (_BLOCK_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _snappy_chunks(data: Buffer, bytes_max: int) -> Iterator[bytes]:
+    packed = bytes(data)
+    if not packed.startswith(_XERIAL_MAGIC):
+        yield _inflate_snappy_block(packed, bytes_max)
+        return
+    at = len(_XERIAL_HEADER)
+    left = bytes_max
+    while at < len(packed):
+        if at + _BLOCK_LENGTH.size > len(packed):
+            raise DamagedData("snappy data ends early")
+        (length,) = _BLOCK_LENGTH.unpack_from(packed, at)
+        at += _BLOCK_LENGTH.size
+        if not 0 < length <= len(packed) - at:
+            raise DamagedData(f"a snappy block of {length} bytes")
+        chunk = _inflate_snappy_block(packed[at : at + length], left)
+        left -= len(chunk)
+        at += length
+        yield chunk
+
+
+def _inflate_snappy_block(block: bytes, bytes_max: int) -> bytes:
+    """A block begins with its inflated length, so the cap is checked before anything is allocated."""
+    import cramjam  # noqa: PLC0415
+
+    try:
+        if cramjam.snappy.decompress_raw_len(block) > bytes_max:
+            raise InflatedTooLarge(f"a snappy block inflates to more than {bytes_max} bytes")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise DamagedData("not snappy data") from error

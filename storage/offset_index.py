@@ -78,7 +78,9 @@ class OffsetIndex:
     def entries(self, pread: Pread) -> list[OffsetPosition]:
         """All of them: for recovery, tests and dumps."""
         data = pread(self.size, 0)
-        return [OffsetPosition(self.base_offset + relative, position) for relative, position in _ENTRY.iter_unpack(data)]
+        return [
+            OffsetPosition(self.base_offset + relative, position) for relative, position in _ENTRY.iter_unpack(data)
+        ]
 
     def truncate_to(self, pread: Pread, offset: int) -> int:
         """Drop entries at or after `offset`; the length to which the file must be cut."""

@@ -25,9 +25,9 @@ class SegmentView(NamedTuple):
 
 
 class RetentionPlan(NamedTuple):
-    """Delete the `count` oldest segments; the log then begins at `log_start_offset`, at least."""
+    """Delete the `doomed` oldest segments; the log then begins at `log_start_offset`, at least."""
 
-    count: int
+    doomed: int
     log_start_offset: int
     cause: Cause | None
 

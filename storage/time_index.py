@@ -82,7 +82,9 @@ class TimeIndex:
     def entries(self, pread: Pread) -> list[TimestampOffset]:
         """All of them: for recovery, tests and dumps."""
         data = pread(self.size, 0)
-        return [TimestampOffset(timestamp, self.base_offset + relative) for timestamp, relative in _ENTRY.iter_unpack(data)]
+        return [
+            TimestampOffset(timestamp, self.base_offset + relative) for timestamp, relative in _ENTRY.iter_unpack(data)
+        ]
 
     def truncate_to(self, pread: Pread, offset: int) -> int:
         """Drop entries at or after `offset`; the length to which the file must be cut."""

@@ -1,0 +1,127 @@
+"""Batches made here: for internal topics, markers, recompression and tests."""
+
+from collections.abc import Sequence
+
+from common.errors import ErrorCode, ProtocolError
+from records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    PREFIX_BYTES,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
+    BatchHeader,
+    seal,
+    write_header,
+)
+from records.compression import Compression, compress
+from records.control import MarkerKind, encode_marker
+from records.record import Record, encode_record, inflate_records, scan_records
+
+NO_EPOCH = -1
+CREATE_TIME = 0
+
+
+def assemble(header: BatchHeader, records: bytes | bytearray) -> bytearray:
+    """A batch with the fields of `header` round `records`, which are compressed already; length and CRC are set."""
+    size = HEADER_BYTES + len(records)
+    batch = bytearray(HEADER_BYTES)
+    write_header(batch, 0, header._replace(batch_length=size - PREFIX_BYTES, magic=MAGIC, crc=0))
+    batch += records
+    seal(batch, 0, size)
+    return batch
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = CREATE_TIME,
+) -> bytearray:
+    """`records`, at least one, under consecutive offsets from `base_offset` on; their own offsets do not count.
+
+    `timestamp_type` is 0 (create time) or `records.batch.TIMESTAMP_TYPE` (log append time: the largest timestamp
+    holds for all).
+    """
+    if not records:
+        raise ValueError("a batch of no records")
+    base_timestamp = records[0].timestamp
+    body = b"".join(
+        encode_record(record.timestamp - base_timestamp, index, record.key, record.value, record.headers)
+        for index, record in enumerate(records)
+    )
+    attributes = compression | timestamp_type & TIMESTAMP_TYPE
+    attributes |= (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=len(records) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        count=len(records),
+    )
+    return assemble(header, compress(compression, body, level))
+
+
+def build_control_batch(
+    kind: MarkerKind,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+) -> bytearray:
+    """The marker that ends a transaction of `producer_id`."""
+    key, value = encode_marker(kind, coordinator_epoch)
+    return build_batch(
+        [Record(base_offset, timestamp, key, value)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def empty_batch(header: BatchHeader) -> bytearray:
+    """What compaction leaves of a batch whose records are all gone: offsets and sequences stay known."""
+    kept = header.attributes & (TIMESTAMP_TYPE | TRANSACTIONAL | CONTROL)
+    return assemble(header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, count=0), b"")
+
+
+def recompress(
+    view: memoryview, at: int, size: int, codec: Compression, level: int | None, inflated_bytes_max: int
+) -> bytearray:
+    """The batch at `at` under `codec`, with the same offsets, timestamps and producer fields.
+
+    Raises ProtocolError: CORRUPT_MESSAGE when the records are not what the header counts (a producer's lie must not
+    get the broker's own CRC), INVALID_RECORD beyond `inflated_bytes_max`. Runs off the event loop.
+    """
+    header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
+    for index, span in enumerate(scan_records(header, data)):
+        if span.offset_delta != index:
+            raise ProtocolError(ErrorCode.INVALID_RECORD, f"offset delta {span.offset_delta} of record {index}")
+    attributes = header.attributes & ~COMPRESSION_MASK | codec
+    return assemble(header._replace(attributes=attributes), compress(codec, data, level))

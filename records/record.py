@@ -1,0 +1,223 @@
+"""The records inside a batch: found, decoded and encoded.
+
+A record is: length | attributes int8, timestamp delta, offset delta, key length, key, value length, value, number of
+headers, then per header key length, key, value length, value. Lengths and deltas are zigzag varints, a length of -1
+is null. Source: Apache Kafka 4.1 documentation, section "Record".
+
+Everything here may meet bytes that a client made up: damage raises ProtocolError(CORRUPT_MESSAGE), records that
+inflate beyond the caller's cap raise ProtocolError(INVALID_RECORD).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from common.errors import ErrorCode, ProtocolError
+from records.batch import HEADER_BYTES, BatchHeader, read_header
+from records.compression import Compression, DamagedData, InflatedTooLarge, decompress
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+VARINT_BYTES_MAX = 10
+RECORD_ERRORS_MAX = 100
+
+
+class Record(NamedTuple):
+    """`timestamp` in milliseconds since the epoch, -1 for none; null keys and values are None."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class RecordSpan(NamedTuple):
+    """Where a record lies in the inflated records of its batch. A null key or value has the length -1."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+    offset_delta_at: int  # from here on nothing depends on the batch's base timestamp
+    offset_delta: int
+    key_at: int
+    key_length: int
+    value_at: int
+    value_length: int
+
+
+class InvalidRecords(ProtocolError):
+    """Some records of a batch are refused; `record_errors` holds their indexes with a sentence each."""
+
+    def __init__(self, message: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
+        self.record_errors = record_errors
+
+
+def inflate_records(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> tuple[BatchHeader, bytes]:
+    """The header of the batch at `at` and the bytes of its records, at most `inflated_bytes_max` of them."""
+    header = read_header(view, at)
+    try:
+        codec = Compression(header.compression)
+        return header, decompress(codec, view[at + HEADER_BYTES : at + size], inflated_bytes_max)
+    except InflatedTooLarge as error:
+        raise ProtocolError(ErrorCode.INVALID_RECORD, f"records inflate to more than {inflated_bytes_max} B") from error
+    except (DamagedData, ValueError) as error:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "the records cannot be inflated") from error
+
+
+def scan_records(header: BatchHeader, data: bytes) -> Iterator[RecordSpan]:
+    """Each record of `data`, the inflated records of a batch, in order.
+
+    Damage: lengths that disagree, offsets that do not grow or leave the batch, other bytes or records than the
+    header counts. It may show after some records were yielded.
+    """
+    at = 0
+    end = len(data)
+    last_delta = -1
+    try:
+        for _ in range(header.count):
+            span = _scan_record(data, at, end)
+            if not last_delta < span.offset_delta <= header.last_offset_delta:
+                raise _damaged(f"offset delta {span.offset_delta} after {last_delta}")
+            last_delta = span.offset_delta
+            yield span
+            at = span.end
+    except IndexError as error:
+        raise _damaged("fewer records than counted") from error
+    if at != end:
+        raise _damaged(f"{end - at} bytes after the last record")
+
+
+def _scan_record(data: bytes, start: int, end: int) -> RecordSpan:
+    length, at = read_varint(data, start)
+    record_end = at + length
+    if length < 0 or record_end > end:
+        raise _damaged(f"a record of {length} bytes")
+    timestamp_delta, offset_delta_at = read_varint(data, at + 1)
+    offset_delta, at = read_varint(data, offset_delta_at)
+    key_length, key_at = read_varint(data, at)
+    value_length, value_at = read_varint(data, key_at + key_length if key_length > 0 else key_at)
+    if key_length < -1 or value_length < -1 or value_at + max(value_length, 0) >= record_end:
+        raise _damaged(f"a record with key length {key_length}, value length {value_length}")
+    return RecordSpan(
+        start, record_end, timestamp_delta, offset_delta_at, offset_delta, key_at, key_length, value_at, value_length
+    )
+
+
+def decode_records(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> list[Record]:
+    """All records of the batch at `at`, which has `size` bytes, with absolute offsets and timestamps."""
+    header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
+    fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
+    records = []
+    for span in scan_records(header, data):
+        timestamp = header.base_timestamp + span.timestamp_delta if fixed_timestamp is None else fixed_timestamp
+        key, value = key_of(data, span), value_of(data, span)
+        headers = _decode_headers(data, span.value_at + max(span.value_length, 0), span.end)
+        records.append(Record(header.base_offset + span.offset_delta, timestamp, key, value, headers))
+    return records
+
+
+def key_of(data: bytes, span: RecordSpan) -> bytes | None:
+    return None if span.key_length < 0 else data[span.key_at : span.key_at + span.key_length]
+
+
+def value_of(data: bytes, span: RecordSpan) -> bytes | None:
+    return None if span.value_length < 0 else data[span.value_at : span.value_at + span.value_length]
+
+
+def _decode_headers(data: bytes, at: int, end: int) -> Headers:
+    count, at = read_varint(data, at)
+    if count == 0 and at == end:
+        return ()
+    if not 0 <= count <= end - at:
+        raise _damaged(f"{count} headers in {end - at} bytes")
+    headers: list[tuple[str, bytes | None]] = []
+    try:
+        for _ in range(count):
+            length, at = read_varint(data, at)
+            key_end = at + length
+            value_length, value_at = read_varint(data, key_end)
+            value_end = value_at + max(value_length, 0)
+            if length < 0 or value_length < -1 or value_end > end:
+                raise _damaged("a header that leaves its record")
+            name = data[at:key_end].decode(errors="replace")
+            headers.append((name, None if value_length < 0 else data[value_at:value_end]))
+            at = value_end
+    except IndexError as error:
+        raise _damaged("fewer headers than counted") from error
+    if at != end:
+        raise _damaged(f"{end - at} bytes after the last header")
+    return tuple(headers)
+
+
+def encode_record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+) -> bytes:
+    """One record, its length included."""
+    parts = [b"\0", varint(timestamp_delta), varint(offset_delta)]
+    for field in (key, value):
+        parts += (_NULL,) if field is None else (varint(len(field)), field)
+    parts.append(varint(len(headers)))
+    for name, content in headers:
+        encoded = name.encode()
+        parts += (varint(len(encoded)), encoded)
+        parts += (_NULL,) if content is None else (varint(len(content)), content)
+    body = b"".join(parts)
+    return varint(len(body)) + body
+
+
+def with_timestamp_delta(data: bytes, span: RecordSpan, timestamp_delta: int) -> bytes:
+    """The record at `span` for a batch with another base timestamp; all else stays as it was written."""
+    _, at = read_varint(data, span.start)
+    body = data[at : at + 1] + varint(timestamp_delta) + data[span.offset_delta_at : span.end]
+    return varint(len(body)) + body
+
+
+def check_keys(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> None:
+    """Refuse a batch for a compacted topic that holds a record without a key.
+
+    Raises InvalidRecords with the first `RECORD_ERRORS_MAX` such records, ProtocolError as described above. Its
+    cost grows with the number of records: call it off the event loop for anything but short batches.
+    """
+    header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
+    without_key = [index for index, span in enumerate(scan_records(header, data)) if span.key_length < 0]
+    if without_key:
+        message = "one or more records have been rejected"
+        errors = [(index, "a compacted topic takes no record without a key") for index in without_key]
+        raise InvalidRecords(message, errors[:RECORD_ERRORS_MAX])
+
+
+def varint(value: int) -> bytes:
+    """Zigzag, seven bits per byte, least significant first; `value` has at most 64 bits."""
+    rest = value << 1 if value >= 0 else (value << 1) ^ -1
+    if rest < 0x80:
+        return _ONE_BYTE[rest]
+    encoded = bytearray()
+    while rest >= 0x80:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(value, position after it). IndexError at the end of `data`, ProtocolError when it does not end in time."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    rest = byte & 0x7F
+    for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
+        at += 1
+        byte = data[at]
+        rest |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (rest >> 1) ^ -(rest & 1), at + 1
+    raise _damaged("a varint without an end")
+
+
+def _damaged(what: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.CORRUPT_MESSAGE, what)
+
+
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+_NULL = varint(-1)
