@@ -1,0 +1,68 @@
+# One word each. Every target below builds .venv first when it is missing or out of date.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCKED := $(PIP) install --require-hashes --no-build-isolation
+TEST_WORKERS ?= 2
+SEED ?= 0
+COUNT ?= 300
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev up test check format sim compat-java demo bench lock
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tidelog needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.build: requirements/build.lock | $(BIN)/python
+	$(PIP) install --require-hashes -r requirements/build.lock
+	@touch $@
+
+$(VENV)/.base: requirements/base.lock pyproject.toml $(VENV)/.build
+	$(LOCKED) -r requirements/base.lock
+	$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.base
+	$(LOCKED) -r requirements/dev.lock
+	@touch $@
+
+install: $(VENV)/.base ## build .venv with the locked dependencies and the tidelog command
+
+install-dev: $(VENV)/.dev ## the same with what tests and checks need
+
+up: install ## run a whole cluster here, until Ctrl-C
+	@exec $(BIN)/tidelog up
+
+test: install-dev ## the whole test suite
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+check: install-dev ## formatting, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install-dev ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+sim: install-dev ## replay simulation seeds: make sim SEED=7 COUNT=1
+	$(BIN)/python -m tests.sim --seed $(SEED) --count $(COUNT)
+
+compat-java: install-dev ## Apache Kafka's own tools against a cluster (needs Java and Maven)
+	$(BIN)/python -m bench.compat_java
+
+demo: install-dev ## 336,776 real flights through a cluster whose leader is killed
+	$(BIN)/python -m bench.demo
+
+bench: install-dev ## beside Apache Kafka on this machine (needs Java and Maven)
+	$(BIN)/python -m bench
+
+lock: | $(BIN)/python ## resolve the dependencies anew into requirements/*.lock
+	$(BIN)/python requirements/lock.py
