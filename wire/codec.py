@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, NamedTuple
 
+from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
+
 from common.errors import MalformedFrame
+from wire.apis import API_VERSIONS, APIS
+from wire.decoder import ELEMENTS_MAX, decode_body
+from wire.primitives import INT32, request_head, skip_tags
+
+_ENCODE_BYTES_FIRST = 512
+_FRAMED_HEAD = Struct(">ihhih")
+_FRAMED_CORRELATION = Struct(">ii")
+_PEEK = Struct(">hhi")
 
 
 class RequestHeader(NamedTuple):
@@ -15,35 +26,90 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedRequest(MalformedFrame):
-    """An API or version that the table lacks. `header` is complete (its client id may be None).
+    """An API or version that the table lacks. Only key, version and correlation of `header` are known.
 
-    For ApiVersions answer with `apis.api_versions_unsupported`, for all others close the connection.
+    Answer ApiVersions (key 18) with `apis.api_versions_unsupported`, close the connection for all others.
     """
 
     def __init__(self, header: RequestHeader) -> None:
-        super().__init__(f"api {header.api_key} version {header.version}")
+        super().__init__(f"api {header.api_key} version {header.version} is not served")
         self.header = header
 
 
-def decode_request(frame: bytes | bytearray | memoryview) -> tuple[RequestHeader, Any]:
+def decode_request(
+    frame: bytes | bytearray | memoryview, elements_max: int = ELEMENTS_MAX
+) -> tuple[RequestHeader, Any]:
     """A frame's payload, without its length. Raises MalformedFrame and UnsupportedRequest.
 
     The message copies what it needs: the frame may be reused at once. Fields that the version lacks read as the
-    schema's defaults. Uuids are `uuid.UUID`, None for the zero uuid.
+    schema's defaults. Uuids are `uuid.UUID`, None for the zero uuid. At most `elements_max` array elements.
     """
-    raise NotImplementedError
+    data = frame if isinstance(frame, memoryview) else memoryview(frame)
+    if len(data) < _PEEK.size:
+        raise MalformedFrame("request header")
+    key, version, correlation = _PEEK.unpack_from(data)
+    api = APIS.get(key)
+    if api is None or not api.min_version <= version <= api.max_version:
+        raise UnsupportedRequest(RequestHeader(key, version, correlation, None))
+    head = request_head(data, 0, len(data), api.flexible_from <= version)
+    try:
+        client_id = None if head.client_id is None else head.client_id.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedFrame("client id") from error
+    header = RequestHeader(key, version, correlation, client_id)
+    return header, decode_body(api.request, version, data, head.body, elements_max)
 
 
 def encode_response(api_key: int, version: int, correlation: int, message: Any) -> bytes:
     """A whole frame: length, header (v0 for ApiVersions), body."""
-    raise NotImplementedError
+    api = APIS[api_key]
+    out = EncodeBuffer(_ENCODE_BYTES_FIRST)
+    _FRAMED_CORRELATION.pack_into(out.buf, 0, 0, correlation)
+    out.pos = _FRAMED_CORRELATION.size
+    if api.flexible_from <= version and api_key != API_VERSIONS:
+        out.buf[out.pos] = 0
+        out.pos += 1
+    return _finished(out, message, version)
 
 
 def encode_request(message: Any, version: int, correlation: int, client_id: str) -> bytes:
     """A whole frame: length, header, body."""
-    raise NotImplementedError
+    client = client_id.encode()
+    out = EncodeBuffer(_ENCODE_BYTES_FIRST)
+    out.ensure(_FRAMED_HEAD.size + len(client) + 1)
+    _FRAMED_HEAD.pack_into(out.buf, 0, 0, message.API_KEY, version, correlation, len(client))
+    stop = _FRAMED_HEAD.size + len(client)
+    out.buf[_FRAMED_HEAD.size : stop] = client
+    out.pos = stop
+    if message.flexible_version_q(version):
+        out.buf[stop] = 0
+        out.pos += 1
+    return _finished(out, message, version)
 
 
-def decode_response(api_key: int, version: int, frame: bytes | bytearray | memoryview) -> tuple[int, Any]:
+def _finished(out: EncodeBuffer, message: Any, version: int) -> bytes:
+    flexible = message.flexible_version_q(version)
+    message._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)(message, out)
+    INT32.pack_into(out.buf, 0, out.pos - INT32.size)
+    return bytes(memoryview(out.buf)[: out.pos])
+
+
+def decode_response(
+    api_key: int, version: int, frame: bytes | bytearray | memoryview, elements_max: int = ELEMENTS_MAX
+) -> tuple[int, Any]:
     """(correlation id, message) of a response's payload. Raises MalformedFrame."""
-    raise NotImplementedError
+    api = APIS[api_key]
+    data = frame if isinstance(frame, memoryview) else memoryview(frame)
+    if len(data) < INT32.size:
+        raise MalformedFrame("response header")
+    (correlation,) = INT32.unpack_from(data)
+    at = INT32.size
+    if api_key == API_VERSIONS:
+        if bytes(data[at : at + 2]) != b"\0\0":
+            version = 0  # an error comes in v0 form, whatever was asked
+    elif api.flexible_from <= version:
+        try:
+            at = skip_tags(data, at, len(data))
+        except IndexError as error:
+            raise MalformedFrame("response header") from error
+    return correlation, decode_body(api.response, version, data, at, elements_max)

@@ -7,7 +7,7 @@ buffer; the codec that calls them checks the final position, and its counts on t
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError
+from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
@@ -58,7 +58,7 @@ def request_head(buffer: bytearray | memoryview, at: int, end: int, flexible: bo
             raise MalformedFrame("client id length")
         if flexible:
             body = skip_tags(buffer, body, end)
-    except (IndexError, StructError) as error:
+    except (IndexError, struct_error) as error:
         raise MalformedFrame("request header") from error
     if body > end:
         raise MalformedFrame("request header")

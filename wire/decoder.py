@@ -1,0 +1,292 @@
+"""A strict decoder, built from the compiled schemas: it believes no length, count or tag before it has checked it.
+
+The codec library's own decoders take lengths on trust: a short frame yields cut strings, a long count a long loop.
+This one reads the same classes. Memory and time are bounded by the bytes that are there and by `elements_max`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import cache
+from struct import Struct, unpack_from
+from struct import error as struct_error
+from typing import Any
+
+from common.errors import MalformedFrame
+from common.identifiers import UUID_BYTES, ZERO_UUID
+from wire.primitives import INT16, INT32, uvarint
+
+ELEMENTS_MAX = 250_000  # array elements of one message, nested ones included
+
+_FIXED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}
+
+
+class _Cursor:
+    """Where a decoder stands: `at` in `data`, which ends at `end`; `left` array elements may still come."""
+
+    __slots__ = ("at", "data", "end", "left")
+
+    def __init__(self, data: memoryview, at: int, elements_max: int) -> None:
+        self.data = data
+        self.at = at
+        self.end = len(data)
+        self.left = elements_max
+
+    def claim(self, count: int, size_min: int) -> None:
+        """Check that `count` elements can be there at all."""
+        self.left -= count
+        if count * size_min > self.end - self.at or self.left < 0:
+            raise MalformedFrame("array length")
+
+
+_Reader = Callable[[_Cursor], Any]
+_Step = Callable[[_Cursor, Any], None]
+
+
+def decode_body(message_class: Any, version: int, data: memoryview, at: int, elements_max: int = ELEMENTS_MAX) -> Any:
+    """The message at `data[at:]`, all of it. Raises MalformedFrame."""
+    cursor = _Cursor(data, at, elements_max)
+    try:
+        message = _body_reader(message_class, version)(cursor)
+    except (struct_error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedFrame(message_class.name) from error
+    if cursor.at != cursor.end:
+        raise MalformedFrame(f"{message_class.name}: {cursor.end - cursor.at} bytes too many")
+    return message
+
+
+@cache  # one entry per message class and version: bounded by the schemas
+def _body_reader(message_class: Any, version: int) -> _Reader:
+    flexible = bool(message_class.flexible_version_q(version))
+    return _struct_reader(message_class._struct, version, flexible, message_class)
+
+
+def _struct_reader(struct: Any, version: int, flexible: bool, data_class: Any) -> _Reader:
+    present = [field for field in struct._fields if field.for_version_q(version)]
+    steps = _steps([field for field in present if not field.tagged_field_q(version)], version, flexible)
+    tagged = [field for field in present if field.tagged_field_q(version)]
+    if flexible:
+        steps.append(_tags_step(tagged, version))
+    make = object.__new__
+
+    def read(cursor: _Cursor) -> Any:
+        message = make(data_class)
+        message._version = version
+        message.tags = message.unknown_tags = None
+        for step in steps:
+            step(cursor, message)
+        return message
+
+    return read
+
+
+def _steps(fields: list[Any], version: int, flexible: bool) -> list[_Step]:
+    """One step per field, or per run of fields of fixed size."""
+    steps: list[_Step] = []
+    run: list[Any] = []
+    for field in fields:
+        if field.type_str in _FIXED and not field.is_array():
+            run.append(field)
+            continue
+        if run:
+            steps.append(_fixed_step(run))
+            run = []
+        steps.append(_field_step(field.name, _field_reader(field, version, flexible)))
+    if run:
+        steps.append(_fixed_step(run))
+    return steps
+
+
+def _fixed_step(fields: list[Any]) -> _Step:
+    layout = Struct(">" + "".join(_FIXED[field.type_str] for field in fields))
+    names = tuple(field.name for field in fields)
+
+    def step(cursor: _Cursor, message: Any) -> None:
+        values = layout.unpack_from(cursor.data, cursor.at)
+        cursor.at += layout.size
+        for name, value in zip(names, values, strict=True):
+            setattr(message, name, value)
+
+    return step
+
+
+def _field_step(name: str, read: _Reader) -> _Step:
+    def step(cursor: _Cursor, message: Any) -> None:
+        setattr(message, name, read(cursor))
+
+    return step
+
+
+def _tags_step(fields: list[Any], version: int) -> _Step:
+    """Tagged fields; unknown ones are skipped, known ones must fill exactly the size that they claim."""
+    readers = {field.tag: (field.name, _field_reader(field, version, True)) for field in fields}
+    arrays = [field.name for field in fields if field.is_array() and field.default is not None]
+
+    def step(cursor: _Cursor, message: Any) -> None:
+        for name in arrays:  # the schema's default would be one list for all messages
+            setattr(message, name, [])
+        count, cursor.at = uvarint(cursor.data, cursor.at)
+        for _ in range(count):  # a tag takes two bytes at least: a false count ends with the data
+            tag, cursor.at = uvarint(cursor.data, cursor.at)
+            size, cursor.at = uvarint(cursor.data, cursor.at)
+            stop = cursor.at + size
+            if stop > cursor.end:
+                raise MalformedFrame("tagged field")
+            known = readers.get(tag)
+            if known is None:
+                cursor.at = stop
+                continue
+            setattr(message, known[0], known[1](cursor))
+            if cursor.at != stop:
+                raise MalformedFrame("tagged field")
+
+    return step
+
+
+def _field_reader(field: Any, version: int, flexible: bool) -> _Reader:
+    nullable = bool(field.nullable_for_version_q(version))
+    if field.is_struct_array():
+        element = _struct_reader(field.array_of, version, flexible, field.data_class)
+        return _array_reader(element, _size_min(field.array_of, version, flexible), nullable, flexible)
+    if field.is_array():
+        code = _FIXED.get(field.array_of.type_str)
+        if code is not None:
+            return _numbers_reader(code, nullable, flexible)
+        element = _scalar_reader(field.array_of.type_str, False, flexible)
+        return _array_reader(element, _size_min(field.array_of, version, flexible), nullable, flexible)
+    if field.is_struct():
+        struct = _struct_reader(field, version, flexible, field.data_class)
+        return _nullable_struct_reader(struct) if nullable else struct
+    return _scalar_reader(field.type_str, nullable, flexible)
+
+
+def _nullable_struct_reader(read_struct: _Reader) -> _Reader:
+    def read(cursor: _Cursor) -> Any:
+        marker = cursor.data[cursor.at]
+        cursor.at += 1
+        if marker == 0xFF:
+            return None
+        if marker != 1:
+            raise MalformedFrame("struct marker")
+        return read_struct(cursor)
+
+    return read
+
+
+def _length_reader(classic: Struct, nullable: bool, flexible: bool) -> Callable[[_Cursor], int]:
+    """Reads a length or count; -1 for null, which is refused where the schema has no null."""
+
+    def read(cursor: _Cursor) -> int:
+        if flexible:
+            length, cursor.at = uvarint(cursor.data, cursor.at)
+            length -= 1
+        else:
+            (length,) = classic.unpack_from(cursor.data, cursor.at)
+            cursor.at += classic.size
+        if length < 0 and (length != -1 or not nullable):
+            raise MalformedFrame("null where there is none" if length == -1 else "negative length")
+        return int(length)
+
+    return read
+
+
+def _array_reader(read_element: _Reader, size_min: int, nullable: bool, flexible: bool) -> _Reader:
+    read_count = _length_reader(INT32, nullable, flexible)
+
+    def read(cursor: _Cursor) -> list[Any] | None:
+        count = read_count(cursor)
+        if count < 0:
+            return None
+        cursor.claim(count, size_min)
+        return [read_element(cursor) for _ in range(count)]
+
+    return read
+
+
+def _numbers_reader(code: str, nullable: bool, flexible: bool) -> _Reader:
+    read_count = _length_reader(INT32, nullable, flexible)
+    size = Struct(">" + code).size
+
+    def read(cursor: _Cursor) -> list[Any] | None:
+        count = read_count(cursor)
+        if count < 0:
+            return None
+        cursor.claim(count, size)
+        values = unpack_from(f">{count}{code}", cursor.data, cursor.at)
+        cursor.at += count * size
+        return list(values)
+
+    return read
+
+
+def _scalar_reader(type_name: str, nullable: bool, flexible: bool) -> _Reader:
+    if type_name in _FIXED:
+        layout = Struct(">" + _FIXED[type_name])
+
+        def read_fixed(cursor: _Cursor) -> Any:
+            (value,) = layout.unpack_from(cursor.data, cursor.at)
+            cursor.at += layout.size
+            return value
+
+        return read_fixed
+    if type_name == "uuid":
+        return _read_uuid
+    if type_name == "bitfield":
+        return _read_bitfield
+    read_length = _length_reader(INT16 if type_name == "string" else INT32, nullable, flexible)
+
+    def read_slice(cursor: _Cursor) -> bytes | None:
+        length = read_length(cursor)
+        if length < 0:
+            return None
+        start = cursor.at
+        cursor.at = stop = start + length
+        if stop > cursor.end:
+            raise MalformedFrame(f"{type_name} length")
+        return bytes(cursor.data[start:stop])
+
+    if type_name != "string":  # bytes, records
+        return read_slice
+
+    def read_string(cursor: _Cursor) -> str | None:
+        raw = read_slice(cursor)
+        return None if raw is None else raw.decode()
+
+    return read_string
+
+
+def _read_uuid(cursor: _Cursor) -> uuid.UUID | None:
+    raw = bytes(cursor.data[cursor.at : cursor.at + UUID_BYTES])
+    if len(raw) != UUID_BYTES:
+        raise MalformedFrame("uuid")
+    cursor.at += UUID_BYTES
+    return None if raw == ZERO_UUID else uuid.UUID(bytes=raw)
+
+
+def _read_bitfield(cursor: _Cursor) -> set[int] | None:
+    """The library's form of authorized operations: the set bits, None where only the sign bit is set (unknown)."""
+    (value,) = INT32.unpack_from(cursor.data, cursor.at)
+    cursor.at += INT32.size
+    bits = {bit for bit in range(32) if value >> bit & 1}
+    return None if bits == {31} else bits
+
+
+def _size_min(field: Any, version: int, flexible: bool) -> int:
+    """The fewest bytes that `field` can take: what bounds a count by the bytes behind it."""
+    if field.is_array():
+        return 1 if flexible else 4
+    if field.is_struct():
+        if field.nullable_for_version_q(version):
+            return 1
+        inner = [f for f in field._fields if f.for_version_q(version) and not f.tagged_field_q(version)]
+        return sum(_size_min(f, version, flexible) for f in inner) + flexible
+    if field.type_str in _FIXED:
+        return Struct(">" + _FIXED[field.type_str]).size
+    if field.type_str == "uuid":
+        return UUID_BYTES
+    if field.type_str == "bitfield":
+        return 4
+    if flexible:
+        return 1
+    return 2 if field.type_str == "string" else 4

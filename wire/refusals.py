@@ -1,0 +1,46 @@
+"""Schemas that exist and are not served, each with the reason; with `wire.apis` they are all that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_TRANSACTIONS = "transactions are not served yet"
+_SASL = "listeners have no SASL yet"
+_ACLS = "access control lists are not served yet"
+_QUOTAS = "client quotas are not served yet"
+_REASSIGNMENT = "replicas are not moved by request yet"
+
+# API names, without Request and Response.
+REFUSED_APIS: Mapping[str, str] = {
+    "AddOffsetsToTxn": _TRANSACTIONS,
+    "AddPartitionsToTxn": _TRANSACTIONS,
+    "AlterClientQuotas": _QUOTAS,
+    "AlterPartitionReassignments": _REASSIGNMENT,
+    "AlterReplicaLogDirs": "a broker has one log directory",
+    "AlterUserScramCredentials": _SASL,
+    "CreateAcls": _ACLS,
+    "DeleteAcls": _ACLS,
+    "DescribeAcls": _ACLS,
+    "DescribeClientQuotas": _QUOTAS,
+    "DescribeQuorum": "the controllers' quorum does not speak Kafka's Raft protocol",
+    "DescribeTransactions": _TRANSACTIONS,
+    "DescribeUserScramCredentials": _SASL,
+    "ElectLeaders": "leaders return to the preferred replica by themselves",
+    "EndTxn": _TRANSACTIONS,
+    "ListConfigResources": "it names client metrics and group configs, which are not served",
+    "ListPartitionReassignments": _REASSIGNMENT,
+    "ListTransactions": _TRANSACTIONS,
+    "SaslAuthenticate": _SASL,
+    "SaslHandshake": _SASL,
+    "TxnOffsetCommit": _TRANSACTIONS,
+    "UpdateFeatures": "feature levels are not changed by request yet",
+    "WriteTxnMarkers": _TRANSACTIONS,
+}
+
+# Schemas that are no API.
+REFUSED_SCHEMAS: Mapping[str, str] = {
+    "ConsumerProtocolAssignment": "the clients' business: group members' bytes pass through unread",
+    "ConsumerProtocolSubscription": "the clients' business: group members' bytes pass through unread",
+    "RequestHeader": "read by hand in wire.primitives",
+    "ResponseHeader": "written by hand in wire.codec",
+}
