@@ -1,0 +1,78 @@
+"""An embedded Tidelog cluster for a demonstration or a measurement: started, asked and stopped by its command."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+START_TIMEOUT_S = 120
+BROKERS_MAX = 16
+
+
+class EmbeddedCluster:
+    """`tidelog up --detach` in a directory of its own, gone with the block."""
+
+    def __init__(self, brokers: int = 3, settings: dict[str, str] | None = None, data: Path | None = None) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-") if data is None else None
+        self.data = data if data is not None else Path(str(self._temporary and self._temporary.name)) / "data"
+        self._brokers = brokers
+        self._settings = settings or {}
+        self.port = free_ports(brokers)
+        self.bootstrap = ""
+
+    def __enter__(self) -> EmbeddedCluster:
+        self.up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.command("down")
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def up(self) -> None:
+        """Start, or start again on the same data."""
+        sets = [part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")]
+        out = self.command("up", "--brokers", str(self._brokers), "--port", str(self.port), "--detach", *sets)
+        self.bootstrap = out.strip().removeprefix("ready bootstrap=")
+
+    def command(self, *words: str) -> str:
+        """Standard output of `tidelog …`; RuntimeError with its words when it fails."""
+        line = [sys.executable, "-m", "tidelog", words[0], "--data", str(self.data), *words[1:]]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+        if done.returncode:
+            raise RuntimeError(f"tidelog {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def nodes(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.command("ps", "--json"))
+        return rows
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports that nothing listens on."""
+    for _ in range(1_000):
+        first = random.randrange(20_000, 30_000)
+        if all(_is_free(first + i) for i in range(max(count, BROKERS_MAX))):
+            return first
+    raise RuntimeError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
