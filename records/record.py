@@ -126,13 +126,13 @@ def value_of(data: bytes, span: RecordSpan) -> bytes | None:
 
 
 def _decode_headers(data: bytes, at: int, end: int) -> Headers:
-    count, at = read_varint(data, at)
-    if count == 0 and at == end:
-        return ()
-    if not 0 <= count <= end - at:
-        raise _damaged(f"{count} headers in {end - at} bytes")
     headers: list[tuple[str, bytes | None]] = []
     try:
+        count, at = read_varint(data, at)
+        if count == 0 and at == end:
+            return ()
+        if not 0 <= count <= end - at:
+            raise _damaged(f"{count} headers in {end - at} bytes")
         for _ in range(count):
             length, at = read_varint(data, at)
             key_end = at + length

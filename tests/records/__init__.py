@@ -1,0 +1,1 @@
+"""Record batches against Kafka's Python clients and against hostile bytes."""
