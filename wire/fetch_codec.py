@@ -7,17 +7,46 @@ KIP-595 (diverging epoch, current leader, snapshot id), KIP-903 (replica state),
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
+from struct import error as struct_error
 from typing import NamedTuple
 
+from common.errors import MalformedFrame
 from wire.outgoing import FileRegion, Part
-from wire.primitives import Endpoint, LeaderHint
+from wire.primitives import (
+    EMPTY_ARRAY,
+    INT32,
+    NULL_ARRAY,
+    PARTS_MAX,
+    Endpoint,
+    LeaderHint,
+    count_at,
+    put_count,
+    put_endpoints,
+    put_string,
+    put_uvarint,
+    skip_tags,
+    string_at,
+    tag_count,
+    tag_head,
+    topic_at,
+)
 
 FETCH = 1
 FETCH_VERSIONS = (4, 18)
+_SESSIONS_FROM, _RACK_FROM, _FLEXIBLE_FROM, _IDS_FROM, _STATE_FROM, _ENDPOINTS_FROM = 7, 11, 12, 13, 15, 16
+_TAG_CLUSTER, _TAG_REPLICA = 0, 1
+
+_HEAD_4, _HEAD_7 = Struct(">iiib"), Struct(">iiibii")
+_PART_4, _PART_5, _PART_9, _PART_12 = Struct(">iqi"), Struct(">iqqi"), Struct(">iiqqi"), Struct(">iiqiqi")
+_REPLICA_STATE = Struct(">iq")
+_SESSION = Struct(">hi")
+_ROW_4, _ROW_5 = Struct(">ihqq"), Struct(">ihqqq")
+_EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct(">qi"), Struct(">qq")
 
 
 class FetchPart(NamedTuple):
-    """Epochs are -1 where the version lacks them or the client does not say."""
+    """Epochs and log start are -1 where the version lacks them or the client does not say."""
 
     topic: bytes
     partition: int
@@ -64,7 +93,116 @@ class FetchedRow(NamedTuple):
 
 def decode_fetch(buffer: bytearray, at: int, end: int, version: int) -> FetchCall:
     """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame."""
-    raise NotImplementedError
+    flexible = version >= _FLEXIBLE_FROM
+    replica = replica_epoch = -1
+    session_id, session_epoch = 0, -1
+    forgotten: list[tuple[bytes, int]] = []
+    rack = b""
+    cluster_id: bytes | None = None
+    try:
+        if version < _STATE_FROM:
+            (replica,) = INT32.unpack_from(buffer, at)
+            at += 4
+        if version >= _SESSIONS_FROM:
+            wait, least, most, isolation, session_id, session_epoch = _HEAD_7.unpack_from(buffer, at)
+            at += _HEAD_7.size
+        else:
+            wait, least, most, isolation = _HEAD_4.unpack_from(buffer, at)
+            at += _HEAD_4.size
+        parts, at = _parts(buffer, at, end, version)
+        if version >= _SESSIONS_FROM:
+            forgotten, at = _forgotten(buffer, at, end, version)
+        if version >= _RACK_FROM:
+            text, at = string_at(buffer, at, end, flexible)
+            if text is None:
+                raise MalformedFrame("fetch: rack")
+            rack = text
+        if flexible:
+            if buffer[at]:
+                replica, replica_epoch, cluster_id, at = _tags(buffer, at, end, version, replica)
+            else:
+                at += 1
+    except (IndexError, struct_error) as error:
+        raise MalformedFrame("fetch: cut short") from error
+    if at != end:
+        raise MalformedFrame("fetch: length of the body")
+    return FetchCall(
+        replica,
+        replica_epoch,
+        wait,
+        least,
+        most,
+        isolation,
+        session_id,
+        session_epoch,
+        parts,
+        forgotten,
+        rack,
+        cluster_id,
+    )
+
+
+def _parts(buffer: bytearray, at: int, end: int, version: int) -> tuple[list[FetchPart], int]:
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
+    layout = _PART_12 if flexible else _PART_9 if version >= 9 else _PART_5 if version >= 5 else _PART_4
+    unpack, size = layout.unpack_from, layout.size
+    parts: list[FetchPart] = []
+    topics, at = count_at(buffer, at, end, flexible)
+    for _ in range(topics):
+        topic, at = topic_at(buffer, at, end, flexible, by_id)
+        count, at = count_at(buffer, at, end, flexible)
+        if len(parts) + count > PARTS_MAX:
+            raise MalformedFrame("fetch: too many partitions")
+        for _ in range(count):
+            if flexible:
+                parts.append(FetchPart(topic, *unpack(buffer, at)))
+                at += size
+                at = skip_tags(buffer, at, end) if buffer[at] else at + 1
+                continue
+            values = unpack(buffer, at)
+            at += size
+            epoch = values[1] if version >= 9 else -1
+            offset = values[2] if version >= 9 else values[1]
+            log_start = values[-2] if version >= 5 else -1
+            parts.append(FetchPart(topic, values[0], epoch, offset, -1, log_start, values[-1]))
+        if flexible:
+            at = skip_tags(buffer, at, end)
+    return parts, at
+
+
+def _forgotten(buffer: bytearray, at: int, end: int, version: int) -> tuple[list[tuple[bytes, int]], int]:
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
+    forgotten: list[tuple[bytes, int]] = []
+    topics, at = count_at(buffer, at, end, flexible)
+    for _ in range(topics):
+        topic, at = topic_at(buffer, at, end, flexible, by_id)
+        count, at = count_at(buffer, at, end, flexible)
+        if len(forgotten) + count > PARTS_MAX:
+            raise MalformedFrame("fetch: too many partitions")
+        for _ in range(count):
+            forgotten.append((topic, INT32.unpack_from(buffer, at)[0]))
+            at += 4
+        if flexible:
+            at = skip_tags(buffer, at, end)
+    return forgotten, at
+
+
+def _tags(buffer: bytearray, at: int, end: int, version: int, replica: int) -> tuple[int, int, bytes | None, int]:
+    """(replica, its epoch, cluster id, next position) from the tagged fields at the end of a request."""
+    replica_epoch, cluster_id = -1, None
+    count, at = tag_count(buffer, at)
+    for _ in range(count):
+        tag, at, stop = tag_head(buffer, at, end)
+        if tag == _TAG_REPLICA and version >= _STATE_FROM:
+            replica, replica_epoch = _REPLICA_STATE.unpack_from(buffer, at)
+            at = skip_tags(buffer, at + _REPLICA_STATE.size, stop)
+        elif tag == _TAG_CLUSTER:
+            cluster_id, at = string_at(buffer, at, stop, True)
+        else:
+            at = stop
+        if at != stop:
+            raise MalformedFrame("fetch: tagged field")
+    return replica, replica_epoch, cluster_id, at
 
 
 def encode_fetch_response(
@@ -76,5 +214,74 @@ def encode_fetch_response(
     throttle_ms: int = 0,
     endpoints: Sequence[Endpoint] = (),
 ) -> list[Part]:
-    """A whole frame as bytes and regions in turn; rows keep their order within a topic."""
-    raise NotImplementedError
+    """A whole frame as bytes and regions in turn; rows keep their order within a topic.
+
+    No records are sent as empty, never as null. Fields that `version` lacks are left out.
+    """
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
+    topics: dict[bytes, list[FetchedRow]] = {}
+    for row in rows:
+        topics.setdefault(row.topic, []).append(row)
+    head = frame = bytearray(EMPTY_ARRAY)  # begins with the frame's length, known at the end
+    head += INT32.pack(correlation)
+    if flexible:
+        head.append(0)
+    head += INT32.pack(throttle_ms)
+    if version >= _SESSIONS_FROM:
+        head += _SESSION.pack(error, session_id)
+    head += put_count(len(topics), flexible)
+    parts: list[Part] = [head]
+    sent = 0
+    for topic, of_topic in topics.items():
+        head += topic if by_id else put_string(topic, flexible)
+        head += put_count(len(of_topic), flexible)
+        for row in of_topic:
+            records = row.records
+            head += _row_head(version, row)
+            if records is None or isinstance(records, bytes | bytearray):
+                inline = records or b""
+                head += put_uvarint(len(inline) + 1) if flexible else INT32.pack(len(inline))
+                head += inline
+            else:
+                length = records.length
+                head += put_uvarint(length + 1) if flexible else INT32.pack(length)
+                sent += len(head) + length
+                head = bytearray()
+                parts += (records, head)
+            if flexible:
+                head += _row_tags(row)
+        if flexible:
+            head.append(0)
+    if flexible:
+        head += put_endpoints(endpoints if version >= _ENDPOINTS_FROM else ())
+    INT32.pack_into(frame, 0, sent + len(head) - 4)
+    return parts
+
+
+def _row_head(version: int, row: FetchedRow) -> bytes:
+    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, *_ = row
+    if version >= 5:
+        packed = _ROW_5.pack(index, error, high_watermark, stable, log_start)
+    else:
+        packed = _ROW_4.pack(index, error, high_watermark, stable)
+    flexible = version >= _FLEXIBLE_FROM
+    if aborted is None:
+        packed += b"\0" if flexible else NULL_ARRAY
+    else:
+        tags = b"\0" if flexible else b""
+        packed += put_count(len(aborted), flexible) + b"".join(_ABORTED.pack(*one) + tags for one in aborted)
+    return packed + INT32.pack(preferred) if version >= _RACK_FROM else packed
+
+
+def _row_tags(row: FetchedRow) -> bytes:
+    diverging, leader, snapshot = row.diverging, row.leader, row.snapshot
+    if diverging is None and leader is None and snapshot is None:
+        return b"\0"
+    tags: list[bytes] = []
+    if diverging is not None:
+        tags.append(b"\0\x0d" + _EPOCH_END.pack(*diverging) + b"\0")
+    if leader is not None:
+        tags.append(b"\1\x09" + _LEADER.pack(*leader) + b"\0")
+    if snapshot is not None:
+        tags.append(b"\2\x0d" + _END_EPOCH.pack(*snapshot) + b"\0")
+    return put_uvarint(len(tags)) + b"".join(tags)

@@ -6,6 +6,7 @@ buffer; the codec that calls them checks the final position, and its counts on t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -17,6 +18,8 @@ NULL_STRING, NULL_ARRAY = b"\xff\xff", b"\xff\xff\xff\xff"
 EMPTY_ARRAY = b"\0\0\0\0"
 _HEAD = Struct(">hhih")
 _VARINT_SHIFT_MAX = 28
+TAGS_MAX = 16  # in one struct of a hand-read message; the schemas have three at most
+PARTS_MAX = 250_000  # topics, and partitions over all topics, of one hand-read message
 
 
 class RequestHead(NamedTuple):
@@ -101,11 +104,84 @@ def skip_tags(buffer: bytearray | memoryview, at: int, end: int) -> int:
     """Past the tagged fields at `at`, none of which is of interest."""
     if not buffer[at]:
         return at + 1
-    count, at = uvarint(buffer, at)
-    for _ in range(count):  # each takes two bytes at least, so a false count ends at `end`
-        _, at = uvarint(buffer, at)
-        size, at = uvarint(buffer, at)
-        at += size
-        if at > end:
-            raise MalformedFrame("tagged field")
+    count, at = tag_count(buffer, at)
+    for _ in range(count):
+        _, _, at = tag_head(buffer, at, end)
     return at
+
+
+def tag_count(buffer: bytearray | memoryview, at: int) -> tuple[int, int]:
+    count, at = uvarint(buffer, at)
+    if count > TAGS_MAX:
+        raise MalformedFrame("tagged fields")
+    return count, at
+
+
+def tag_head(buffer: bytearray | memoryview, at: int, end: int) -> tuple[int, int, int]:
+    """(tag, start of its value, end of its value)."""
+    tag, at = uvarint(buffer, at)
+    size, at = uvarint(buffer, at)
+    if size > end - at:
+        raise MalformedFrame("tagged field")
+    return tag, at, at + size
+
+
+def count_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[int, int]:
+    """An array's count, never null; no more than there are bytes behind it, and at most `PARTS_MAX`."""
+    if flexible:
+        count, at = uvarint(buffer, at)
+        count -= 1
+    else:
+        (count,) = INT32.unpack_from(buffer, at)
+        at += 4
+    if not 0 <= count <= end - at or count > PARTS_MAX:
+        raise MalformedFrame("array length")
+    return count, at
+
+
+def string_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[bytes | None, int]:
+    """A string's bytes, None for null."""
+    if flexible:
+        size, at = uvarint(buffer, at)
+        size -= 1
+    else:
+        (size,) = INT16.unpack_from(buffer, at)
+        at += 2
+    if size < 0:
+        if size != -1:
+            raise MalformedFrame("string length")
+        return None, at
+    stop = at + size
+    if stop > end:
+        raise MalformedFrame("string length")
+    return bytes(buffer[at:stop]), stop
+
+
+def topic_at(buffer: bytearray, at: int, end: int, flexible: bool, by_id: bool) -> tuple[bytes, int]:
+    """A topic as the version names it: 16 bytes of id, or its name."""
+    if by_id:
+        return bytes(buffer[at : at + 16]), at + 16
+    name, at = string_at(buffer, at, end, flexible)
+    if name is None:
+        raise MalformedFrame("topic name")
+    return name, at
+
+
+def put_string(value: bytes | None, flexible: bool) -> bytes:
+    if flexible:
+        return b"\0" if value is None else put_uvarint(len(value) + 1) + value
+    return NULL_STRING if value is None else INT16.pack(len(value)) + value
+
+
+def put_count(count: int, flexible: bool) -> bytes:
+    return put_uvarint(count + 1) if flexible else INT32.pack(count)
+
+
+def put_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
+    """The tagged fields at the end of a Produce or Fetch response: none, or tag 0 with the endpoints (KIP-951)."""
+    if not endpoints:
+        return b"\0"
+    value = bytearray(put_uvarint(len(endpoints) + 1))
+    for node, host, port, rack in endpoints:
+        value += INT32.pack(node) + put_string(host, True) + INT32.pack(port) + put_string(rack, True) + b"\0"
+    return b"\1\0" + put_uvarint(len(value)) + value

@@ -7,12 +7,34 @@ KIP-516 (topic ids, v13).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
+from struct import error as struct_error
 from typing import NamedTuple
 
-from wire.primitives import Endpoint, LeaderHint
+from common.errors import MalformedFrame
+from wire.primitives import (
+    EMPTY_ARRAY,
+    INT32,
+    NULL_STRING,
+    PARTS_MAX,
+    Endpoint,
+    LeaderHint,
+    count_at,
+    put_count,
+    put_endpoints,
+    put_string,
+    skip_tags,
+    string_at,
+    topic_at,
+    uvarint,
+)
 
 PRODUCE = 0
 PRODUCE_VERSIONS = (3, 13)
+_FLEXIBLE_FROM, _IDS_FROM = 9, 13
+
+_ACKS = Struct(">hi")
+_ROW_3, _ROW_5, _LEADER = Struct(">ihqq"), Struct(">ihqqq"), Struct(">ii")
 
 
 class ProducedPart(NamedTuple):
@@ -34,7 +56,7 @@ class ProduceCall(NamedTuple):
 class RecordError(NamedTuple):
     """One record that made its batch fail: its index in the batch, and why."""
 
-    index: int
+    batch_index: int
     message: bytes | None
 
 
@@ -54,11 +76,93 @@ class ProducedRow(NamedTuple):
 
 def decode_produce(buffer: bytearray, at: int, end: int, version: int) -> ProduceCall:
     """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame."""
-    raise NotImplementedError
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
+    parts: list[ProducedPart] = []
+    try:
+        transactional_id, at = string_at(buffer, at, end, flexible)
+        acks, timeout_ms = _ACKS.unpack_from(buffer, at)
+        topics, at = count_at(buffer, at + _ACKS.size, end, flexible)
+        for _ in range(topics):
+            topic, at = topic_at(buffer, at, end, flexible, by_id)
+            count, at = count_at(buffer, at, end, flexible)
+            if len(parts) + count > PARTS_MAX:
+                raise MalformedFrame("produce: too many partitions")
+            for _ in range(count):
+                (index,) = INT32.unpack_from(buffer, at)
+                if flexible:
+                    size, at = uvarint(buffer, at + 4)
+                    size -= 1
+                else:
+                    (size,) = INT32.unpack_from(buffer, at + 4)
+                    at += 8
+                if not -1 <= size <= end - at:
+                    raise MalformedFrame("produce: length of records")
+                stop = at + size if size > 0 else at
+                parts.append(ProducedPart(topic, index, at, stop))
+                at = skip_tags(buffer, stop, end) if flexible else stop
+            if flexible:
+                at = skip_tags(buffer, at, end)
+        if flexible:
+            at = skip_tags(buffer, at, end)
+    except (IndexError, struct_error) as error:
+        raise MalformedFrame("produce: cut short") from error
+    if at != end:
+        raise MalformedFrame("produce: length of the body")
+    return ProduceCall(transactional_id, acks, timeout_ms, parts)
 
 
 def encode_produce_response(
     version: int, correlation: int, rows: list[ProducedRow], throttle_ms: int = 0, endpoints: Sequence[Endpoint] = ()
 ) -> bytes:
-    """A whole frame, length and header included; rows of one topic need not be neighbours."""
-    raise NotImplementedError
+    """A whole frame, length and header included; rows of one topic need not be neighbours.
+
+    Fields that `version` lacks (record errors below v8, leader and endpoints below v10) are left out.
+    """
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
+    topics: dict[bytes, list[ProducedRow]] = {}
+    for row in rows:
+        topics.setdefault(row.topic, []).append(row)
+    out = bytearray(EMPTY_ARRAY)  # the frame's length, known at the end
+    out += INT32.pack(correlation)
+    if flexible:
+        out.append(0)
+    out += put_count(len(topics), flexible)
+    for topic, of_topic in topics.items():
+        out += topic if by_id else put_string(topic, flexible)
+        out += put_count(len(of_topic), flexible)
+        for row in of_topic:
+            _, index, error, base, append_ms, log_start, record_errors, message, leader = row
+            if version >= 5:
+                out += _ROW_5.pack(index, error, base, append_ms, log_start)
+            else:
+                out += _ROW_3.pack(index, error, base, append_ms)
+            if error or record_errors or message is not None or leader is not None:
+                out += _row_end(version, record_errors, message, leader)
+            elif flexible:
+                out += b"\1\0\0"
+            elif version == 8:
+                out += EMPTY_ARRAY + NULL_STRING
+        if flexible:
+            out.append(0)
+    out += INT32.pack(throttle_ms)
+    if flexible:
+        out += put_endpoints(endpoints if version >= 10 else ())
+    INT32.pack_into(out, 0, len(out) - 4)
+    return bytes(out)
+
+
+def _row_end(
+    version: int, record_errors: Sequence[RecordError], message: bytes | None, leader: LeaderHint | None
+) -> bytes:
+    if version < 8:
+        return b""
+    flexible = version >= _FLEXIBLE_FROM
+    out = bytearray(put_count(len(record_errors), flexible))
+    for index, text in record_errors:
+        out += INT32.pack(index) + put_string(text, flexible)
+        if flexible:
+            out.append(0)
+    out += put_string(message, flexible)
+    if flexible:
+        out += b"\0" if leader is None or version < 10 else b"\1\0\x09" + _LEADER.pack(*leader) + b"\0"
+    return bytes(out)

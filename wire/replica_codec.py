@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import Struct
+from struct import error as struct_error
 from typing import NamedTuple
 
-from wire.primitives import LeaderHint
+from common.errors import MalformedFrame
+from wire.fetch_codec import FETCH
+from wire.primitives import (
+    INT32,
+    PARTS_MAX,
+    LeaderHint,
+    count_at,
+    put_uvarint,
+    skip_tags,
+    tag_count,
+    tag_head,
+    topic_at,
+    uvarint,
+)
 
 REPLICA_FETCH_VERSION = 17
+
+_CLIENT_ID = b"replica"
+_REQUEST_HEAD = Struct(">ihhih")
+_FETCH_HEAD = Struct(">iiibii")
+_PART = Struct(">iiqiqiB")  # the last byte: no tagged fields
+_REPLICA_STATE = Struct(">BBBiqB")  # one tagged field: tag 1, 13 bytes, no tags within
+_RESPONSE_HEAD = Struct(">ihi")
+_ROW = Struct(">ihqqq")
+_EPOCH_END, _LEADER, _END_EPOCH = Struct(">iq"), Struct(">ii"), Struct(">qi")
+_ABORTED_BYTES = 16
+_TAG_DIVERGING, _TAG_LEADER, _TAG_SNAPSHOT = 0, 1, 2
 
 
 class ReplicaPart(NamedTuple):
@@ -57,9 +83,98 @@ def encode_replica_fetch(
     forgotten: Mapping[bytes, Sequence[int]],
 ) -> bytes:
     """A whole frame. `topics` and `forgotten` are keyed by 16-byte topic id; `replica_epoch` is the broker epoch."""
-    raise NotImplementedError
+    out = bytearray(_REQUEST_HEAD.pack(0, FETCH, REPLICA_FETCH_VERSION, correlation, len(_CLIENT_ID)))
+    out += _CLIENT_ID
+    out.append(0)
+    out += _FETCH_HEAD.pack(wait_ms_max, bytes_min, bytes_max, 0, session_id, session_epoch)
+    out += put_uvarint(len(topics) + 1)
+    for topic_id, rows in topics.items():
+        out += topic_id
+        out += put_uvarint(len(rows) + 1)
+        for index, epoch, offset, last_epoch, log_start, part_max in rows:
+            out += _PART.pack(index, epoch, offset, last_epoch, log_start, part_max, 0)
+        out.append(0)
+    out += put_uvarint(len(forgotten) + 1)
+    for topic_id, indexes in forgotten.items():
+        out += topic_id
+        out += put_uvarint(len(indexes) + 1)
+        for index in indexes:
+            out += INT32.pack(index)
+        out.append(0)
+    out.append(1)  # an empty rack
+    out += _REPLICA_STATE.pack(1, 1, 13, replica, replica_epoch, 0)
+    INT32.pack_into(out, 0, len(out) - 4)
+    return bytes(out)
 
 
 def decode_replica_fetch(buffer: bytearray, at: int, end: int) -> ReplicaFetched:
     """A response frame from its correlation id on. Raises MalformedFrame."""
-    raise NotImplementedError
+    rows: list[ReplicatedRow] = []
+    try:
+        (correlation,) = INT32.unpack_from(buffer, at)
+        at = skip_tags(buffer, at + INT32.size, end)
+        throttle_ms, error, session_id = _RESPONSE_HEAD.unpack_from(buffer, at)
+        topics, at = count_at(buffer, at + _RESPONSE_HEAD.size, end, True)
+        for _ in range(topics):
+            topic, at = topic_at(buffer, at, end, True, True)
+            count, at = count_at(buffer, at, end, True)
+            if len(rows) + count > PARTS_MAX:
+                raise MalformedFrame("fetch response: too many partitions")
+            for _ in range(count):
+                at = _row(buffer, at, end, topic, rows)
+            at = skip_tags(buffer, at, end)
+        at = skip_tags(buffer, at, end)
+    except (IndexError, struct_error) as failure:
+        raise MalformedFrame("fetch response: cut short") from failure
+    if at != end:
+        raise MalformedFrame("fetch response: length of the body")
+    return ReplicaFetched(correlation, throttle_ms, error, session_id, rows)
+
+
+def _row(buffer: bytearray, at: int, end: int, topic: bytes, rows: list[ReplicatedRow]) -> int:
+    index, error, high_watermark, _, log_start = _ROW.unpack_from(buffer, at)
+    at += _ROW.size
+    if buffer[at] > 1:  # a replica is told of no aborted transactions, but they would be well formed
+        count, at = count_at(buffer, at, end, True)
+        for _ in range(count):
+            at = skip_tags(buffer, at + _ABORTED_BYTES, end)
+    else:
+        at += 1
+    size, start = uvarint(buffer, at + 4)  # behind the preferred read replica
+    size = max(size - 1, 0)
+    stop = start + size
+    if stop > end:
+        raise MalformedFrame("fetch response: length of records")
+    if not buffer[stop]:
+        rows.append(ReplicatedRow(topic, index, error, high_watermark, log_start, start, stop, None, None, None))
+        return stop + 1
+    diverging, leader, snapshot, at = _row_tags(buffer, stop, end)
+    rows.append(ReplicatedRow(topic, index, error, high_watermark, log_start, start, stop, diverging, leader, snapshot))
+    return at
+
+
+def _row_tags(
+    buffer: bytearray, at: int, end: int
+) -> tuple[tuple[int, int] | None, LeaderHint | None, tuple[int, int] | None, int]:
+    diverging: tuple[int, int] | None = None
+    leader: LeaderHint | None = None
+    snapshot: tuple[int, int] | None = None
+    count, at = tag_count(buffer, at)
+    for _ in range(count):
+        tag, at, stop = tag_head(buffer, at, end)
+        if tag == _TAG_DIVERGING:
+            epoch, end_offset = _EPOCH_END.unpack_from(buffer, at)
+            diverging = (epoch, end_offset)
+            at = skip_tags(buffer, at + _EPOCH_END.size, stop)
+        elif tag == _TAG_LEADER:
+            leader = LeaderHint(*_LEADER.unpack_from(buffer, at))
+            at = skip_tags(buffer, at + _LEADER.size, stop)
+        elif tag == _TAG_SNAPSHOT:
+            end_offset, epoch = _END_EPOCH.unpack_from(buffer, at)
+            snapshot = (end_offset, epoch)
+            at = skip_tags(buffer, at + _END_EPOCH.size, stop)
+        else:
+            at = stop
+        if at != stop:
+            raise MalformedFrame("fetch response: tagged field")
+    return diverging, leader, snapshot, at
