@@ -1,0 +1,131 @@
+"""How a simulated client reaches the cluster: metadata, one connection per broker, coordinators; all with timeouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from common.errors import ErrorCode, MalformedFrame
+from common.ports import Address, Ports
+from tests.sim.history import History, TopicPartition
+from wire.buffers import BufferPool
+from wire.client import CallTimeout, ClientConnection, ConnectionLost
+from wire.messages import FindCoordinatorRequest, MetadataRequest
+from wire.tick import Tick
+from wire.watch import Watch
+
+CALL_TIMEOUT_S = 1.2
+CONNECT_TIMEOUT_S = 0.5
+PAUSE_S = 0.08
+
+
+class Unreachable(Exception):
+    """No answer; whether the call took effect is not known."""
+
+
+class Leader(NamedTuple):
+    node: int
+    epoch: int
+
+
+class ClusterLinks:
+    """One client's view of the cluster."""
+
+    def __init__(self, ports: Ports, bootstrap: Mapping[int, Address], history: History, client_id: str) -> None:
+        self.ports, self.history, self.client_id = ports, history, client_id
+        self.brokers: dict[int, Address] = dict(bootstrap)
+        self.leaders: dict[TopicPartition, Leader] = {}
+        self.topic_ids: dict[str, Any] = {}
+        self._bootstrap = dict(bootstrap)
+        self._tick, self._pool, self._watch = Tick(), BufferPool(), Watch()
+        self._connections: dict[int, ClientConnection] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
+
+    async def call(self, node: int, request: Any, version: int, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Raises Unreachable; the connection is given up then, as the order of what follows is not known."""
+        connection = await self._connection(node)
+        try:
+            return await connection.call(request, version, timeout_s)
+        except (ConnectionLost, CallTimeout, MalformedFrame) as error:
+            self.drop(node, connection)
+            raise Unreachable(f"broker {node}: {error}") from error
+
+    def drop(self, node: int, connection: ClientConnection) -> None:
+        if self._connections.get(node) is connection:
+            del self._connections[node]
+        connection.close()
+
+    async def _connection(self, node: int) -> ClientConnection:
+        async with self._connecting.setdefault(node, asyncio.Lock()):
+            connection = self._connections.get(node)
+            if connection is not None and not connection.is_closed:
+                return connection
+            address = self.brokers.get(node)
+            if address is None:
+                raise Unreachable(f"broker {node} has no address")
+            try:
+                connection = await ClientConnection.connect(
+                    self.ports,
+                    address,
+                    self._tick,
+                    self._pool,
+                    self._watch,
+                    client_id=self.client_id,
+                    timeout_s=CONNECT_TIMEOUT_S,
+                )
+            except (ConnectionLost, TimeoutError, OSError) as error:
+                raise Unreachable(f"broker {node}: {error}") from error
+            self._connections[node] = connection
+            return connection
+
+    async def refresh(self, topics: Sequence[str]) -> bool:
+        """Ask any broker for metadata; whether one answered. A leader of an older epoch than known is not taken."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(topic_id=None, name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        node = self.ports.random.choice(sorted(self._bootstrap))
+        try:
+            response = await self.call(node, request, 12)
+        except Unreachable:
+            return False
+        for broker in response.brokers:
+            self.brokers[broker.node_id] = (broker.host, broker.port)
+        for topic in response.topics:
+            if topic.error_code != ErrorCode.NONE:
+                continue
+            self.topic_ids[topic.name] = topic.topic_id
+            for partition in topic.partitions:
+                key = (topic.name, partition.partition_index)
+                known = self.leaders.get(key)
+                if known is None or partition.leader_epoch >= known.epoch:
+                    self.leaders[key] = Leader(partition.leader_id, partition.leader_epoch)
+        return True
+
+    def learn_leader(self, key: TopicPartition, node: int, epoch: int) -> None:
+        """A hint that came with an error (KIP-951)."""
+        known = self.leaders.get(key)
+        if node >= 0 and (known is None or epoch > known.epoch):
+            self.leaders[key] = Leader(node, epoch)
+            self.history.counts["leader hints taken"] += 1
+
+    async def coordinator(self, group: str) -> int:
+        """The broker that coordinates `group`. Raises Unreachable."""
+        node = self.ports.random.choice(sorted(self._bootstrap))
+        response = await self.call(node, FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
+        found = response.coordinators[0]
+        if found.error_code != ErrorCode.NONE:
+            raise Unreachable(f"no coordinator of {group}: {ErrorCode(found.error_code).name}")
+        self.brokers[found.node_id] = (found.host, found.port)
+        return int(found.node_id)
+
+    async def pause(self, seconds: float = PAUSE_S) -> None:
+        await asyncio.sleep(seconds * (0.5 + self.ports.random.random()))
+
+    def close(self) -> None:
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()
+        self._watch.close()

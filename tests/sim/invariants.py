@@ -1,0 +1,318 @@
+"""What must hold after every event, one class each. They read nodes, disks and histories, and change nothing.
+
+A watcher (`cluster_watch.py`) notices what an event changed and tells those whom it concerns, so that an event that
+changes nothing costs next to nothing. The word *committed* means: some leader's high watermark has passed it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+from tests.sim.history import Acknowledged, History, Shown, TopicPartition
+from tests.sim.loop import SimulationFailure
+from tests.sim.replica_files import Batch, ReplicaFiles
+
+
+class InvariantBroken(SimulationFailure):
+    """`invariant` names the class that found it."""
+
+    def __init__(self, invariant: object, text: str) -> None:
+        super().__init__(f"{type(invariant).__name__}: {text}")
+        self.invariant = type(invariant).__name__
+
+
+class ReplicaState(NamedTuple):
+    """One replica as its broker holds it at one moment."""
+
+    node: str
+    broker_id: int
+    life: int
+    partition: TopicPartition
+    leader_epoch: int
+    is_leader: bool
+    high_watermark: int
+    end_offset: int
+    isr: tuple[int, ...]  # as committed, to the knowledge of a leader; empty on a follower
+    min_insync: int
+
+
+class CommittedLog:
+    """What is committed of each partition, as one list of batches; everything else is compared with it."""
+
+    def __init__(self) -> None:
+        self.batches: dict[TopicPartition, list[Batch]] = {}
+        self._ends: dict[TopicPartition, list[int]] = {}
+        self._by_offset: dict[TopicPartition, dict[int, Batch]] = {}
+
+    def end(self, partition: TopicPartition) -> int:
+        batches = self.batches.get(partition)
+        return batches[-1].next_offset if batches else 0
+
+    def at(self, partition: TopicPartition, base_offset: int) -> Batch | None:
+        return self._by_offset.get(partition, {}).get(base_offset)
+
+    def extend(self, partition: TopicPartition, batch: Batch) -> None:
+        self.batches.setdefault(partition, []).append(batch)
+        self._ends.setdefault(partition, []).append(batch.next_offset)
+        self._by_offset.setdefault(partition, {})[batch.base_offset] = batch
+
+    def difference(self, partition: TopicPartition, files: ReplicaFiles, until: int) -> str:
+        """Why a replica does not hold the committed log up to `until`; empty when it does."""
+        own, held = self.batches.get(partition, []), files.look().batches
+        count = bisect.bisect_right(self._ends.get(partition, []), until)
+        for index in range(files.verified, min(count, len(held))):
+            if held[index] != own[index]:
+                return f"it holds {tell(held[index])} where {tell(own[index])} is committed"
+            files.verified = index + 1
+        if len(held) < count:
+            return f"it ends at {files.end_offset} where {until} is committed"
+        return ""
+
+
+def tell(batch: Batch) -> str:
+    return (
+        f"[{batch.base_offset}, {batch.next_offset}) of epoch {batch.leader_epoch}, producer {batch.producer_id} "
+        f"sequence {batch.base_sequence}, CRC {batch.crc:08x}"
+    )
+
+
+class OneLeaderPerEpoch:
+    def __init__(self) -> None:
+        self._leaders: dict[tuple[TopicPartition, int], tuple[str, int]] = {}
+
+    def led(self, state: ReplicaState) -> None:
+        holder = self._leaders.setdefault((state.partition, state.leader_epoch), (state.node, state.life))
+        if holder[0] != state.node:
+            raise InvariantBroken(self, f"{state.partition} epoch {state.leader_epoch}: {holder[0]} and {state.node}")
+
+
+class LeaderHoldsAllCommitted:
+    """Whoever begins to lead has every committed record."""
+
+    def __init__(self, committed: CommittedLog) -> None:
+        self._committed = committed
+
+    def led(self, state: ReplicaState, files: ReplicaFiles) -> None:
+        until = self._committed.end(state.partition)
+        if difference := self._committed.difference(state.partition, files, until):
+            raise InvariantBroken(self, f"{state.node} {state.partition} epoch {state.leader_epoch}: {difference}")
+
+
+class HighWatermarkNeverFalls:
+    """Within one leader epoch, on any replica."""
+
+    def moved(self, before: ReplicaState, state: ReplicaState) -> None:
+        same = (before.life, before.leader_epoch) == (state.life, state.leader_epoch)
+        if same and state.high_watermark < before.high_watermark:
+            text = f"from {before.high_watermark} to {state.high_watermark} in epoch {state.leader_epoch}"
+            raise InvariantBroken(self, f"{state.node} {state.partition}: {text}")
+
+
+class CommittedRecordsStay:
+    """A leader's high watermark passes only what fits what was committed before; a follower's is never ahead of it."""
+
+    def __init__(self, committed: CommittedLog, sequences: SequencesWithoutGap) -> None:
+        self._committed, self._sequences = committed, sequences
+
+    def advanced(self, state: ReplicaState, files: ReplicaFiles) -> None:
+        partition, until = state.partition, state.high_watermark
+        held = files.look().batches
+        if files.end_offset < until:
+            text = f"high watermark {until} is past what the disk holds, {files.end_offset}"
+            raise InvariantBroken(self, f"{state.node} {partition}: {text}")
+        end = self._committed.end(partition)
+        if difference := self._committed.difference(partition, files, min(until, end)):
+            raise InvariantBroken(self, f"{state.node} {partition}: {difference}")
+        if until > end and not state.is_leader:
+            text = f"a follower's high watermark is {until}, no leader's was over {end}"
+            raise InvariantBroken(self, f"{state.node} {partition}: {text}")
+        index = len(self._committed.batches.get(partition, []))
+        while index < len(held) and held[index].next_offset <= until:
+            self._committed.extend(partition, held[index])
+            self._sequences.committed(partition, held[index])
+            index += 1
+        if self._committed.end(partition) < until:
+            raise InvariantBroken(self, f"{state.node} {partition}: high watermark {until} lies within a batch")
+
+
+class SequencesWithoutGap:
+    """Of each idempotent producer every record is committed once, in the order of its sequences."""
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[TopicPartition, int], int] = {}
+
+    def committed(self, partition: TopicPartition, batch: Batch) -> None:
+        if batch.producer_id < 0 or batch.is_control:
+            return
+        key = (partition, batch.producer_id)
+        expected = self._next.get(key, 0)
+        if batch.base_sequence != expected:
+            raise InvariantBroken(self, f"{partition}: sequence {expected} is due, {tell(batch)} is committed")
+        self._next[key] = expected + batch.next_offset - batch.base_offset
+
+
+class InSyncReplicasHoldCommitted:
+    """Every ISR and ELR member's disk holds all that is committed, alike, and at least min.insync.replicas disks do.
+
+    `excused` are brokers that lost power and have not registered since: the controller cannot know yet.
+    """
+
+    def __init__(self, committed: CommittedLog) -> None:
+        self._committed = committed
+
+    def advanced(self, state: ReplicaState, replicas: dict[int, ReplicaFiles], excused: Container[int]) -> None:
+        """A leader has committed more, under the ISR that it knows."""
+        partition, until = state.partition, state.high_watermark
+        if len(state.isr) < state.min_insync:
+            text = f"high watermark {until} with in-sync replicas {state.isr}, {state.min_insync} are due"
+            raise InvariantBroken(self, f"{state.node} {partition}: {text}")
+        holders = 0
+        for broker, files in replicas.items():
+            difference = self._committed.difference(partition, files, until)
+            holders += not difference or (broker in state.isr and broker in excused)
+            if difference and broker in state.isr and broker not in excused:
+                text = f"replica {broker} is in the ISR {state.isr}: {difference}"
+                raise InvariantBroken(self, f"{state.node} {partition}: {text}")
+        if holders < state.min_insync:
+            raise InvariantBroken(self, f"{state.node} {partition}: {holders} disks hold all up to {until}")
+
+    def changed(self, partition: TopicPartition, broker: int, role: str, files: ReplicaFiles) -> None:
+        """The controller has committed an ISR or ELR that holds `broker`."""
+        if difference := self._committed.difference(partition, files, self._committed.end(partition)):
+            raise InvariantBroken(self, f"{partition}: broker {broker} is in the {role}: {difference}")
+
+
+class AcknowledgedIsCommitted:
+    """When a producer hears of success, exactly its batch is committed at exactly that offset."""
+
+    def __init__(self, committed: CommittedLog) -> None:
+        self._committed = committed
+        self._last: dict[tuple[TopicPartition, int], int] = {}
+
+    def acknowledged(self, item: Acknowledged) -> None:
+        if item.base_offset < 0:
+            return
+        batch = self._committed.at(item.partition, item.base_offset)
+        if batch is None:
+            text = f"{self._committed.end(item.partition)} are committed"
+            raise InvariantBroken(self, f"{item.partition}: offset {item.base_offset} is acknowledged, {text}")
+        told = (item.crc, item.producer_id, item.base_sequence)
+        if (batch.crc, batch.producer_id, batch.base_sequence) != told:
+            text = f"sequence {item.base_sequence} is acknowledged at {item.base_offset}, where {tell(batch)} is"
+            raise InvariantBroken(self, f"{item.partition}: {text}")
+        key = (item.partition, item.producer_id)
+        if item.base_offset <= self._last.get(key, -1):
+            raise InvariantBroken(self, f"{item.partition}: {item.base_offset} is acknowledged out of order")
+        self._last[key] = item.base_offset
+
+
+class ShownIsCommitted:
+    """What a consumer got is committed, and so it stays."""
+
+    def __init__(self, committed: CommittedLog) -> None:
+        self._committed = committed
+
+    def shown(self, item: Shown) -> None:
+        batch = self._committed.at(item.partition, item.base_offset)
+        if batch is None or batch.crc != item.crc:
+            found = tell(batch) if batch is not None else f"nothing past {self._committed.end(item.partition)}"
+            text = f"broker {item.node} showed [{item.base_offset}, {item.next_offset}) CRC {item.crc:08x}"
+            raise InvariantBroken(self, f"{item.partition}: {text}; committed is {found}")
+
+
+class GroupsNeverGoBack:
+    """Generations rise, a generation has one leader, and committed offsets do not fall."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._seen = [0, 0, 0]
+        self._leaders: dict[tuple[str, int], str] = {}
+
+    def check(self) -> None:
+        history, seen = self._history, self._seen
+        for joined in history.joins[seen[0] :]:
+            if joined.generation < joined.expected:
+                text = f"{joined.member} joined generation {joined.generation} after {joined.expected} was synced"
+                raise InvariantBroken(self, f"{joined.group}: {text}")
+        for synced in history.syncs[seen[1] :]:
+            leader = self._leaders.setdefault((synced.group, synced.generation), synced.leader)
+            if leader != synced.leader:
+                text = f"generation {synced.generation} is led by {leader} and by {synced.leader}"
+                raise InvariantBroken(self, f"{synced.group}: {text}")
+        for fetched in history.offset_fetches[seen[2] :]:
+            if fetched.offset < fetched.expected:
+                text = f"{fetched.partition} is at {fetched.offset}, {fetched.expected} was acknowledged"
+                raise InvariantBroken(self, f"{fetched.group}: {text}")
+        self._seen = [len(history.joins), len(history.syncs), len(history.offset_fetches)]
+
+
+class MetadataAgrees:
+    """Every node's metadata at one offset is the same, and no term has two controllers that lead."""
+
+    def __init__(self) -> None:
+        self._prints: dict[int, tuple[int, str]] = {}
+        self._leaders: dict[int, str] = {}
+
+    def saw(self, node: str, offset: int, fingerprint: int) -> None:
+        known = self._prints.setdefault(offset, (fingerprint, node))
+        if known[0] != fingerprint:
+            raise InvariantBroken(self, f"{node} and {known[1]} differ at offset {offset}")
+
+    def led(self, node: str, term: int) -> None:
+        holder = self._leaders.setdefault(term, node)
+        if holder != node:
+            raise InvariantBroken(self, f"term {term}: {holder} and {node}")
+
+    @property
+    def terms(self) -> int:
+        return len(self._leaders)
+
+
+class LoopsNeverBlock:
+    """No sync of a file or directory on an event loop."""
+
+    def check(self, node: str, blocking_sync_count: int) -> None:
+        if blocking_sync_count:
+            raise InvariantBroken(self, f"{node} waited for its device on the event loop")
+
+
+class PowerPromise:
+    """Which brokers have lost unflushed data that the rest of the ISR still has to make good.
+
+    From a loss of power until every partition's ISR is whole again, fewer than min.insync.replicas brokers may lose
+    theirs; the nemesis asks before it cuts the power. Where each write is flushed, all may.
+    """
+
+    def __init__(self, min_insync: int, *, flushes_each: bool) -> None:
+        self._min_insync, self._flushes_each = min_insync, flushes_each
+        self.lost: dict[int, None] = {}  # until the ISR is whole
+        self.unregistered: dict[int, int] = {}  # broker epoch that the metadata still shows
+
+    def allows(self, brokers: Iterable[int]) -> bool:
+        return self._flushes_each or len({*self.lost, *brokers}) < self._min_insync
+
+    def lost_power(self, broker: int, broker_epoch: int) -> None:
+        if not self._flushes_each:
+            self.lost[broker] = None
+            self.unregistered[broker] = broker_epoch
+
+    def registered(self, broker: int, broker_epoch: int) -> None:
+        if self.unregistered.get(broker, broker_epoch) != broker_epoch:
+            del self.unregistered[broker]
+
+    def isr_is_whole(self) -> None:
+        if not self.unregistered:
+            self.lost.clear()
+
+
+class Coverage:
+    """What happened in a run: a simulation in which nothing happens is green as well."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, what: str, count: int = 1) -> None:
+        self.counts[what] += count
