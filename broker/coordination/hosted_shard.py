@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from records.builder import build_batch
-from records.record import Record
-
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import PARKED, CoordinatorRecord, Decide, Now, Query, Reply, ShardType, Ticket
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Clock
+from records.builder import build_batch
+from records.record import Record
 
 RECORD_OVERHEAD_BYTES = 32  # varints of one record, at most, for records below 1 GB
 BATCH_OVERHEAD_BYTES = 61

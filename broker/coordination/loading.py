@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from records.record import decode_records
+import structlog
 
 from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
 from broker.coordination.shard import Shard
 from common.errors import ErrorCode, ProtocolError
 from records.batch import iterate_batches
+from records.record import decode_records
 
 WRITTEN_POLL_S = 0.01
+
+_log = structlog.get_logger("coordination")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,11 @@ def decode_chunk(region: ByteRegion, offset: int, end: int, inflated_bytes_max: 
 async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: LoadLimits) -> int:
     """Replay everything the log holds now; the offset up to which `shard` reflects it.
 
-    All of it counts although some may not be committed yet: its leader keeps it. Raises ProtocolError when the log
-    cannot be read, or holds bytes that are no batch.
+    All of it counts although some may not be committed yet: its leader keeps it. A record that the shard cannot read
+    is left out, and counted in the log. Raises ProtocolError when the log cannot be read, or holds bytes that are no
+    batch.
     """
+    unreadable = 0
     end = partition.log.log_end_offset
     offset = partition.log.log_start_offset
     while offset < end:
@@ -70,7 +75,12 @@ async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: Load
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log yields no batch")
         for begin in range(0, len(chunk.records), limits.records_per_turn):
             for key, value in chunk.records[begin : begin + limits.records_per_turn]:
-                shard.replay(key, value)
+                try:
+                    shard.replay(key, value)
+                except ValueError:
+                    unreadable += 1
             await asyncio.sleep(0)
         offset = chunk.next_offset
+    if unreadable:
+        _log.warning("unreadable records", topic=partition.topic, partition=partition.index, count=unreadable)
     return end

@@ -1,0 +1,268 @@
+"""How a classic group gets from one generation to the next: gathering members, electing, handing out, expiring.
+
+Nothing here waits: time comes in with each call, replies go out as answers to tickets, durable changes as records.
+The rules are Apache Kafka's (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from broker.coordination.deadlines import DeadlineQueue
+from broker.coordination.groups.classic_group import ClassicGroup, Member
+from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.records import encode_group_value, group_record
+from broker.coordination.groups.values import GroupState, JoinReply, SyncReply
+from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket
+from common.errors import ErrorCode
+
+
+class TimerKind(IntEnum):
+    MEMBER = 0  # a session, or a pending member's time to join
+    JOIN = 1  # the end of the gathering
+    SYNC = 2  # the end of the wait for every SyncGroup
+    RETENTION = 3  # the next look at expired offsets
+
+
+class TimerKey(NamedTuple):
+    kind: TimerKind
+    group_id: str = ""
+    member_id: str = ""
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step has yielded so far, in order."""
+
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    def answer(self, ticket: Ticket | None, reply: object) -> None:
+        if ticket is not None:
+            self.answers.append(Answer(ticket, reply))
+
+    def take_records(self) -> list[CoordinatorRecord]:
+        records, self.records = self.records, []
+        return records
+
+    def take_answers(self) -> list[Answer]:
+        answers, self.answers = self.answers, []
+        return answers
+
+
+class Rebalances:
+    """Works on the groups it is given; `timers` and `effects` belong to the shard."""
+
+    def __init__(self, config: GroupConfig, timers: DeadlineQueue[TimerKey], effects: Effects) -> None:
+        self._config = config
+        self._timers = timers
+        self._effects = effects
+
+    # members -----------------------------------------------------------------------------------------------
+
+    def refresh_session(self, group: ClassicGroup, member: Member, now: Now) -> None:
+        deadline = now.monotonic_s + member.session_timeout_ms / 1000
+        self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member.member_id), deadline)
+
+    def end_session(self, group: ClassicGroup, member_id: str) -> None:
+        self._timers.cancel(TimerKey(TimerKind.MEMBER, group.group_id, member_id))
+
+    def await_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int, now: Now) -> None:
+        """An id was given away: its holder has this long to join with it."""
+        group.pending[member_id] = None
+        deadline = now.monotonic_s + timeout_ms / 1000
+        self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member_id), deadline)
+
+    def add_member(self, group: ClassicGroup, member: Member, ticket: Ticket, now: Now) -> None:
+        """A new member joins; it waits at most `new_member_join_timeout_ms`, since it cannot send heartbeats yet."""
+        if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+            group.new_member_added = True
+        group.add(member)
+        self.end_session(group, member.member_id)  # it was pending
+        self._park_join(group, member, ticket)
+        deadline = now.monotonic_s + self._config.new_member_join_timeout_ms / 1000
+        self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member.member_id), deadline)
+        self.rebalance_or_complete(group, now)
+
+    def join_again(self, group: ClassicGroup, member: Member, ticket: Ticket, now: Now) -> None:
+        """A known member's JoinGroup is parked until all have come."""
+        self._park_join(group, member, ticket)
+        self.end_session(group, member.member_id)  # a member that waits here is alive
+        self.rebalance_or_complete(group, now)
+
+    def _park_join(self, group: ClassicGroup, member: Member, ticket: Ticket) -> None:
+        replaced = group.park_join(member, ticket)
+        self._effects.answer(replaced, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+
+    def park_sync(self, group: ClassicGroup, member: Member, ticket: Ticket) -> None:
+        self._effects.answer(member.sync_ticket, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
+        member.sync_ticket = ticket
+        self.end_session(group, member.member_id)
+
+    def drop_member(self, group: ClassicGroup, member: Member, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
+        """Take a member out and answer what it waits for; what the group does about it comes after."""
+        self.refuse_parked(group, member, error)
+        self.end_session(group, member.member_id)
+        group.remove(member)
+
+    def refuse_parked(self, group: ClassicGroup, member: Member, error: ErrorCode) -> None:
+        self._effects.answer(group.unpark_join(member), JoinReply(error))
+        self._effects.answer(member.sync_ticket, SyncReply(error))
+        member.sync_ticket = None
+
+    def members_left(self, group: ClassicGroup, now: Now) -> None:
+        """Members or pending members are gone: a new generation without them, or the end of a wait for them."""
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare(group, now)
+        else:
+            self.maybe_complete(group, now)
+
+    # gathering ---------------------------------------------------------------------------------------------
+
+    def rebalance_or_complete(self, group: ClassicGroup, now: Now) -> None:
+        if group.can_rebalance:
+            self.prepare(group, now)
+        else:
+            self.maybe_complete(group, now)
+
+    def prepare(self, group: ClassicGroup, now: Now) -> None:
+        """Ask all members to join again. An empty group waits a little longer for members to come (KIP-134)."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self._refuse_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
+        self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
+        was_empty = group.state is GroupState.EMPTY
+        group.become(GroupState.PREPARING_REBALANCE, now.wall_ms)
+        if was_empty:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._gather_for(group, delay_ms, now)
+        elif group.has_all_joined:
+            self.complete_join(group, now)
+        else:
+            group.initial_delay_left_ms = 0
+            self._gather_for(group, group.rebalance_timeout_ms, now)
+
+    def _gather_for(self, group: ClassicGroup, delay_ms: int, now: Now) -> None:
+        self._timers.set(TimerKey(TimerKind.JOIN, group.group_id), now.monotonic_s + delay_ms / 1000)
+
+    def maybe_complete(self, group: ClassicGroup, now: Now) -> None:
+        """End the gathering early when all members are there, but never the initial delay."""
+        if (
+            group.state is GroupState.PREPARING_REBALANCE
+            and group.previous_state is not GroupState.EMPTY
+            and group.has_all_joined
+        ):
+            self.complete_join(group, now)
+
+    def gathering_over(self, group: ClassicGroup, now: Now) -> None:
+        """The time for joining has passed; while new members still come, the initial delay goes on."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        initial_ms = self._config.group_initial_rebalance_delay_ms
+        if group.previous_state is GroupState.EMPTY and group.new_member_added and group.initial_delay_left_ms:
+            group.new_member_added = False
+            delay_ms = min(initial_ms, group.initial_delay_left_ms)
+            group.initial_delay_left_ms = max(group.initial_delay_left_ms - initial_ms, 0)
+            self._gather_for(group, delay_ms, now)
+        else:
+            self.complete_join(group, now)
+
+    def complete_join(self, group: ClassicGroup, now: Now) -> None:
+        """Begin the next generation with those who came. Static members stay although they did not (KIP-345)."""
+        self._timers.cancel(TimerKey(TimerKind.JOIN, group.group_id))
+        group.initial_delay_left_ms = 0
+        for member in list(group.members.values()):
+            if member.join_ticket is None and not member.is_static:
+                self.drop_member(group, member)
+        if group.members and not group.elect_joined_leader():
+            self._gather_for(group, group.rebalance_timeout_ms, now)  # only static members, none came: sessions decide
+            return
+        group.next_generation(now.wall_ms)
+        if group.state is GroupState.EMPTY:
+            self._effects.records.append(group_record(group.group_id, group.metadata()))
+            return
+        for member in group.members.values():
+            self._effects.answer(group.unpark_join(member), self.joined(group, member))
+            member.is_new = False
+            group.unsynced[member.member_id] = None
+            self.refresh_session(group, member, now)
+        deadline = now.monotonic_s + group.rebalance_timeout_ms / 1000
+        self._timers.set(TimerKey(TimerKind.SYNC, group.group_id), deadline)
+
+    def joined(self, group: ClassicGroup, member: Member) -> JoinReply:
+        """The present generation, for one member."""
+        return JoinReply(
+            ErrorCode.NONE,
+            member.member_id,
+            group.generation,
+            group.protocol_type,
+            group.protocol,
+            group.leader_id or "",
+            group.joined_members() if group.leader_id == member.member_id else (),
+        )
+
+    # handing out -------------------------------------------------------------------------------------------
+
+    def synced(self, group: ClassicGroup, member_id: str) -> None:
+        """That member's SyncGroup came; when it was the last one, nobody needs to be waited for."""
+        group.unsynced.pop(member_id, None)
+        if not group.unsynced:
+            self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
+
+    def assign(self, group: ClassicGroup, assignments: tuple[tuple[str, bytes], ...], now: Now) -> None:
+        """The leader's assignment makes the group stable, and is answered to all who wait once it is durable."""
+        by_member = dict(assignments)
+        for member in group.members.values():
+            member.assignment = by_member.get(member.member_id, b"")
+        metadata = group.metadata()
+        if len(encode_group_value(metadata)) > self._config.group_record_bytes_max:
+            self._refuse_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now)
+            self.prepare(group, now)
+            return
+        group.become(GroupState.STABLE, now.wall_ms)
+        metadata = metadata._replace(state_timestamp=group.state_timestamp)
+        self._effects.records.append(group_record(group.group_id, metadata))
+        for member in group.members.values():
+            if member.sync_ticket is not None:
+                self._effects.answer(member.sync_ticket, self.assigned(group, member))
+                member.sync_ticket = None
+                self.refresh_session(group, member, now)
+
+    def assigned(self, group: ClassicGroup, member: Member) -> SyncReply:
+        return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
+
+    def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, now: Now) -> None:
+        """No assignment comes of this generation; those who waited have a whole session to join again."""
+        for member in group.members.values():
+            member.assignment = b""
+            if member.sync_ticket is not None:
+                self._effects.answer(member.sync_ticket, SyncReply(error))
+                member.sync_ticket = None
+                self.refresh_session(group, member, now)
+
+    # expiry ------------------------------------------------------------------------------------------------
+
+    def sync_over(self, group: ClassicGroup, now: Now) -> None:
+        """Members that joined and never asked for their assignment go."""
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.unsynced:
+            return
+        for member_id in list(group.unsynced):
+            self.drop_member(group, group.members[member_id])
+        self.prepare(group, now)
+
+    def member_over(self, group: ClassicGroup, member_id: str, now: Now) -> None:
+        """A session ended, or a pending member did not come. A member whose request waits here is not dead, unless
+        it never got its id: then only this answer makes room for its next try."""
+        if member_id in group.pending:
+            del group.pending[member_id]
+            self.maybe_complete(group, now)
+            return
+        member = group.members.get(member_id)
+        if member is None:
+            return
+        if not member.is_new and (member.join_ticket is not None or member.sync_ticket is not None):
+            return
+        self.drop_member(group, member)
+        self.members_left(group, now)

@@ -1,0 +1,182 @@
+"""What passes between the group shard and its callers: plain values, free of wire versions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from common.errors import ErrorCode
+from common.identifiers import ZERO_UUID
+
+NO_GENERATION = -1
+NO_MEMBER = ""
+NO_OFFSET = -1
+NO_EPOCH = -1
+NO_TIME = -1
+
+
+class GroupType(StrEnum):
+    """A group id names one group of one type; Kafka's spelling."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+    STREAMS = "streams"
+
+
+class GroupState(StrEnum):
+    """A classic group's state; Kafka's spelling. DEAD is the answer about a group that does not exist."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class JoinRequest(NamedTuple):
+    """`protocols` as (name, metadata) in order of preference. `knows_member_ids`: a member without an id is told
+    one first (version 4 on); `skips_assignment`: the client understands skip_assignment (version 9 on)."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    knows_member_ids: bool = True
+    skips_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class JoinReply(NamedTuple):
+    """`members` is filled for the leader alone."""
+
+    error: ErrorCode
+    member_id: str = NO_MEMBER
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+class SyncRequest(NamedTuple):
+    """`protocol_type` and `protocol` are None before version 5. `assignments` comes from the leader."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+class SyncReply(NamedTuple):
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+class HeartbeatRequest(NamedTuple):
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+class MemberIdentity(NamedTuple):
+    """An empty `member_id` with an instance id means whoever holds that instance id."""
+
+    member_id: str
+    instance_id: str | None
+
+
+class MemberDescription(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class GroupDescription(NamedTuple):
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol: str
+    members: tuple[MemberDescription, ...]
+
+
+class ListedGroup(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state: GroupState
+    type: GroupType
+
+
+class CommittedOffset(NamedTuple):
+    """`expire_timestamp` only where an old client asked for a retention of its own; times in ms, -1 for none."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int = NO_TIME
+    topic_id: bytes = ZERO_UUID
+
+
+class OffsetToCommit(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: bytes = ZERO_UUID
+
+
+class CommitRequest(NamedTuple):
+    """`retention_ms` -1: the broker's setting counts."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: tuple[OffsetToCommit, ...]
+    retention_ms: int = -1
+
+
+class MemberMetadata(NamedTuple):
+    """A member as its generation was made."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """A classic group as its newest record tells it: the durable part of its state."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp: int
+    members: tuple[MemberMetadata, ...] = ()
