@@ -341,3 +341,10 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     ConfigRecord: MetadataDelta._replay_config,
     ProducerIdsRecord: MetadataDelta._replay_producer_ids,
 }
+
+
+def replayed(image: MetadataImage, records: Iterable[MetadataRecord]) -> MetadataImage:
+    """`image` after `records`. Raises ReplayError."""
+    delta = MetadataDelta(image)
+    delta.replay_all(records)
+    return delta.image()

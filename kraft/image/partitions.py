@@ -12,8 +12,8 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 
     `leader` is -1 when there is none. `leader_epoch` rises with each change of the leader, `partition_epoch` with
     each change at all. `elr` are the eligible leader replicas and `last_known_elr` those of them that stopped
-    uncleanly (KIP-966). `last_known_leader` is kept while ISR and ELR are both empty, else -1. `adding` and
-    `removing` are parts of `replicas` while a reassignment runs.
+    uncleanly (KIP-966). `last_known_leader` is kept while there is no leader, else -1. `adding` and `removing` are
+    parts of `replicas` while a reassignment runs.
     """
 
     topic_id: bytes

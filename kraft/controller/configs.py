@@ -1,0 +1,219 @@
+"""Changing the settings of topics, brokers and the whole cluster. Pure.
+
+A change of `min.insync.replicas` clears the ELRs that were made under the old value, and a topic that from now on
+allows unclean elections gets its leaders, in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+from common.broker_settings import NODE_SETTINGS
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.settings import Setting
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.controller.elections import changes_when_elections_relax, changes_when_min_isr_changes
+from kraft.controller.policy import (
+    MIN_ISR,
+    UNCLEAN_ELECTION,
+    ControllerPolicy,
+    min_insync_replicas,
+    unclean_leader_election,
+)
+from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
+from kraft.image.delta import replayed
+from kraft.image.metadata import MetadataImage
+from kraft.records import ConfigRecord, MetadataRecord, ResourceType
+from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
+
+REMOTE_STORAGE = "remote.storage.enable"
+
+
+class Operation(IntEnum):
+    """Of IncrementalAlterConfigs."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def check_topic_configs(configs: Mapping[str, str | None]) -> None:
+    """Raises INVALID_CONFIG, with a sentence, unless these may be a topic's overrides."""
+    for name, value in configs.items():
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is None:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}.")
+        parsed = _parsed(setting, value)
+        if name == REMOTE_STORAGE and parsed:
+            raise ProtocolError(
+                ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE} cannot be true: this cluster has no object store tier."
+            )
+
+
+def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) -> None:
+    """Raises INVALID_CONFIG or INVALID_REQUEST unless these may be overrides of a broker, or of all ("")."""
+    for name, value in configs.items():
+        setting = NODE_SETTINGS.get(name)
+        if setting is None:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}.")
+        if setting.needs_restart:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Cannot update {name} dynamically: it needs a restart.")
+        if resource_name == CLUSTER_DEFAULT and setting.update == "per-broker":
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} is set per broker, not for the whole cluster.")
+        if resource_name != CLUSTER_DEFAULT and name == MIN_ISR:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{MIN_ISR} is set per topic or for the whole cluster.")
+        _parsed(setting, value)
+
+
+def decide_incremental_alter_configs(
+    image: MetadataImage, request: Any, policy: ControllerPolicy
+) -> Decision[MetadataRecord, Any]:
+    """IncrementalAlterConfigs (44): each resource is changed wholly or not at all."""
+    response = IncrementalAlterConfigsResponse
+    return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _incremental)
+
+
+def decide_alter_configs(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+    """AlterConfigs (33): the given settings replace all overrides of the resource."""
+    response = AlterConfigsResponse
+    return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _replacing)
+
+
+def _alter(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, response_class: Any, result_class: Any, wanted: Any
+) -> Decision[MetadataRecord, Any]:
+    records: list[MetadataRecord] = []
+    results = []
+    seen: dict[tuple[int, str], int] = {}
+    for resource in request.resources:
+        key = (resource.resource_type, resource.resource_name)
+        seen[key] = seen.get(key, 0) + 1
+    for resource in request.resources:
+        code, message = ErrorCode.NONE, None
+        try:
+            if seen[resource.resource_type, resource.resource_name] > 1:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            records += _resource_records(image, resource, wanted)
+        except ProtocolError as error:
+            code, message = error.code, error.message
+        results.append(
+            result_class(
+                error_code=int(code),
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    reply = response_class(responses=results)
+    if request.validate_only:
+        return Decision(reply)
+    return Decision(reply, records + _consequences(image, records, policy))
+
+
+def _resource_records(image: MetadataImage, resource: Any, wanted: Any) -> list[MetadataRecord]:
+    resource_type, name = _checked_resource(image, resource.resource_type, resource.resource_name)
+    current = image.configs.of(resource_type, name)
+    target = wanted(resource_type, current, resource.configs)
+    changed = {n: v for n, v in target.items() if current.get(n) != v}
+    if resource_type is ResourceType.TOPIC:
+        check_topic_configs(changed)
+    else:
+        check_broker_configs(name, changed)
+    changed.update({n: None for n in current if n not in target})
+    return [ConfigRecord(resource_type, name, n, v) for n, v in changed.items()]
+
+
+def _checked_resource(image: MetadataImage, resource_type: int, name: str) -> ResourceKey:
+    if resource_type == ResourceType.TOPIC:
+        if name not in image.topics:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return ResourceType.TOPIC, name
+    if resource_type == ResourceType.BROKER:
+        if name != CLUSTER_DEFAULT and not (name.isascii() and name.isdigit() and int(name) in image.brokers):
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"There is no broker {name!r}.")
+        return ResourceType.BROKER, name if name == CLUSTER_DEFAULT else str(int(name))
+    raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} have no settings here.")
+
+
+def _incremental(resource_type: ResourceType, current: Mapping[str, str], changes: Any) -> dict[str, str | None]:
+    target: dict[str, str | None] = dict(current)
+    seen: dict[str, None] = {}
+    for change in changes:
+        name = change.name
+        if name in seen:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} is given twice.")
+        seen[name] = None
+        if change.config_operation == Operation.DELETE:
+            target.pop(name, None)
+            continue
+        if change.value is None:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} has no value.")
+        if change.config_operation == Operation.SET:
+            target[name] = change.value
+        elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+            added = change.config_operation == Operation.APPEND
+            target[name] = _edited_list(resource_type, name, target.get(name), change.value, added)
+        else:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown operation {change.config_operation}.")
+    return target
+
+
+def _edited_list(resource_type: ResourceType, name: str, present: str | None, value: str, added: bool) -> str:
+    setting = (TOPIC_SETTINGS if resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(name)
+    if setting is None or setting.type_name != "list":
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name} is not a list: only SET and DELETE change it.")
+    text = setting.text(setting.default) if present is None else present
+    items = dict.fromkeys(item.strip() for item in text.split(",") if item.strip())
+    for item in (part.strip() for part in value.split(",")):
+        if added and item:
+            items[item] = None
+        elif not added:
+            items.pop(item, None)
+    return ",".join(items)
+
+
+def _replacing(resource_type: ResourceType, current: Mapping[str, str], settings: Any) -> dict[str, str | None]:
+    target: dict[str, str | None] = {}
+    for setting in settings:
+        if setting.name in target:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{setting.name} is given twice.")
+        if setting.value is None:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{setting.name} has no value.")
+        target[setting.name] = setting.value
+    return target
+
+
+def _consequences(
+    image: MetadataImage, records: list[MetadataRecord], policy: ControllerPolicy
+) -> list[MetadataRecord]:
+    """What the partitions owe to the changed settings."""
+    concerned = [r for r in records if isinstance(r, ConfigRecord) and r.name in (MIN_ISR, UNCLEAN_ELECTION)]
+    if not concerned:
+        return []
+    if any(record.resource_type is ResourceType.BROKER for record in concerned):
+        names: Iterable[str] = list(image.topics.by_name)
+    else:
+        names = [record.resource_name for record in concerned]
+    after = replayed(image, records)
+    changed, relaxed = [], []
+    for name in names:
+        if min_insync_replicas(image, name, policy) != min_insync_replicas(after, name, policy):
+            changed.append(name)
+        if unclean_leader_election(after, name, policy) and not unclean_leader_election(image, name, policy):
+            relaxed.append(name)
+    cleared: list[MetadataRecord] = list(changes_when_min_isr_changes(after, changed))
+    after = replayed(after, cleared)
+    return cleared + list(changes_when_elections_relax(after, policy, changed + relaxed))
+
+
+def _parsed(setting: Setting, value: str | None) -> Any:
+    if value is None:
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{setting.name} has no value.")
+    try:
+        return setting.parse(value)
+    except ValueError as error:  # its text is made for users: name, value and range
+        raise ProtocolError(ErrorCode.INVALID_CONFIG, str(error)) from None

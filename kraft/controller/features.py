@@ -1,0 +1,69 @@
+"""Feature levels: what this version supports, what the cluster has finalised. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.image.metadata import MetadataImage
+from kraft.records import FeatureLevelRecord, MetadataRecord
+from wire.messages import UpdateFeaturesResponse
+
+METADATA_VERSION = "metadata.version"
+
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
+    METADATA_VERSION: (7, 27),
+    "group.version": (0, 0),
+    "transaction.version": (0, 0),
+}
+"""(lowest, highest) level by name, as nodes of this version register them. Levels are Apache Kafka's (27 is 4.1-IV1);
+groups of KIP-848 and the transactions of KIP-890 raise the other two when they are served."""
+
+INITIAL_LEVELS = {METADATA_VERSION: 27}
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def decide_update_features(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+    """UpdateFeatures (57): all of the request's levels are finalised, or none."""
+    records: list[MetadataRecord] = []
+    results, failure = [], None
+    for update in request.feature_updates:
+        try:
+            record = _updated(image, update)
+            if record is not None:
+                records.append(record)
+            results.append(_result(update.feature, 0, None))
+        except ProtocolError as error:
+            failure = failure or error
+            results.append(_result(update.feature, int(error.code), error.message))
+    if failure is not None:
+        message = f"No feature was updated: {failure.message}"
+        return Decision(UpdateFeaturesResponse(error_code=int(failure.code), error_message=message, results=results))
+    reply = UpdateFeaturesResponse(error_code=0, error_message=None, results=results)
+    return Decision(reply, [] if request.validate_only else records)
+
+
+def _updated(image: MetadataImage, update: Any) -> FeatureLevelRecord | None:
+    name, level = update.feature, update.max_version_level
+    present = image.features.get(name, 0)
+    supported = SUPPORTED_FEATURES.get(name)
+    if supported is None or not (supported[0] <= level <= supported[1]):
+        known = "it is not known" if supported is None else f"levels {supported[0]} to {supported[1]} are supported"
+        raise ProtocolError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot be {level}: {known} by this controller.")
+    for broker in image.brokers.values():
+        low, high = broker.features.get(name, (0, 0))
+        if not low <= level <= high:
+            raise ProtocolError(
+                ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot be {level}: broker {broker.broker_id} lacks it."
+            )
+    if level < present and update.upgrade_type == UPGRADE:
+        raise ProtocolError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} is {present}; {level} would be a downgrade.")
+    if level < present and name == METADATA_VERSION:
+        raise ProtocolError(ErrorCode.INVALID_UPDATE_VERSION, f"{METADATA_VERSION} cannot be lowered.")
+    return FeatureLevelRecord(name, level) if level != present else None
+
+
+def _result(name: str, code: int, message: str | None) -> Any:
+    return UpdateFeaturesResponse.UpdatableFeatureResult(feature=name, error_code=code, error_message=message)

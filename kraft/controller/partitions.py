@@ -1,0 +1,144 @@
+"""AlterPartition: the leader's word about who is in sync, as compare-and-set on leader and partition epoch. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode
+from kraft.controller.elections import PartitionTarget, acceptable_leaders, change_partition
+from kraft.controller.policy import ControllerPolicy, min_insync_replicas
+from kraft.controller.reassignment import completion
+from kraft.image.metadata import MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.topics import TopicImage
+from kraft.records import Cause, MetadataRecord
+from wire.messages import AlterPartitionResponse
+
+NO_BROKER_EPOCH = -1
+RECOVERED = 0
+_Topic = AlterPartitionResponse.TopicData
+_Partition = AlterPartitionResponse.TopicData.PartitionData
+
+
+def decide_alter_partition(
+    image: MetadataImage, request: Any, version: int, policy: ControllerPolicy
+) -> Decision[MetadataRecord, Any]:
+    """AlterPartition (56). Each partition succeeds or fails on its own; a stale broker epoch fails the whole request.
+
+    Version 3 names the broker epoch of each member. Who joins the ISR must be active, and its epoch that of its
+    present registration (KIP-903): a replica that restarted since the leader saw it may have lost its tail.
+    """
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        return Decision(AlterPartitionResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH), topics=[]))
+    records: list[MetadataRecord] = []
+    topics = []
+    seen: dict[tuple[bytes, int], None] = {}
+    for wanted in request.topics:
+        topic_id = wanted.topic_id.bytes if wanted.topic_id is not None else bytes(16)
+        topic = image.topics.get_by_id(topic_id)
+        partitions = []
+        for change in wanted.partitions:
+            key = (topic_id, change.partition_index)
+            if topic is None:
+                code: ErrorCode | None = ErrorCode.UNKNOWN_TOPIC_ID
+            else:
+                code = ErrorCode.INVALID_REQUEST if key in seen else None
+            seen[key] = None
+            if code is None and topic is not None:
+                partitions.append(_alter(image, topic, change, version, request.broker_id, policy, records))
+            else:
+                partitions.append(_failed(change, code or ErrorCode.INVALID_REQUEST))
+        topics.append(_Topic(topic_id=uuid.UUID(bytes=topic_id), partitions=partitions))
+    return Decision(AlterPartitionResponse(error_code=0, topics=topics), records)
+
+
+def _alter(
+    image: MetadataImage,
+    topic: TopicImage,
+    change: Any,
+    version: int,
+    broker_id: int,
+    policy: ControllerPolicy,
+    records: list[MetadataRecord],
+) -> Any:
+    """The partition's part of the reply; what has to be committed for it goes to `records`."""
+    partition = topic.partitions.get(change.partition_index)
+    if partition is None:
+        return _failed(change, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    members = _members(change, version)
+    code = _refusal(image, partition, change, members, broker_id)
+    if code is not None:
+        return _failed(change, code)
+    isr = tuple(member for member, _epoch in members)
+    target = PartitionTarget(
+        acceptable_leaders(image),
+        min_insync_replicas(image, topic.name, policy),
+        Cause.ISR_CHANGE_BY_LEADER,
+        isr=isr,
+    )
+    done = completion(partition, isr)
+    if done is not None:
+        target.replicas, target.isr = done.replicas, done.isr
+        target.adding = target.removing = ()
+        target.cause = Cause.REASSIGNMENT_COMPLETED
+    record = change_partition(partition, target)
+    after = partition
+    if record is not None:
+        records.append(record)
+        after = partition.changed(record)
+    if after.leader != broker_id:
+        return _failed(change, ErrorCode.NEW_LEADER_ELECTED)
+    return _Partition(
+        partition_index=after.partition,
+        error_code=0,
+        leader_id=after.leader,
+        leader_epoch=after.leader_epoch,
+        isr=list(after.isr),
+        leader_recovery_state=RECOVERED,
+        partition_epoch=after.partition_epoch,
+    )
+
+
+def _members(change: Any, version: int) -> list[tuple[int, int]]:
+    """(broker id, broker epoch) of the wanted ISR."""
+    if version >= 3:
+        return [(state.broker_id, state.broker_epoch) for state in change.new_isr_with_epochs]
+    return [(broker_id, NO_BROKER_EPOCH) for broker_id in change.new_isr]
+
+
+def _refusal(
+    image: MetadataImage, partition: PartitionImage, change: Any, members: list[tuple[int, int]], broker_id: int
+) -> ErrorCode | None:
+    # A leader that is ahead of us: then we are not the controller any more.
+    if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER
+    if change.leader_epoch < partition.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if partition.leader != broker_id:
+        return ErrorCode.INVALID_REQUEST
+    if change.partition_epoch < partition.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    isr = [member for member, _epoch in members]
+    if len(set(isr)) != len(isr) or any(member not in partition.replicas for member in isr):
+        return ErrorCode.INVALID_REQUEST
+    if partition.leader not in isr or change.leader_recovery_state != RECOVERED:
+        return ErrorCode.INVALID_REQUEST
+    if not all(_may_join(image, partition, member, epoch) for member, epoch in members):
+        return ErrorCode.INELIGIBLE_REPLICA
+    return None
+
+
+def _may_join(image: MetadataImage, partition: PartitionImage, member: int, epoch: int) -> bool:
+    broker = image.brokers.get(member)
+    if broker is None or not broker.is_active:
+        return False
+    if epoch == NO_BROKER_EPOCH:  # only for who is in already: it was there before this registration's changes
+        return member in partition.isr
+    return epoch == broker.epoch
+
+
+def _failed(change: Any, code: ErrorCode) -> Any:
+    return _Partition(partition_index=change.partition_index, error_code=int(code), leader_id=-1, leader_epoch=-1)

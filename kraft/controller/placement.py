@@ -1,0 +1,87 @@
+"""Where the replicas of new partitions go: striped over racks and, within a rack, over brokers. Pure.
+
+Each partition begins one rack further than the one before, so leaders spread over racks and brokers; the brokers of
+a rack are taken in turn. After each full round the order is drawn anew: with a fixed order the brokers behind one
+that fails would always be the same ones. Fenced brokers are used only when there are too few others, and never first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from common.errors import ErrorCode, ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class UsableBroker:
+    broker_id: int
+    rack: str | None
+    fenced: bool
+
+
+def place_replicas(
+    brokers: Iterable[UsableBroker], partition_count: int, replication_factor: int, rng: random.Random
+) -> list[tuple[int, ...]]:
+    """For each new partition its replicas, the preferred leader first.
+
+    Raises INVALID_REPLICATION_FACTOR when there are not enough brokers, or none that is not fenced.
+    """
+    by_id = sorted(brokers, key=lambda broker: broker.broker_id)
+    if replication_factor > len(by_id):
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {replication_factor} is larger than the {len(by_id)} registered brokers.",
+        )
+    live = _Stripes([b for b in by_id if not b.fenced], rng)
+    if not live.broker_count:
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+    spare = _Stripes([b for b in by_id if b.fenced], rng)
+    placed = []
+    for _ in range(partition_count):
+        replicas = live.take(min(replication_factor, live.broker_count), ())
+        if len(replicas) < replication_factor:
+            replicas += spare.take(replication_factor - len(replicas), tuple(live.racks_of(replicas)))
+        placed.append(tuple(broker.broker_id for broker in replicas))
+    return placed
+
+
+class _Stripes:
+    """Racks and their brokers in a drawn order; `take` begins one rack further each time."""
+
+    def __init__(self, brokers: list[UsableBroker], rng: random.Random) -> None:
+        by_rack: dict[str | None, list[UsableBroker]] = {}
+        for broker in brokers:
+            by_rack.setdefault(broker.rack, []).append(broker)
+        self._racks = list(by_rack.values())
+        self._random = rng
+        self._round = len(self._racks) * max(map(len, self._racks), default=0)
+        self._taken = 0
+        self.broker_count = len(brokers)
+        self._shuffle()
+
+    def take(self, count: int, racks_used: tuple[str | None, ...]) -> list[UsableBroker]:
+        """`count` different brokers, from different racks as long as there are any; `racks_used` come last."""
+        racks = self._racks
+        first, lap = self._taken % len(racks), self._taken // len(racks)
+        order = [racks[(first + i) % len(racks)] for i in range(len(racks))]
+        order.sort(key=lambda rack: rack[0].rack in racks_used)
+        self._taken += 1
+        if self._taken >= self._round:
+            self._taken = 0
+            self._shuffle()
+        found: list[UsableBroker] = []
+        for depth in range(max(map(len, order))):
+            for rack in order:
+                if depth < len(rack) and len(found) < count:
+                    found.append(rack[(lap + depth) % len(rack)])
+        return found
+
+    def racks_of(self, brokers: list[UsableBroker]) -> Iterator[str | None]:
+        return (broker.rack for broker in brokers)
+
+    def _shuffle(self) -> None:
+        # New lists: `take` may still walk over the old ones.
+        self._racks = [self._random.sample(rack, len(rack)) for rack in self._racks]
+        self._random.shuffle(self._racks)

@@ -1,0 +1,46 @@
+"""What a controller is told by its settings, and how a topic's own settings go before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.metadata import MetadataImage
+
+MIN_ISR = "min.insync.replicas"
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerPolicy:
+    """Static defaults of the cluster; the settings that set them stand beside.
+
+    `static` holds the broker settings that were given explicitly, as text: the synonyms of topic settings.
+    """
+
+    num_partitions: int = 1  # num.partitions
+    default_replication_factor: int = 1  # default.replication.factor
+    min_insync_replicas: int = 1  # min.insync.replicas
+    unclean_leader_election: bool = False  # unclean.leader.election.enable
+    delete_topic_enable: bool = True  # delete.topic.enable
+    partitions_per_request_max: int = 10_000
+    static: Mapping[str, str] = field(default_factory=dict)
+
+
+def min_insync_replicas(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> int:
+    """The topic's override, else the cluster's, else the node's setting."""
+    text = image.configs.topic(topic_name).get(MIN_ISR) or image.configs.cluster().get(MIN_ISR)
+    return policy.min_insync_replicas if text is None else _integer(text, policy.min_insync_replicas)
+
+
+def unclean_leader_election(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> bool:
+    text = image.configs.topic(topic_name).get(UNCLEAN_ELECTION) or image.configs.cluster().get(UNCLEAN_ELECTION)
+    return policy.unclean_leader_election if text is None else text.strip().lower() == "true"
+
+
+def _integer(text: str, otherwise: int) -> int:
+    try:
+        return int(TOPIC_SETTINGS[MIN_ISR].parse(text))
+    except ValueError:  # checked before it was committed, perhaps by an older version with other ranges
+        return otherwise

@@ -1,0 +1,48 @@
+"""Which topic names are allowed. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+from common.errors import ErrorCode, ProtocolError
+
+NAME_CHARACTERS_MAX = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_PERIODS_TRIED_MAX = 8
+
+
+def check_topic_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless `name` may name a topic (it becomes part of a directory's name)."""
+    if not name:
+        raise _invalid("the empty string is not allowed")
+    if name in (".", ".."):
+        raise _invalid("'.' and '..' are not allowed")
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise _invalid(f"it has {len(name)} characters, at most {NAME_CHARACTERS_MAX} are allowed")
+    if not _LEGAL.fullmatch(name):
+        raise _invalid(f"{name!r} contains characters other than ASCII letters, digits, '.', '_' and '-'")
+
+
+def colliding_name(name: str, exists: Callable[[str], bool], all_names: Callable[[], list[str]]) -> str | None:
+    """An existing topic that differs from `name` in '.' against '_' alone: both would give one metric's name.
+
+    `exists` is asked for the few possible names; only for a name with very many periods are all names looked at.
+    """
+    places = [i for i, character in enumerate(name) if character in "._"]
+    if len(places) > _PERIODS_TRIED_MAX:
+        folded = name.replace(".", "_")
+        return next((n for n in all_names() if n != name and n.replace(".", "_") == folded), None)
+    letters = list(name)
+    for choice in itertools.product("._", repeat=len(places)):
+        for place, character in zip(places, choice, strict=True):
+            letters[place] = character
+        candidate = "".join(letters)
+        if candidate != name and exists(candidate):
+            return candidate
+    return None
+
+
+def _invalid(reason: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}.")

@@ -1,0 +1,282 @@
+"""Creating and deleting topics, and adding partitions to them. Pure.
+
+Topic ids and placement take chance from the given generator; what was drawn is in the records.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.identifiers import random_uuid
+from kraft.controller.configs import check_topic_configs
+from kraft.controller.placement import UsableBroker, place_replicas
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_configs import described_topic_configs
+from kraft.controller.topic_names import check_topic_name, colliding_name
+from kraft.image.metadata import MetadataImage
+from kraft.image.topics import TopicImage
+from kraft.records import (
+    METADATA_TOPIC,
+    Cause,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+)
+from wire.messages import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
+
+_TopicResult = CreateTopicsResponse.CreatableTopicResult
+_DeleteResult = DeleteTopicsResponse.DeletableTopicResult
+_PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+def decide_create_topics(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Decision[MetadataRecord, Any]:
+    """CreateTopics (19): each topic succeeds or fails on its own. Raises POLICY_VIOLATION for far too many at once."""
+    _check_partition_total(request.topics, policy)
+    repeated = _repeated([topic.name for topic in request.topics])
+    records: list[MetadataRecord] = []
+    results = [_failed_topic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in repeated]
+    created: dict[str, None] = {}
+    for topic in request.topics:
+        if topic.name in repeated:
+            continue
+        try:
+            topic_records, result = _create_topic(image, topic, policy, rng, created)
+        except ProtocolError as error:
+            results.append(_failed_topic(topic.name, error.code, error.message))
+            continue
+        created[topic.name] = None
+        records += topic_records
+        results.append(result)
+    return Decision(CreateTopicsResponse(topics=results), [] if request.validate_only else records)
+
+
+def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+    """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
+    wanted = [(state.name, state.topic_id) for state in request.topics or ()]
+    wanted += [(name, None) for name in request.topic_names or ()]
+    records: list[MetadataRecord] = []
+    results, taken = [], dict[bytes, None]()
+    for name, topic_id in wanted:
+        try:
+            topic = _topic_to_delete(image, name, topic_id, policy)
+            if topic.topic_id in taken:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "The topic is given twice.")
+            taken[topic.topic_id] = None
+            records.append(RemoveTopicRecord(topic.topic_id))
+            results.append(_DeleteResult(name=topic.name, topic_id=uuid.UUID(bytes=topic.topic_id), error_code=0))
+        except ProtocolError as error:
+            results.append(
+                _DeleteResult(name=name, topic_id=topic_id, error_code=int(error.code), error_message=error.message)
+            )
+    return Decision(DeleteTopicsResponse(responses=results), records)
+
+
+def decide_create_partitions(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Decision[MetadataRecord, Any]:
+    """CreatePartitions (37): `count` is the new total."""
+    repeated = _repeated([topic.name for topic in request.topics])
+    records: list[MetadataRecord] = []
+    results = []
+    for topic in request.topics:
+        try:
+            if topic.name in repeated:
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            records += _added_partitions(image, topic, policy, rng)
+            results.append(_PartitionsResult(name=topic.name, error_code=0))
+        except ProtocolError as error:
+            results.append(_PartitionsResult(name=topic.name, error_code=int(error.code), error_message=error.message))
+    return Decision(CreatePartitionsResponse(results=results), [] if request.validate_only else records)
+
+
+def _create_topic(
+    image: MetadataImage, topic: Any, policy: ControllerPolicy, rng: random.Random, created: dict[str, None]
+) -> tuple[list[MetadataRecord], Any]:
+    name = topic.name
+    check_topic_name(name)
+    if name == METADATA_TOPIC:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} belongs to the controllers.")
+    by_name = image.topics.by_name
+    if name in by_name:
+        raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = colliding_name(name, lambda n: n in by_name or n in created, lambda: [*by_name, *created])
+    if other is not None:
+        raise ProtocolError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
+        )
+    overrides = _overrides(topic.configs or ())
+    assignments = _manual(image, topic) if topic.assignments else _automatic(image, topic, policy, rng)
+    topic_id = random_uuid(rng)
+    records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
+    records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
+    records += _partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
+    result = _TopicResult(
+        name=name,
+        topic_id=uuid.UUID(bytes=topic_id),
+        error_code=0,
+        error_message=None,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=described_topic_configs(image, overrides, policy),
+    )
+    return records, result
+
+
+def _overrides(configs: Any) -> dict[str, str | None]:
+    overrides: dict[str, str | None] = {}
+    for config in configs:
+        if config.name in overrides:
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{config.name} is given twice.")
+        overrides[config.name] = config.value
+    check_topic_configs(overrides)
+    return overrides
+
+
+def _automatic(image: MetadataImage, topic: Any, policy: ControllerPolicy, rng: random.Random) -> list[tuple[int, ...]]:
+    count, factor = topic.num_partitions, topic.replication_factor
+    if count == 0 or count < -1:
+        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0, or -1.")
+    if factor == 0 or factor < -1:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be larger than 0, or -1."
+        )
+    return place_replicas(
+        usable_brokers(image),
+        policy.num_partitions if count == -1 else count,
+        policy.default_replication_factor if factor == -1 else factor,
+        rng,
+    )
+
+
+def _manual(image: MetadataImage, topic: Any) -> list[tuple[int, ...]]:
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise ProtocolError(
+            ErrorCode.INVALID_REQUEST, "With replica assignments, partitions and replication factor must be -1."
+        )
+    by_index: dict[int, tuple[int, ...]] = {}
+    for assignment in topic.assignments:
+        if assignment.partition_index in by_index:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"Partition {assignment.partition_index} is assigned twice."
+            )
+        by_index[assignment.partition_index] = tuple(assignment.broker_ids)
+    if sorted(by_index) != list(range(len(by_index))):
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_ASSIGNMENT, "Partitions must be numbered from 0 without a gap."
+        )
+    assignments = [by_index[index] for index in range(len(by_index))]
+    for replicas in assignments:
+        check_assignment(image, replicas, len(assignments[0]))
+    return assignments
+
+
+def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replication_factor: int) -> None:
+    """Raises INVALID_REPLICATION_ASSIGNMENT unless these brokers exist, once each, in the right number."""
+    reason = None
+    unknown = next((replica for replica in replicas if replica not in image.brokers), None)
+    if not replicas:
+        reason = "An assignment without a replica."
+    elif len(set(replicas)) != len(replicas):
+        reason = f"The assignment {list(replicas)} names a broker twice."
+    elif unknown is not None:
+        reason = f"The assignment {list(replicas)} names broker {unknown}, which is not registered."
+    elif len(replicas) != replication_factor:
+        reason = f"The assignment {list(replicas)} has not the replication factor {replication_factor} of the others."
+    if reason is not None:
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, reason)
+
+
+def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
+    return [UsableBroker(b.broker_id, b.rack, not b.is_active) for b in image.brokers.values()]
+
+
+def _partition_records(
+    image: MetadataImage, topic_id: bytes, first: int, assignments: list[tuple[int, ...]], cause: Cause
+) -> list[PartitionRecord]:
+    active = {broker.broker_id: None for broker in image.brokers.values() if broker.is_active}
+    records = []
+    for index, replicas in enumerate(assignments, first):
+        isr = replicas if all(r in active for r in replicas) else tuple(r for r in replicas if r in active)
+        if not isr:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"All brokers for partition {index} are fenced or stopping."
+            )
+        records.append(PartitionRecord(topic_id, index, replicas, isr, isr[0], cause=cause))
+    return records
+
+
+def _added_partitions(
+    image: MetadataImage, wanted: Any, policy: ControllerPolicy, rng: random.Random
+) -> list[MetadataRecord]:
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.name}' does not exist.")
+    present = len(topic.partitions)
+    added = wanted.count - present
+    if added <= 0:
+        raise ProtocolError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic '{wanted.name}' has {present} partitions; {wanted.count} would not be an increase.",
+        )
+    if added > policy.partitions_per_request_max:
+        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"{added} partitions are too many for one request.")
+    factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is not None:
+        assignments = [tuple(assignment.broker_ids) for assignment in wanted.assignments]
+        if len(assignments) != added:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+                f"{added} partitions are to be added, but {len(assignments)} are assigned.",
+            )
+        for replicas in assignments:
+            check_assignment(image, replicas, factor)
+    else:
+        assignments = place_replicas(usable_brokers(image), added, factor, rng)
+    return list(_partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
+
+
+def _topic_to_delete(
+    image: MetadataImage, name: str | None, topic_id: uuid.UUID | None, policy: ControllerPolicy
+) -> TopicImage:
+    if not policy.delete_topic_enable:
+        raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
+    if (name is None) == (topic_id is None or not topic_id.int):
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, "A topic is given by its name or its id, and by one of them.")
+    if name is not None:
+        topic = image.topics.get(name)
+        if topic is None:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return topic
+    topic = image.topics.get_by_id(topic_id.bytes) if topic_id is not None else None
+    if topic is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with that id.")
+    return topic
+
+
+def _check_partition_total(topics: Any, policy: ControllerPolicy) -> None:
+    total = 0
+    for topic in topics:
+        count = len(topic.assignments) if topic.assignments else topic.num_partitions
+        total += max(policy.num_partitions if count == -1 else count, 0)
+    if total > policy.partitions_per_request_max:
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"{total} partitions are too many for one request.")
+
+
+def _repeated(names: list[str]) -> dict[str, None]:
+    seen: dict[str, int] = {}
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+    return {name: None for name, count in seen.items() if count > 1}
+
+
+def _failed_topic(name: str, code: ErrorCode, message: str) -> Any:
+    return _TopicResult(name=name, topic_id=None, error_code=int(code), error_message=message, configs=[])
