@@ -144,14 +144,14 @@ def consume(bootstrap: str, total: int, ledger: Ledger, lock: threading.Lock, do
         messages = consumer.consume(2_000, 0.2)
         with lock:
             for message in messages:
-                if message.error():
-                    ledger.errors[message.error().name()] += 1
+                value, error = message.value(), message.error()
+                if error is not None or value is None:
+                    ledger.errors[error.name() if error else "no value"] += 1
                     continue
-                place = (message.partition(), message.offset())
+                place = (message.partition() or 0, message.offset() or 0)
                 if place in ledger.places:  # given again after a rebalance: the same record, not a second one
                     continue
                 ledger.places.add(place)
-                value = message.value()
                 flight = json.loads(value)
                 ledger.read[flight["carrier"]] += 1
                 ledger.rows_read[flight["row"]] += 1

@@ -26,6 +26,8 @@ _NODE = [
     _s("listeners", "list", (), "NAME://host:port for each listener."),
     _s("advertised.listeners", "list", (), "What clients are told to connect to; the listeners when empty."),
     _s("inter.broker.listener.name", "string", "INTERNAL", "The listener that nodes use among themselves."),
+    _s("tidelog.tenant.listeners", "list", (), "The listeners whose clients are tenants; the others but the internal "
+       "one are for operators."),
     _s("controller.quorum.voters", "list", (), "id@host:port of every voter of the metadata quorum, the same on each "
        "node; the port of its internal listener."),
     _s("tidelog.quorum.voters", "list", (), "id@host:port of every voter's consensus port, the same on each."),

@@ -1,0 +1,139 @@
+"""`make compat-java`: Apache Kafka's own programs against a cluster, and its dump tool against the files.
+
+The Java clients (console producer and consumer, topics, groups, configs tools) work on a running cluster; then
+DumpLogSegments reads the segments, indexes, time indexes and producer snapshots that it left behind, and our
+storage opens a partition directory that a real Apache Kafka wrote. Ends 0 only if each step held.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.embedded import EmbeddedCluster
+from bench.kafka_directory import check_foreign_directory
+from bench.peers import KAFKA_VERSION, MissingTool, kafka_jars
+
+WORK = Path(__file__).resolve().parent / "work"
+RECORDS = 2_000
+TIMEOUT_S = 90
+
+
+class JavaTools:
+    """Runs main classes from Apache Kafka's jars."""
+
+    def __init__(self, jars: Path, bootstrap: str) -> None:
+        self._jars = jars
+        self._bootstrap = bootstrap
+
+    def run(self, main: str, *arguments: str, feed: str = "") -> str:
+        """Standard output; RuntimeError when the program fails."""
+        line = ["java", "-Xmx256M", "-cp", f"{self._jars}/*", main, *arguments]
+        done = subprocess.run(line, input=feed, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{main} {' '.join(arguments)}: {done.stderr[-600:]}{done.stdout[-600:]}")
+        return done.stdout
+
+    def tool(self, name: str, *arguments: str, feed: str = "") -> str:
+        return self.run(f"org.apache.kafka.tools.{name}", "--bootstrap-server", self._bootstrap, *arguments, feed=feed)
+
+
+def expect(holds: object, meaning: str) -> None:
+    if not holds:
+        raise RuntimeError(f"not so: {meaning}")
+
+
+def topics(java: JavaTools) -> None:
+    java.tool("TopicCommand", "--create", "--topic", "java", "--partitions", "3", "--replication-factor", "3",
+              "--config", "segment.bytes=65536", "--config", "min.insync.replicas=2")  # fmt: skip
+    expect("java" in java.tool("TopicCommand", "--list").split(), "the topic is listed")
+    described = java.tool("TopicCommand", "--describe", "--topic", "java")
+    expect("PartitionCount: 3" in described and described.count("Isr: ") == 3, "the topic is described")
+    java.tool("TopicCommand", "--alter", "--topic", "java", "--partitions", "4")
+    expect("PartitionCount: 4" in java.tool("TopicCommand", "--describe", "--topic", "java"), "it has 4 partitions")
+
+
+def configs(java: JavaTools) -> None:
+    command = "kafka.admin.ConfigCommand"
+    where = ("--bootstrap-server", java._bootstrap, "--entity-type", "topics", "--entity-name", "java")
+    java.run(command, *where, "--alter", "--add-config", "retention.ms=86400000")
+    described = java.run(command, *where, "--describe")
+    expect("retention.ms=86400000" in described, "the changed setting is described")
+    java.run(command, *where, "--alter", "--delete-config", "retention.ms")
+    expect("retention.ms" not in java.run(command, *where, "--describe"), "the setting is back to its default")
+
+
+def produce_and_consume(java: JavaTools) -> None:
+    lines = "".join(f"key-{n}:value-{n}\n" for n in range(RECORDS))
+    java.tool("ConsoleProducer", "--topic", "java", "--reader-property", "parse.key=true",
+              "--reader-property", "key.separator=:", feed=lines)  # fmt: skip
+    out = java.tool("consumer.ConsoleConsumer", "--topic", "java", "--group", "java-group", "--from-beginning",
+                    "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+    expect(sorted(out.split()) == sorted(f"value-{n}" for n in range(RECORDS)), "every record is read back")
+    described = java.tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", "java-group")
+    expect("java-group" in described, "the group is described")
+    expect("java-group" in java.tool("consumer.group.ConsumerGroupCommand", "--list"), "the group is listed")
+    reset = ("--reset-offsets", "--group", "java-group", "--topic", "java", "--to-earliest", "--execute")
+    java.tool("consumer.group.ConsumerGroupCommand", *reset)
+    java.tool("consumer.group.ConsumerGroupCommand", "--delete", "--group", "java-group")
+    offsets = java.tool("GetOffsetShell", "--topic", "java")
+    expect(sum(int(line.split(":")[2]) for line in offsets.split()) == RECORDS, "the end offsets add up")
+
+
+def delete(java: JavaTools) -> None:
+    java.tool("TopicCommand", "--create", "--topic", "gone", "--partitions", "1")
+    java.tool("TopicCommand", "--delete", "--topic", "gone")
+    expect("gone" not in java.tool("TopicCommand", "--list").split(), "the deleted topic is gone")
+
+
+def dump(java: JavaTools, data: Path) -> None:
+    """Kafka's own reader over every file of the topic on one broker that has been stopped."""
+    seen: dict[str, int] = {}
+    for partition in sorted((data / "broker-0").glob("java-*")):
+        for file in sorted(partition.iterdir()):
+            if file.suffix in (".log", ".index", ".timeindex", ".snapshot") and file.stat().st_size:
+                out = java.run("kafka.tools.DumpLogSegments", "--deep-iteration", "--files", str(file))
+                wrong = re.search(r"(?i)mismatch|corrupt|invalid|non-consecutive|isvalid: false|not found", out)
+                expect(not wrong, f"{file.name} of {partition.name} is as Apache Kafka writes it: {out[-400:]}")
+                expect("offset" in out or "producerId" in out, f"{file.name} has content")
+                seen[file.suffix] = seen.get(file.suffix, 0) + 1
+    for suffix in (".log", ".index", ".timeindex", ".snapshot"):
+        expect(seen.get(suffix), f"there is a {suffix} to read")
+    print(f"  files read: {seen}")
+
+
+def main() -> int:
+    WORK.mkdir(exist_ok=True)
+    try:
+        jars = kafka_jars(WORK)
+    except MissingTool as missing:
+        print(f"compat-java not run: {missing}")
+        return 0 if os.environ.get("CI") else 2
+    with tempfile.TemporaryDirectory(prefix="tidelog-java-") as folder:
+        data = Path(folder) / "data"
+        with EmbeddedCluster(data=data, settings={"group.initial.rebalance.delay.ms": "100"}) as cluster:
+            java = JavaTools(jars, cluster.bootstrap)
+            steps: list[tuple[str, Callable[[JavaTools], None]]] = [
+                ("topics", topics),
+                ("configs", configs),
+                ("produce and consume in a group", produce_and_consume),
+                ("delete", delete),
+            ]
+            for name, step in steps:
+                step(java)
+                print(f"ok: {name}, Apache Kafka {KAFKA_VERSION}")
+            cluster.command("stop", "broker-0")
+            dump(java, data)
+            print("ok: DumpLogSegments reads what Tidelog wrote")
+        count = check_foreign_directory(jars, Path(folder) / "kafka")
+        print(f"ok: Tidelog's storage serves {count} records of a directory that Apache Kafka wrote")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

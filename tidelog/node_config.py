@@ -1,0 +1,214 @@
+"""From settings, as an operator writes them, to the plain values that a node is built with."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kraft.controller.config import ControllerConfig
+
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits
+from common.broker_settings import NODE_SETTINGS
+from common.ports import Address
+from common.settings import SettingError
+from common.topic_settings import TOPIC_SETTINGS
+
+PORT_MAX = 65_535
+SECRET_BYTES_MIN = 16
+T = TypeVar("T")
+
+
+def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
+    """All values; SettingError when one is unknown, out of range, or two contradict each other."""
+    values = NODE_SETTINGS.values(given)
+    _check_contradictions(values)
+    return values
+
+
+def check_node_settings(role: str, given: Mapping[str, str]) -> None:
+    """As `check_settings`, and all that a node of this role cannot start without."""
+    broker_config(given) if role == "broker" else controller_config(given)
+
+
+def _check_contradictions(values: Mapping[str, Any]) -> None:
+    def ordered(low: str, high: str) -> None:
+        if values[low] > values[high]:
+            raise SettingError(f"{low}: {values[low]} is not valid, it must be at most {high} ({values[high]})")
+
+    ordered("group.min.session.timeout.ms", "group.max.session.timeout.ms")
+    ordered("replica.fetch.wait.max.ms", "replica.lag.time.max.ms")
+    ordered("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    ordered("tidelog.connection.request.bytes.max", "queued.max.request.bytes")
+    ordered("tidelog.connection.reply.bytes.max", "tidelog.reply.bytes.max")
+    if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
+        raise SettingError(
+            f"broker.heartbeat.interval.ms: {values['broker.heartbeat.interval.ms']} is not valid, it must be at most "
+            f"half of broker.session.timeout.ms ({values['broker.session.timeout.ms']})"
+        )
+    if values["socket.request.max.bytes"] > values["tidelog.connection.request.bytes.max"]:
+        raise SettingError(
+            f"socket.request.max.bytes: {values['socket.request.max.bytes']} is not valid, it must be at most "
+            f"tidelog.connection.request.bytes.max ({values['tidelog.connection.request.bytes.max']})"
+        )
+
+
+def broker_config(given: Mapping[str, str]) -> BrokerConfig:
+    """SettingError names what is missing or wrong."""
+    values = _node_values(given, "broker")
+    voters = parse_voters(values["controller.quorum.voters"], "controller.quorum.voters")
+    listeners = parse_listeners(values)
+    if not any(listen.kind != "internal" for listen in listeners):
+        raise SettingError("listeners: a broker needs a listener for clients beside the internal one")
+    return BrokerConfig(
+        node_id=values["node.id"],
+        listeners=listeners,
+        controllers=voters,
+        secret=read_secret(values),
+        rack=values["broker.rack"],
+        broker_session_timeout_ms=values["broker.session.timeout.ms"],
+        broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
+        controlled_shutdown_enable=values["controlled.shutdown.enable"],
+        controlled_shutdown_timeout_ms=values["tidelog.controlled.shutdown.timeout.ms"],
+        auto_create_topics_enable=values["auto.create.topics.enable"],
+        num_partitions=values["num.partitions"],
+        default_replication_factor=values["default.replication.factor"],
+        replication=_fill(ReplicationConfig, values, rack_aware_reads="Rack" in values["replica.selector.class"]),
+        limits=_fill(RequestLimits, values),
+        duties=_fill(LogDuties, values),
+        node_settings=_given_defaults(given, values),
+    )
+
+
+def controller_config(given: Mapping[str, str]) -> ControllerConfig:
+    """SettingError names what is missing or wrong."""
+    values = _node_values(given, "controller")
+    internal = parse_voters(values["controller.quorum.voters"], "controller.quorum.voters")
+    quorum = parse_voters(values["tidelog.quorum.voters"], "tidelog.quorum.voters")
+    if set(internal) != set(quorum):
+        raise SettingError("tidelog.quorum.voters: it must name the same ids as controller.quorum.voters")
+    if values["node.id"] not in quorum:
+        raise SettingError(f"node.id: {values['node.id']} is not valid, it must be one of controller.quorum.voters")
+    parse_listeners(values)
+    return ControllerConfig.from_values(values, internal, quorum, read_secret(values), _given_defaults(given, values))
+
+
+def data_directory(values: Mapping[str, Any]) -> Path:
+    return Path(values["log.dirs"])
+
+
+def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
+    values = check_settings(given)
+    if values["node.id"] < 0:
+        raise SettingError("node.id: it must be set to at least 0")
+    if values["process.roles"] not in ((), (role,)):
+        raise SettingError(f"process.roles: this node runs as {role}, so it must be {role}")
+    if "," in values["log.dirs"]:
+        raise SettingError("log.dirs: it must name one directory")
+    return values
+
+
+def _given_defaults(given: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, object]:
+    """The node settings that were set, which is what topic settings take their defaults from."""
+    shown: dict[str, object] = {name: values[name] for name in given}
+    for name, unit_ms in (("log.retention.hours", 3_600_000), ("log.retention.minutes", 60_000)):
+        if values[name] != -1 and "log.retention.ms" not in given:  # minutes, read last, override hours
+            shown["log.retention.ms"] = values[name] * unit_ms
+    synonyms = {synonym for setting in TOPIC_SETTINGS for synonym in setting.synonyms}
+    return {name: value for name, value in shown.items() if name in synonyms or name in NODE_SETTINGS}
+
+
+def _fill(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
+    """A config value whose fields are named like settings, with dots as underscores and without `tidelog.`."""
+    named = {name.removeprefix("tidelog.").replace(".", "_"): value for name, value in values.items()}
+    named |= {name.removeprefix("log_"): value for name, value in named.items() if name.startswith("log_")}
+    found = {field.name: named[field.name] for field in fields(kind) if field.name in named}  # type: ignore[arg-type]
+    return kind(**(found | given))
+
+
+def read_secret(values: Mapping[str, Any]) -> bytes:
+    """The cluster secret; it appears in no error."""
+    name = "tidelog.cluster.secret.file"
+    path = values[name]
+    if not path:
+        raise SettingError(f"{name}: it must name the file with the cluster's secret")
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise SettingError(f"{name}: {path}: {error.strerror}") from error
+    if len(secret) < SECRET_BYTES_MIN:
+        raise SettingError(f"{name}: {path} must hold at least {SECRET_BYTES_MIN} bytes")
+    return secret
+
+
+def host_and_port(text: str, setting: str) -> Address:
+    """`host:port`, `[v6]:port` or `:port`, which means every address."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > PORT_MAX:
+        raise SettingError(f"{setting}: {text!r} is not valid, it must be host:port with a port up to {PORT_MAX}")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def parse_voters(texts: tuple[str, ...], setting: str) -> dict[int, Address]:
+    voters: dict[int, Address] = {}
+    for text in texts:
+        node, separator, address = text.partition("@")
+        if not separator or not node.isdigit():
+            raise SettingError(f"{setting}: {text!r} is not valid, it must be id@host:port")
+        if int(node) in voters:
+            raise SettingError(f"{setting}: {node} is named twice")
+        voters[int(node)] = host_and_port(address, setting)
+    if not voters:
+        raise SettingError(f"{setting}: it must name every voter as id@host:port")
+    return voters
+
+
+def parse_listeners(values: Mapping[str, Any]) -> tuple[Listen, ...]:
+    """Every listener with what clients are told of it; the internal one may leave loopback only when allowed."""
+    bound = _named_addresses(values["listeners"], "listeners")
+    advertised = _named_addresses(values["advertised.listeners"], "advertised.listeners")
+    for name in advertised:
+        if name not in bound:
+            raise SettingError(f"advertised.listeners: {name} is none of listeners")
+    internal = values["inter.broker.listener.name"]
+    if internal not in bound:
+        raise SettingError(f"listeners: the internal listener {internal} (inter.broker.listener.name) is missing")
+    host = bound[internal][0]
+    if not _is_loopback(host) and not values["tidelog.internal.allow.plaintext"]:
+        raise SettingError(
+            f"listeners: {internal} on {host} leaves loopback without TLS; "
+            "tidelog.internal.allow.plaintext=true says that this network is private"
+        )
+    tenant = values["tidelog.tenant.listeners"]
+    for name in tenant:
+        if name not in bound or name == internal:
+            raise SettingError(f"tidelog.tenant.listeners: {name} must be one of listeners, and not the internal one")
+    found = []
+    for name, address in bound.items():
+        shown = advertised.get(name, address)
+        if shown[0] in ("0.0.0.0", "::"):
+            raise SettingError(f"advertised.listeners: {name} needs an address that others can reach, not {shown[0]}")
+        kind = "internal" if name == internal else "tenant" if name in tenant else "operator"
+        found.append(Listen(name, address, shown, kind))
+    return tuple(found)
+
+
+def _named_addresses(texts: tuple[str, ...], setting: str) -> dict[str, Address]:
+    found: dict[str, Address] = {}
+    for text in texts:
+        name, separator, address = text.partition("://")
+        if not separator or not name:
+            raise SettingError(f"{setting}: {text!r} is not valid, it must be NAME://host:port")
+        if name in found:
+            raise SettingError(f"{setting}: {name} is named twice")
+        found[name] = host_and_port(address, setting)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
