@@ -42,6 +42,7 @@ _PART_4, _PART_5, _PART_9, _PART_12 = Struct(">iqi"), Struct(">iqqi"), Struct(">
 _REPLICA_STATE = Struct(">iq")
 _SESSION = Struct(">hi")
 _ROW_4, _ROW_5 = Struct(">ihqq"), Struct(">ihqqq")
+_ROW_12 = Struct(">ihqqqBi")  # without aborted transactions
 _EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct(">qi"), Struct(">qq")
 
 
@@ -238,7 +239,7 @@ def encode_fetch_response(
         for row in of_topic:
             records = row.records
             head += _row_head(version, row)
-            if records is None or isinstance(records, bytes | bytearray):
+            if records is None or isinstance(records, (bytes, bytearray)):
                 inline = records or b""
                 head += put_uvarint(len(inline) + 1) if flexible else INT32.pack(len(inline))
                 head += inline
@@ -259,14 +260,16 @@ def encode_fetch_response(
 
 
 def _row_head(version: int, row: FetchedRow) -> bytes:
-    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, *_ = row
+    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, _, _, _ = row
+    if aborted is None and version >= _FLEXIBLE_FROM:
+        return _ROW_12.pack(index, error, high_watermark, stable, log_start, 0, preferred)
     if version >= 5:
         packed = _ROW_5.pack(index, error, high_watermark, stable, log_start)
     else:
         packed = _ROW_4.pack(index, error, high_watermark, stable)
     flexible = version >= _FLEXIBLE_FROM
     if aborted is None:
-        packed += b"\0" if flexible else NULL_ARRAY
+        packed += NULL_ARRAY
     else:
         tags = b"\0" if flexible else b""
         packed += put_count(len(aborted), flexible) + b"".join(_ABORTED.pack(*one) + tags for one in aborted)
