@@ -54,6 +54,10 @@ class EmbeddedCluster:
             raise RuntimeError(f"tidelog {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
+    def kill(self, node: str) -> None:
+        """SIGKILL; the node stays down until `tidelog start`."""
+        self.command("kill", node)
+
     def nodes(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(self.command("ps", "--json"))
         return rows
