@@ -263,8 +263,8 @@ class GroupMember:
     After a commit of unknown fate it joins as a new member, so that the late commit is fenced.
     """
 
-    def __init__(self, links: ClusterLinks, group: str, name: str, partitions: Sequence[TopicPartition]) -> None:
-        self._links, self._group, self._name, self._partitions = links, group, name, list(partitions)
+    def __init__(self, links: ClusterLinks, group: str, partitions: Sequence[TopicPartition]) -> None:
+        self._links, self._group, self._partitions = links, group, list(partitions)
         self._history = links.history
         self._member_id = ""
         self._generation = -1

@@ -77,6 +77,10 @@ class World:
         self.fabric.hosts_up[name] = True
         return node
 
+    def node_of(self, loop: object) -> Node:
+        """Whose code runs on `loop`."""
+        return next(node for node in self.nodes.values() if node.loop is loop)
+
     def start(self, name: str) -> None:
         node = self.nodes[name]
         if node.loop is not None:
