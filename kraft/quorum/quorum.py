@@ -1,31 +1,57 @@
-"""The quorum of controllers: Raft over `common.ports`, for one replicated state machine."""
+"""The quorum of controllers: Raft over `common.ports`, for one replicated state machine.
+
+This is the driver: it feeds `RaftNode` with messages and time and carries its messages to the transport. Nothing
+polls: a step runs after an event or at the node's next deadline.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from common.errors import OutcomeUnknown
+from common.identifiers import ZERO_UUID, uuid_text
+from common.invariants import check
 from common.ports import Address, Ports
-from kraft.quorum.state_machine import AppliedResult, StateMachine
+from kraft.quorum import voter_guard
+from kraft.quorum.handshake import SECRET_BYTES_MIN
+from kraft.quorum.journal_format import DamagedJournal
+from kraft.quorum.message_filter import Message
+from kraft.quorum.node import NodeConfig, RaftNode
+from kraft.quorum.snapshot_file import Snapshot, SnapshotFile
+from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy, StateMachine
+from kraft.quorum.transport import QuorumTransport, TransportConfig, TransportEvents
+from kraft.quorum.voter_guard import VoterStatus
+from kraft.quorum.write_ahead_log import FILE_NAME, WriteAheadLog
 
-MIB = 1 << 20
+TIMER_SLACK_S = 0.001  # deadlines are met when they have passed, not when they are reached
+RETRY_INTERVAL_S = 0.05  # for a deadline that passed while no other voter was connected
+PAUSE_MIN_S = 0.2  # a timer this late says that the process slept or the loop was blocked
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class QuorumConfig:
-    """Seconds and bytes. The defaults suit voters in one region."""
+    """Bytes and seconds. `listen` is where to bind when that is not this voter's address in `voters`."""
 
-    election_timeout_min_s: float = 0.4
-    election_timeout_max_s: float = 0.8
-    heartbeat_interval_s: float = 0.05
-    leader_fallback_timeout_s: float = 1.0
-    proposal_bytes_max: int = 4 * MIB
-    inflight_bytes_max: int = 32 * MIB
-    compaction_entries_min: int = 20_000
-    compaction_bytes_min: int = 64 * MIB
-    snapshot_bytes_max: int = 512 * MIB
+    proposal_bytes_max: int = 4 << 20
+    inflight_bytes_max: int = 32 << 20
+    transfer_timeout_s: float = 1.0  # for handing over leadership before a planned stop
     replace_voter: bool = False
     listen: Address | None = None
+    node: NodeConfig = field(default_factory=NodeConfig)
+    transport: TransportConfig = field(default_factory=TransportConfig)
+
+
+class _Office(NamedTuple):
+    """Leadership as it was last reported."""
+
+    is_held: bool
+    term: int
 
 
 class RaftQuorum:
@@ -47,33 +73,158 @@ class RaftQuorum:
         config: QuorumConfig,
         *,
         fatal: Callable[[str], None],
-    ) -> None: ...
+    ) -> None:
+        """Raises ValueError for settings that cannot work."""
+        if node_id not in voters:
+            raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ValueError(f"the cluster's secret has {len(secret)} bytes, and needs {SECRET_BYTES_MIN}")
+        if config.node.append_bytes_max < config.proposal_bytes_max:
+            raise ValueError("a proposal must fit into one message")
+        if config.node.compaction_bytes_min < 2 * config.inflight_bytes_max:
+            raise ValueError("compaction_bytes_min must be twice inflight_bytes_max or more")
+        self._ports = ports
+        self._node_id = node_id
+        self._directory = directory
+        self._state_machine = state_machine
+        self._config = config
+        self._fatal = fatal
+        self._listen: Address = config.listen or voters[node_id]
+        events = TransportEvents(self._connected, self._disconnected, self._received, self._probed)
+        self._transport = QuorumTransport(
+            ports, node_id, voters, secret, lambda: self.cluster_id, config.transport, events
+        )
+        self._snapshots = SnapshotFile(ports.disk, directory)
+        self._journal: WriteAheadLog | None = None
+        self._node: RaftNode | None = None  # None before `start` is through and after the end
+        self._callbacks: list[Callable[[bool, int], None]] = []
+        self._office = _Office(False, 0)
+        self._is_kicked = False
+        self._is_transferring = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._stepped = asyncio.Event()
+
+    # -- life
 
     async def start(self) -> None:
         """Recover from disk, listen and take part. Returns when the node votes, not when there is a leader.
 
-        Raises VoterRefused when this voter may not start, StorageFailure for a damaged directory, OSError when the
-        address cannot be bound.
+        With an empty directory it first waits until every other voter has answered, so the voters of a new cluster
+        must be started together. Raises VoterRefused when this voter may not start, StorageFailure for a damaged
+        directory, OSError when the address cannot be bound or the disk fails.
         """
+        check(self._journal is None, "a quorum is started once")
+        snapshot = await asyncio.to_thread(self._recover)
+        self._transport.listen(self._listen)
+        try:
+            if self._journal is None:
+                await self._enter()
+        except BaseException:
+            await self._transport.stop()
+            raise
+        assert self._journal is not None
+        ports, config = self._ports, self._config.node
+        peers, unsent = self._transport.peers, self._transport.unsent_bytes
+        journal, snapshots = self._journal, self._snapshots
+        node = RaftNode(self._node_id, peers, journal, snapshots, self._state_machine, ports.random, config, unsent)
+        if snapshot is not None:
+            node.recover(snapshot)
+        self._node = node
+        self._transport.join()
+        self._kick()
+
+    def _recover(self) -> Snapshot | None:
+        """What an earlier life left; there is a journal when there was one."""
+        disk, directory = self._ports.disk, self._directory
+        disk.make_directory(directory)
+        parent = directory
+        while parent:
+            parent = parent.rpartition("/")[0]
+            disk.sync_directory(parent)
+        snapshot = self._snapshots.read()
+        if disk.exists(f"{directory}/{FILE_NAME}"):
+            base = None if snapshot is None else snapshot.base
+            self._journal = WriteAheadLog.open(disk, directory, self._ports.random, self._node_id, base)
+        elif snapshot is not None:
+            raise DamagedJournal(f"{directory}: a snapshot without its journal; votes and entries are lost")
+        return snapshot
+
+    async def _enter(self) -> None:
+        """Begin with an empty directory."""
+        replace = self._config.replace_voter
+        admission = await voter_guard.admit(self._transport.peers, self._transport.probe, replace=replace)
+        disk, directory, rng = self._ports.disk, self._directory, self._ports.random
+        journal = await asyncio.to_thread(
+            WriteAheadLog.create, disk, directory, rng, self._node_id, admission.term, admission.cluster_id
+        )
+        self._journal = journal
 
     async def stop(self) -> None:
         """Hand leadership over when this node has it, then leave. Proposals that wait get OutcomeUnknown."""
+        if self.is_leader and self._transport.peers:
+            await self.transfer_leadership(self._config.transfer_timeout_s)
+        node, self._node = self._node, None
+        self._cancel_timer()
+        await self._transport.stop()
+        if node is not None and self._journal is not None:
+            node.give_up_proposals()
+            await asyncio.to_thread(self._journal.close)
+
+    def _fail(self, error: Exception, doing: str) -> None:
+        """Say nothing more: whatever state this node is in, its journal on disk is what it will start from."""
+        node, self._node = self._node, None
+        if node is None:
+            return
+        reason = f"quorum of controllers: {doing}: {type(error).__name__}: {error}"
+        _log.critical(reason, exc_info=error)
+        self._cancel_timer()
+        self._transport.close()
+        node.journal.abandon()
+        node.give_up_proposals()
+        self._fatal(reason)
+
+    # -- what the controller asks
 
     @property
     def is_leader(self) -> bool:
         """Elected, and every entry of earlier terms is applied here; another node may believe the same of itself."""
+        return self._node is not None and self._node.has_office()
 
     @property
     def leader_id(self) -> int | None:
         """The node that this one believes to be the leader."""
+        return None if self._node is None else self._node.leader_id()
 
     @property
     def term(self) -> int:
         """The Raft term: the controller epoch. It never falls, also across restarts."""
+        return 0 if self._journal is None else self._journal.getCurrentTerm()
 
     @property
     def applied_index(self) -> int:
-        """Index of the last command that the state machine has seen."""
+        """Index of the last entry that was applied, or 0 before `start` is through."""
+        return 0 if self._node is None else int(self._node.raftLastApplied)
+
+    @property
+    def cluster_id(self) -> bytes:
+        """16 bytes; zeros while this voter has not learned it."""
+        return ZERO_UUID if self._journal is None else self._journal.cluster_id
+
+    @property
+    def address(self) -> Address | None:
+        """Where it listens, after `start`."""
+        return self._transport.address
+
+    def adopt_cluster_id(self, cluster_id: bytes) -> None:
+        """To be called from `apply` or `restore` when the replicated state tells the cluster's id: from then on,
+        voters of another cluster are refused. Raises InvariantViolation when this voter belongs to another one."""
+        if self._journal is not None and self._journal.cluster_id != cluster_id:
+            known = self._journal.cluster_id
+            check(
+                known == ZERO_UUID, f"this voter is of cluster {uuid_text(known)}, its state of {uuid_text(cluster_id)}"
+            )
+            self._journal.adopt_cluster_id(cluster_id)
 
     async def propose(self, data: bytes, timeout_s: float) -> AppliedResult:
         """Replicate `data` and apply it.
@@ -81,12 +232,161 @@ class RaftQuorum:
         Raises NotLeader or QuorumBusy (no effect anywhere), OutcomeUnknown (it may yet be applied), ValueError when
         it is larger than `proposal_bytes_max`.
         """
+        if len(data) > self._config.proposal_bytes_max:
+            raise ValueError(f"a proposal of {len(data)} bytes")
+        node = self._node
+        if node is None or self._is_transferring or not node.has_office():
+            raise NotLeader(self.leader_id)
+        if node.proposed_bytes + len(data) > self._config.inflight_bytes_max:
+            raise QuorumBusy
+        future: asyncio.Future[AppliedResult | None] = asyncio.get_running_loop().create_future()
+        node.append(data, lambda result: None if future.done() else future.set_result(result))
+        self._kick()
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await future
+        except TimeoutError:
+            raise OutcomeUnknown("not committed in time") from None
+        if result is None:
+            raise OutcomeUnknown("this node lost its leadership before the commit")
+        return result
 
     def has_quorum_contact(self) -> bool:
         """This node leads and a majority answered it within `leader_fallback_timeout_s`."""
+        return self._node is not None and self._node.has_quorum_contact()
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """Call back `(is_leader, term)` at each change, on the loop, outside of `apply`. Exceptions are fatal."""
+        self._callbacks.append(callback)
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Let the most advanced follower lead; True when this node follows at the end."""
+        """Let the most advanced follower lead; True when this node follows at the end. Meanwhile it takes no
+        proposals."""
+        self._is_transferring = True
+        is_named = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.is_leader:
+                    if not is_named and self._node is not None:
+                        is_named = self._node.name_successor()
+                        self._kick()
+                    self._stepped.clear()
+                    await self._stepped.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._is_transferring = False
+        return not self.is_leader
+
+    # -- events of the transport
+
+    def _connected(self, peer: int) -> None:
+        node = self._node
+        if node is None:
+            return
+        try:
+            node.journal.rely_on(peer)
+            node.journal.sync()  # before its first vote counts; it happens once per voter and directory
+            node.connected(peer)
+        except Exception as error:
+            self._fail(error, "a voter connects")
+        else:
+            self._kick()
+
+    def _disconnected(self, peer: int) -> None:
+        if self._node is not None:
+            self._node.disconnected(peer)
+
+    def _received(self, peer: int, message: Message) -> None:
+        if self._node is None:
+            return
+        try:
+            self._node.receive(peer, message)
+        except Exception as error:
+            self._fail(error, f"{message['type']} of voter {peer}")
+        else:
+            self._kick()
+
+    def _probed(self, peer: int) -> dict[str, Any]:
+        journal, node = self._journal, self._node
+        leader_id = self.leader_id
+        return VoterStatus(
+            has_state=journal is not None,
+            relied_on=journal is not None and journal.has_relied_on(peer),
+            term=self.term,
+            leader_id=-1 if leader_id is None else leader_id,
+            last_index=0 if journal is None else journal.last_index,
+            commit_index=0 if node is None else int(node.raftCommitIndex),
+            cluster_id=self.cluster_id,
+        ).to_map()
+
+    # -- steps
+
+    def _kick(self) -> None:
+        """One step per turn of the loop, whatever happened in it: that is the group of a group commit."""
+        if not self._is_kicked:
+            self._is_kicked = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_kicked = False
+        node = self._node
+        if node is None:
+            return
+        try:
+            self._step(node)
+        except Exception as error:
+            self._fail(error, "a step")
+        self._stepped.set()
+
+    def _step(self, node: RaftNode) -> None:
+        node.step(self._post)
+        self._report_office(node)
+        if node.has_more:
+            self._kick()
+        self._set_timer(node)
+
+    def _post(self, messages: list[tuple[int, Message]]) -> None:
+        if messages:
+            for peer, message in messages:
+                self._transport.send(peer, message)
+            self._transport.flush()
+
+    def _report_office(self, node: RaftNode) -> None:
+        was, now = self._office, _Office(node.has_office(), node.raftCurrentTerm)
+        if was == now or not (was.is_held or now.is_held):
+            return
+        self._office = now
+        if was.is_held:
+            node.give_up_proposals()
+            _log.info("leadership lost", extra={"term": now.term})
+            for callback in self._callbacks:
+                callback(False, now.term)
+        if now.is_held:
+            _log.info("leadership gained", extra={"term": now.term})
+            for callback in self._callbacks:
+                callback(True, now.term)
+
+    def _set_timer(self, node: RaftNode) -> None:
+        """A timer that comes too early finds nothing to do and is set again, so a later deadline moves none."""
+        now = asyncio.get_running_loop().time()
+        deadline = node.next_deadline()
+        due = (deadline if deadline > now else now + RETRY_INTERVAL_S) + TIMER_SLACK_S
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        late_s = asyncio.get_running_loop().time() - self._timer_due
+        if late_s > PAUSE_MIN_S and self._node is not None:
+            self._node.postpone_election()  # what the leader said meanwhile is still unread
+        self._run()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

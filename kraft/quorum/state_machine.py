@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 
 class StateMachine(Protocol):
@@ -29,7 +30,8 @@ class StateMachine(Protocol):
         ...
 
 
-class AppliedResult(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AppliedResult:
     """A proposal that is durable on a majority and applied on this node."""
 
     index: int

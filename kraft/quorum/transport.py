@@ -1,0 +1,305 @@
+"""The voters' links over `common.ports.Network`: who may connect, dialing, signs of life, msgpack in frames.
+
+The voter with the greater id dials; a newer link to the same voter replaces the older one, whose peer may be long
+gone. A voter that does not take part yet (`join` was not called) answers probes and refuses Raft links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from common.errors import MalformedFrame
+from common.ports import Address, Listener, Ports, Socket
+from kraft.quorum.handshake import Acceptor, Dialer, Identity, Purpose, Session
+from kraft.quorum.link import FRAME_BYTES_MAX, Link
+from kraft.quorum.message_filter import Message, check_message
+
+SCRATCH_BYTES = 256 << 10
+STRANGERS_MAX = 64
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TransportConfig:
+    connect_timeout_s: float = 1.0
+    handshake_timeout_s: float = 2.0
+    redial_interval_s: float = 0.1  # with up to half of it by chance on top
+    life_interval_s: float = 0.5  # between signs of life on a link with nothing else to say
+    silence_max_s: float = 3.0
+
+
+@dataclass(slots=True)
+class TransportEvents:
+    """What the transport reports; an exception in one ends the node, so they do not raise."""
+
+    connected: Callable[[int], None]
+    disconnected: Callable[[int], None]
+    received: Callable[[int, Message], None]
+    probed: Callable[[int], dict[str, Any]]  # the answer for the voter that asks
+
+
+class QuorumTransport:
+    """`voters` are all addresses by node id; `cluster_id` is asked for each handshake."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        voters: dict[int, Address],
+        secret: bytes,
+        cluster_id: Callable[[], bytes],
+        config: TransportConfig,
+        events: TransportEvents,
+    ) -> None:
+        self._ports = ports
+        self._node_id = node_id
+        self._addresses = {peer: voters[peer] for peer in sorted(voters) if peer != node_id}
+        self._secret = secret
+        self._cluster_id = cluster_id
+        self._config = config
+        self._events = events
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._listener: Listener | None = None
+        self._links: dict[int, Link] = {}  # by voter, opened for Raft
+        self._strangers: dict[int, Link] = {}  # by number: not opened yet, or opened for a probe
+        self._stranger_number = 0
+        self._lost = {peer: asyncio.Event() for peer in self._addresses}
+        self._dialing: list[asyncio.Task[None]] = []
+        self._life_timer: asyncio.TimerHandle | None = None
+        self._life_due = 0.0
+        self._is_joined = False
+        self._is_closed = False
+
+    @property
+    def peers(self) -> list[int]:
+        return list(self._addresses)
+
+    @property
+    def address(self) -> Address | None:
+        return None if self._listener is None else self._listener.address
+
+    def listen(self, address: Address) -> None:
+        """Raises OSError."""
+        self._listener = self._ports.network.listen(address, self._accepted)
+        self._schedule_life()
+
+    def join(self) -> None:
+        """Open Raft links from here on."""
+        self._is_joined = True
+        loop = asyncio.get_running_loop()
+        self._dialing += [loop.create_task(self._keep_dialing(p)) for p in self._addresses if p < self._node_id]
+
+    def send(self, peer: int, message: Message) -> None:
+        """Queue for the next `flush`; lost when there is no link."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.send(msgpack.packb(message))
+
+    def flush(self) -> None:
+        for link in list(self._links.values()):
+            link.flush()
+
+    def unsent_bytes(self, peer: int) -> int:
+        link = self._links.get(peer)
+        return 0 if link is None else link.unsent_bytes
+
+    async def probe(self, peer: int, timeout_s: float) -> dict[str, Any] | None:
+        """Ask one voter what its `probed` says of this one; None when it does not answer."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes | None] = loop.create_future()
+
+        def settle(value: bytes | None) -> None:
+            if not answer.done():
+                answer.set_result(value)
+
+        link: Link | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                socket = await self._ports.network.connect(self._addresses[peer])
+                link = self._make_link(
+                    socket,
+                    Dialer(self._identity(), peer, Purpose.PROBE, self._ports.random),
+                    opened=lambda link, session: None,
+                    received=lambda link, payload: settle(payload),
+                    closed=lambda link, reason: settle(None),
+                )
+                payload = await answer
+            return None if payload is None else _unpack_map(payload)
+        except (OSError, TimeoutError, MalformedFrame):
+            return None
+        finally:
+            if link is not None:
+                link.close()
+
+    async def stop(self) -> None:
+        self._is_closed = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._life_timer is not None:
+            self._life_timer.cancel()
+        for task in self._dialing:
+            task.cancel()
+        await asyncio.gather(*self._dialing, return_exceptions=True)
+        self.close()
+
+    def close(self) -> None:
+        """Cut every link and accept none, at once and without a word to the node."""
+        self._is_closed = True
+        if self._listener is not None:
+            self._listener.close()
+        links, self._links = self._links, {}
+        strangers, self._strangers = self._strangers, {}
+        for link in (*links.values(), *strangers.values()):
+            link.flush()
+            link.close()
+
+    # -- links
+
+    def _identity(self) -> Identity:
+        return Identity(self._node_id, self._cluster_id(), self._secret)
+
+    def _make_link(
+        self,
+        socket: Socket,
+        handshake: Acceptor | Dialer,
+        opened: Callable[[Link, Session], None],
+        received: Callable[[Link, bytes], None],
+        closed: Callable[[Link, str], None],
+    ) -> Link:
+        now = self._ports.clock.monotonic
+        return Link(socket, handshake, self._scratch, now, opened=opened, received=received, closed=closed)
+
+    def _accepted(self, socket: Socket) -> None:
+        if self._is_closed:
+            socket.abort()
+            return
+        if len(self._strangers) >= STRANGERS_MAX:  # the oldest had the most time to prove itself
+            next(iter(self._strangers.values())).fail("too many strangers")
+        self._stranger_number += 1
+        number = self._stranger_number
+
+        def opened(link: Link, session: Session) -> None:
+            if session.purpose is Purpose.PROBE:
+                link.send(msgpack.packb(self._events.probed(session.peer)))
+                link.flush()
+            elif self._is_joined:
+                self._strangers.pop(number, None)
+                self._open(link, session.peer)
+            else:
+                link.fail("this voter does not take part yet")
+
+        def closed(link: Link, reason: str) -> None:
+            if self._strangers.pop(number, None) is None:
+                self._close(link, reason)
+            elif link.session is None:
+                _log.warning("a connection to the quorum failed", extra={"peer": socket.peer[0], "reason": reason})
+
+        acceptor = Acceptor(self._identity(), self.peers, self._ports.random)
+        self._strangers[number] = self._make_link(socket, acceptor, opened, self._received, closed)
+
+    async def _keep_dialing(self, peer: int) -> None:
+        while True:
+            if peer not in self._links:
+                await self._dial(peer)
+            if peer in self._links:
+                self._lost[peer].clear()
+                await self._lost[peer].wait()
+            pause_s = self._config.redial_interval_s
+            await asyncio.sleep(pause_s + self._ports.random.uniform(0, pause_s / 2))
+
+    async def _dial(self, peer: int) -> None:
+        """Returns when the link is open or has failed."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failure: list[str] = []
+        link: Link | None = None
+
+        def opened(link: Link, session: Session) -> None:
+            self._open(link, peer)
+            if not settled.done():
+                settled.set_result(None)
+
+        def closed(link: Link, reason: str) -> None:
+            failure.append(reason)
+            self._close(link, reason)
+            if not settled.done():
+                settled.set_result(None)
+
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                socket = await self._ports.network.connect(self._addresses[peer])
+            dialer = Dialer(self._identity(), peer, Purpose.RAFT, self._ports.random)
+            link = self._make_link(socket, dialer, opened, self._received, closed)
+            async with asyncio.timeout(self._config.handshake_timeout_s):
+                await settled
+        except (OSError, TimeoutError) as error:
+            failure.append(str(error) or "no answer in time")
+        finally:
+            if link is not None and self._links.get(peer) is not link:
+                link.close()
+        if failure:
+            _log.debug("no link to a voter", extra={"voter": peer, "reason": failure[0]})
+
+    def _open(self, link: Link, peer: int) -> None:
+        older = self._links.pop(peer, None)
+        if older is not None:
+            older.close()
+            self._events.disconnected(peer)
+        self._links[peer] = link
+        self._events.connected(peer)
+
+    def _close(self, link: Link, reason: str) -> None:
+        peer = link.session.peer if link.session is not None else None
+        if peer is None or self._links.get(peer) is not link:
+            return
+        del self._links[peer]
+        self._lost[peer].set()
+        _log.info("lost the link to a voter", extra={"voter": peer, "reason": reason})
+        self._events.disconnected(peer)
+
+    def _received(self, link: Link, payload: bytes) -> None:
+        session = link.session
+        if session is None or session.purpose is not Purpose.RAFT:
+            raise MalformedFrame("no message was due")
+        if self._links.get(session.peer) is link:
+            self._events.received(session.peer, check_message(_unpack_map(payload)))
+
+    # -- signs of life
+
+    def _schedule_life(self) -> None:
+        self._life_due = self._ports.clock.monotonic() + self._config.life_interval_s
+        self._life_timer = asyncio.get_running_loop().call_later(self._config.life_interval_s, self._check_life)
+
+    def _check_life(self) -> None:
+        now = self._ports.clock.monotonic()
+        # After a pause of this process, what the peers said meanwhile is still unread.
+        was_away = now - self._life_due > self._config.silence_max_s / 2
+        for link in list(self._strangers.values()):
+            if now - link.began > self._config.handshake_timeout_s and not was_away:
+                link.fail("no handshake in time")
+        for link in list(self._links.values()):
+            if was_away:
+                link.last_heard = now
+            if now - link.last_heard > self._config.silence_max_s:
+                link.fail("silent")
+            elif now - link.last_sent >= self._config.life_interval_s / 2:
+                link.send(b"")
+                link.flush()
+        if not self._is_closed:
+            self._schedule_life()
+
+
+def _unpack_map(payload: bytes) -> dict[str, Any]:
+    try:
+        value = msgpack.unpackb(payload, strict_map_key=True, max_buffer_size=FRAME_BYTES_MAX)
+    except Exception as error:  # msgpack raises ValueErrors and more of its own
+        raise MalformedFrame("not msgpack") from error
+    if not isinstance(value, dict):
+        raise MalformedFrame("not a map")
+    return value

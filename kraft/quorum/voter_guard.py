@@ -1,0 +1,150 @@
+"""Whether a voter with an empty directory may take part.
+
+It may when no other voter has ever counted a vote or an acknowledgement of it: then it has nothing to forget. All
+others must say so, for the one that is silent may be the one that relied on it. This is how a new cluster begins:
+its voters wait until each has answered each other.
+
+A voter that others relied on has lost its promises. It stays out until an operator replaces it on purpose; that is
+safe while all other voters hold every entry that it may have acknowledged, and when it votes in no term in which it
+may have voted before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from common.identifiers import UUID_BYTES, ZERO_UUID
+
+ASK_INTERVAL_S = 0.2
+ASK_TIMEOUT_S = 1.0
+REMIND_INTERVAL_S = 10.0
+REPLACE_TIMEOUT_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+class VoterRefused(Exception):
+    """This voter must not start; the message is for the operator."""
+
+
+@dataclass(slots=True)
+class VoterStatus:
+    """What a voter says of itself to one that asks, `relied_on` being about the one that asks."""
+
+    has_state: bool
+    relied_on: bool
+    term: int
+    leader_id: int  # or -1
+    last_index: int
+    commit_index: int
+    cluster_id: bytes
+
+    def to_map(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_map(cls, value: Mapping[str, Any]) -> VoterStatus | None:
+        """None for what is no status."""
+        shapes: dict[str, type] = {"has_state": bool, "relied_on": bool, "cluster_id": bytes}
+        shapes |= dict.fromkeys(("term", "leader_id", "last_index", "commit_index"), int)
+        if value.keys() != shapes.keys() or any(type(value[name]) is not shape for name, shape in shapes.items()):
+            return None
+        return cls(**value) if len(value["cluster_id"]) == UUID_BYTES else None
+
+
+class Admission(NamedTuple):
+    """The new journal's term, and the cluster's id or zeros."""
+
+    term: int
+    cluster_id: bytes
+
+
+Statuses = Mapping[int, VoterStatus | None]
+
+
+def judge_new(statuses: Statuses) -> Admission | None:
+    """For a voter that claims to be new. None while an answer is missing; raises VoterRefused."""
+    relying = [peer for peer, status in statuses.items() if status is not None and status.relied_on]
+    if relying:
+        raise VoterRefused(
+            f"this controller's directory is empty, but controller {relying[0]} has counted on its votes: it has lost "
+            "its state. If it cannot be restored, and all other controllers are healthy, start it with --replace-voter"
+        )
+    if any(status is None for status in statuses.values()):
+        return None
+    return Admission(0, _cluster_of(statuses))
+
+
+class Replacement:
+    """For a voter that an operator replaces: fed with rounds of statuses, until one shows that nothing is missing."""
+
+    def __init__(self) -> None:
+        self._term = -1
+        self._target = 0  # what the leader had when it was asked first, this voter being silent already
+        self.obstacle = "no controller has answered"
+
+    def judge(self, statuses: Statuses) -> Admission | None:
+        known = {peer: status for peer, status in statuses.items() if status is not None}
+        if len(known) < len(statuses):
+            silent = next(peer for peer, status in statuses.items() if status is None)
+            self.obstacle = f"controller {silent} does not answer"
+            return None
+        for peer, status in known.items():
+            if not status.has_state:
+                self.obstacle = f"controller {peer} has no state either"
+                return None
+        term = max(status.term for status in known.values())
+        leaders = {status.leader_id: None for status in known.values()}
+        leader = known.get(next(iter(leaders)))
+        if len(leaders) > 1 or leader is None or any(status.term != term for status in known.values()):
+            self.obstacle = "the other controllers do not agree on a leader"
+            return None
+        if term != self._term:
+            self._term, self._target = term, leader.last_index
+        behind = next((peer for peer, status in known.items() if status.commit_index < self._target), None)
+        if behind is not None:
+            self.obstacle = f"controller {behind} lacks committed entries"
+            return None
+        return Admission(term + 1, _cluster_of(statuses))
+
+
+def _cluster_of(statuses: Statuses) -> bytes:
+    ids = {status.cluster_id: None for status in statuses.values() if status and status.cluster_id != ZERO_UUID}
+    if len(ids) > 1:
+        raise VoterRefused("the other controllers belong to different clusters")
+    return next(iter(ids), ZERO_UUID)
+
+
+async def admit(
+    peers: list[int],
+    ask: Callable[[int, float], Awaitable[dict[str, Any] | None]],
+    *,
+    replace: bool,
+) -> Admission:
+    """Ask until there is a verdict; `ask(peer, timeout_s)` gives a status as a map, or None.
+
+    A new voter waits for the others without limit, a replaced one for REPLACE_TIMEOUT_S. Raises VoterRefused.
+    """
+    loop = asyncio.get_running_loop()
+    began = reminded = loop.time()
+    replacement = Replacement()
+    while True:
+        answers = await asyncio.gather(*(ask(peer, ASK_TIMEOUT_S) for peer in peers))
+        statuses = {
+            peer: None if answer is None else VoterStatus.from_map(answer)
+            for peer, answer in zip(peers, answers, strict=True)
+        }
+        admission = replacement.judge(statuses) if replace else judge_new(statuses)
+        if admission is not None:
+            return admission
+        if replace and loop.time() - began > REPLACE_TIMEOUT_S:
+            raise VoterRefused(f"this controller cannot be replaced now: {replacement.obstacle}")
+        if loop.time() - reminded > REMIND_INTERVAL_S:
+            reminded = loop.time()
+            silent = [peer for peer, status in statuses.items() if status is None]
+            _log.warning("a new controller waits for the others to answer", extra={"silent": silent})
+        await asyncio.sleep(ASK_INTERVAL_S)
