@@ -1,0 +1,165 @@
+"""The command as a user types it: a cluster up, asked, hurt, stopped and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from bench.embedded import EmbeddedCluster, free_ports
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def tidelog(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tidelog", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False)
+
+
+def test_a_cluster_lives_is_hurt_and_keeps_its_records(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    with EmbeddedCluster(data=data) as cluster:
+        nodes = {node["node"]: node for node in cluster.nodes()}
+        assert set(nodes) == {f"{role}-{i}" for role in ("broker", "controller") for i in range(3)}
+        broker = nodes["broker-1"]
+        assert broker["state"] == "running"
+        assert broker["listeners"]["PLAINTEXT"] == f"127.0.0.1:{cluster.port + 1}"
+        assert Path(broker["dir"]).is_dir()
+        for node in nodes.values():
+            for page in ("healthz", "readyz"):
+                assert urllib.request.urlopen(f"http://{node['metrics']}/{page}", timeout=5).read() == b"ok\n"
+            metrics = urllib.request.urlopen(f"http://{node['metrics']}/metrics", timeout=5).read()
+            assert b"tidelog_" in metrics
+        cluster.command("kill", "broker-1")
+        assert {n["node"]: n["state"] for n in cluster.nodes()}["broker-1"] == "stopped"
+        again = tidelog("kill", "broker-1", "--data", str(data))
+        assert again.returncode == 1
+        assert "not running" in again.stderr
+        cluster.command("start", "broker-1")
+        cluster.command("stop", "controller-0")
+        cluster.command("start", "controller-0")
+        second = tidelog("up", "--data", str(data), "--detach")
+        assert second.returncode == 1
+        assert "already" in second.stderr
+        at = ("--data", str(data))
+        assert tidelog("topics", "create", "words", "--partitions", "2", *at).returncode == 0
+        assert tidelog("topics", "alter", "words", "--config", "retention.ms=1000000", *at).returncode == 0
+        before = json.loads(tidelog("topics", "describe", "words", "--json", *at).stdout)
+        assert before["configs"] == {"retention.ms": "1000000"}
+        assert len(before["partitions"]) == 2
+    with EmbeddedCluster(data=data) as cluster:
+        after = json.loads(tidelog("topics", "describe", "words", "--json", *at).stdout)
+        assert after["id"] == before["id"]
+        listed = json.loads(tidelog("topics", "list", "--json", *at).stdout)
+        assert "words" in {row["topic"] for row in listed}
+        assert tidelog("topics", "delete", "words", *at).returncode == 0
+        missing = tidelog("topics", "describe", "words", *at)
+        assert missing.returncode == 1
+        assert missing.stderr.count("\n") == 1
+        assert json.loads(tidelog("groups", "list", "--json", *at).stdout) == []
+        assert tidelog("groups", "describe", "nobody", *at).returncode == 1
+    assert tidelog("ps", "--data", str(data)).returncode == 1
+
+
+def test_in_the_foreground_it_ends_on_a_signal_with_status_0(tmp_path: Path) -> None:
+    port = free_ports(1)
+    line = [sys.executable, "-m", "tidelog", "up", "--data", str(tmp_path / "d"), "--brokers", "1", "--controllers",
+            "1", "--port", str(port)]  # fmt: skip
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready bootstrap=127.0.0.1:{port}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_a_crashed_node_is_started_again_and_a_lost_supervisor_ends_its_nodes(tmp_path: Path) -> None:
+    data = tmp_path / "d"
+    port = free_ports(1)
+    at = ("--data", str(data))
+    up = tidelog("up", *at, "--brokers", "1", "--controllers", "1", "--port", str(port), "--detach")
+    assert up.stdout == f"ready bootstrap=127.0.0.1:{port}\n"
+    nodes = json.loads(tidelog("ps", *at, "--json").stdout)
+    first = next(node["pid"] for node in nodes if node["role"] == "broker")
+    os.kill(first, signal.SIGKILL)
+
+    def broker() -> dict[str, object]:
+        return next(n for n in json.loads(tidelog("ps", *at, "--json").stdout) if n["role"] == "broker")
+
+    deadline = time.monotonic() + 30
+    while not (broker()["state"] == "running" and broker()["pid"] != first):
+        assert time.monotonic() < deadline
+    pids = [node["pid"] for node in json.loads(tidelog("ps", *at, "--json").stdout)]
+    supervisor = int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
+    deadline = time.monotonic() + 40
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "nodes outlive their supervisor"
+        time.sleep(0.1)
+
+
+def alive(pid: int) -> bool:
+    """A zombie that its new parent has yet to reap counts as dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["up", "--set", "num.partitions=0"], "num.partitions"),
+        (["up", "--set", "num.partition=3"], "num.partitions"),
+        (["up", "--set", "nonsense"], "NAME=VALUE"),
+        (["up", "--brokers", "0"], "--brokers"),
+        (["up", "--controllers", "2"], "--controllers"),
+        (["up", "--port", "70000"], "--port"),
+        (["up", "--set", "log.dirs=/tmp/x"], "log.dirs"),
+        (["up", "--tier", "file:///tmp"], "--tier"),
+        (["up", "--proxies", "1"], "--proxies"),
+        (["tenants", "list"], "tenants"),
+        (["config", "--describe", "no.such"], "no.such"),
+        (["broker"], "node.id"),
+        (["controller", "--set", "node.id=1"], "controller.quorum.voters"),
+        (["topics", "create", "t", "--config", "retention.ms=x", "--data", "."], "retention.ms"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2_and_names_it(tmp_path: Path, words: list[str], named: str) -> None:
+    if words[0] == "up":
+        words = [*words, "--data", str(tmp_path / "d")]
+    done = tidelog(*words)
+    assert done.returncode == 2, done.stderr
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_variable_sets_a_setting_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    done = tidelog("up", "--data", str(tmp_path / "d"), TIDELOG_NUM_PARTITIONS="none")
+    assert done.returncode == 2
+    assert "num.partitions" in done.stderr
+
+
+def test_every_setting_is_described() -> None:
+    rows = json.loads(tidelog("config", "--json").stdout)
+    assert {"name", "type", "default", "range", "meaning", "needs_restart"} <= set(rows[0])
+    one = json.loads(tidelog("config", "--describe", "log.segment.bytes", "--json").stdout)
+    assert one["default"] == str(1 << 30)
+    assert one["variable"] == "TIDELOG_LOG_SEGMENT_BYTES"
+
+
+def test_a_foreign_request_to_the_health_page_is_answered(tmp_path: Path) -> None:
+    with EmbeddedCluster(brokers=1, data=tmp_path / "d") as cluster:
+        address = cluster.nodes()[0]["metrics"]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{address}/etc/passwd", timeout=5)
+        with pytest.raises(urllib.error.HTTPError, match="405"):
+            urllib.request.urlopen(f"http://{address}/metrics", data=b"x", timeout=5)

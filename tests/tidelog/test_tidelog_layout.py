@@ -1,0 +1,121 @@
+"""Where an embedded cluster's nodes live, and what each is told."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from common.settings import SettingError
+from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, load_layout, prepare_layout
+from tidelog.node_config import (
+    broker_config,
+    check_settings,
+    controller_config,
+    host_and_port,
+    parse_listeners,
+    parse_voters,
+)
+
+
+def test_a_new_cluster_has_three_of_each_and_keeps_its_addresses(tmp_path: Path) -> None:
+    first = prepare_layout(tmp_path, None, None, 21_000, {"num.partitions": "4"})
+    assert [node.name for node in first.nodes] == [f"controller-{i}" for i in range(3)] + [
+        f"broker-{i}" for i in range(3)
+    ]
+    assert first.bootstrap == "127.0.0.1:21000,127.0.0.1:21001,127.0.0.1:21002"
+    ports = [p for n in first.nodes for p in (n.port, n.internal_port, n.metrics_port, n.quorum_port) if p]
+    assert len(set(ports)) == len(ports)
+    assert prepare_layout(tmp_path, None, None, None, {}) == first
+    assert stat.S_IMODE((tmp_path / SECRET_FILE).stat().st_mode) == 0o600
+
+
+def test_a_cluster_grows_but_does_not_shrink(tmp_path: Path) -> None:
+    before = prepare_layout(tmp_path, 1, 1, 21_000, {})
+    after = prepare_layout(tmp_path, 3, None, None, {})
+    assert after.nodes[:2] == before.nodes
+    assert len(after.brokers) == 3
+    with pytest.raises(SettingError, match="--brokers"):
+        prepare_layout(tmp_path, 2, None, None, {})
+    with pytest.raises(SettingError, match="--controllers"):
+        prepare_layout(tmp_path, None, 3, None, {})
+
+
+@pytest.mark.parametrize(
+    ("brokers", "controllers", "port", "named"),
+    [(0, 1, 9_092, "--brokers"), (1, 2, 9_092, "--controllers"), (3, 1, 65_534, "--port"), (1, 1, 0, "--port")],
+)
+def test_impossible_sizes_are_refused_by_name(
+    tmp_path: Path, brokers: int, controllers: int, port: int, named: str
+) -> None:
+    with pytest.raises(SettingError, match=named):
+        prepare_layout(tmp_path, brokers, controllers, port, {})
+
+
+def test_a_damaged_layout_is_named(tmp_path: Path) -> None:
+    (tmp_path / LAYOUT_FILE).write_text("{}")
+    with pytest.raises(SettingError, match=r"cluster\.json is damaged"):
+        load_layout(tmp_path)
+
+
+@pytest.mark.parametrize(("brokers", "replicas", "in_sync"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (5, 3, 2)])
+def test_replication_defaults_follow_the_number_of_brokers(
+    tmp_path: Path, brokers: int, replicas: int, in_sync: int
+) -> None:
+    layout = prepare_layout(tmp_path, brokers, 1, 21_000, {})
+    settings = layout.node_settings(layout.brokers[0], tmp_path)
+    assert settings["default.replication.factor"] == str(replicas)
+    assert settings["min.insync.replicas"] == str(in_sync)
+
+
+def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> None:
+    layout = prepare_layout(tmp_path, 2, 3, 21_000, {"min.insync.replicas": "1", "broker.session.timeout.ms": "5000"})
+    for node in layout.brokers:
+        config = broker_config(layout.node_settings(node, tmp_path))
+        assert config.node_id == node.node_id
+        assert config.broker_session_timeout_ms == 5_000
+        assert config.internal_listener.address[1] == node.internal_port
+        assert set(config.controllers) == {1000, 1001, 1002}
+    for node in layout.controllers:
+        controller_config(layout.node_settings(node, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"group.min.session.timeout.ms": "9000", "group.max.session.timeout.ms": "8000"}, "group.min.session"),
+        ({"broker.heartbeat.interval.ms": "2000"}, "broker.session.timeout.ms"),
+        ({"socket.request.max.bytes": "2000000000"}, "tidelog.connection.request.bytes.max"),
+        ({"log.segment.byte": "1"}, "log.segment.bytes"),
+    ],
+)
+def test_settings_that_contradict_each_other_stop_the_start(settings: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        check_settings(settings)
+
+
+def test_listeners_are_checked() -> None:
+    def listeners(**given: str) -> list[tuple[str, str]]:
+        named = {name.replace("_", "."): value for name, value in given.items()}
+        return [(listen.name, listen.kind) for listen in parse_listeners(check_settings(named))]
+
+    both = "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9093"
+    assert listeners(listeners=both) == [("PLAINTEXT", "operator"), ("INTERNAL", "internal")]
+    with pytest.raises(SettingError, match="INTERNAL"):
+        listeners(listeners="PLAINTEXT://127.0.0.1:9092")
+    with pytest.raises(SettingError, match=r"tidelog\.internal\.allow\.plaintext"):
+        listeners(listeners="PLAINTEXT://127.0.0.1:9092,INTERNAL://10.0.0.1:9093")
+    with pytest.raises(SettingError, match=r"advertised\.listeners"):
+        listeners(listeners="PLAINTEXT://:9092,INTERNAL://127.0.0.1:9093")
+    with pytest.raises(SettingError, match="NAME://host:port"):
+        listeners(listeners="9092")
+
+
+def test_addresses_and_voters_are_parsed() -> None:
+    assert host_and_port("[::1]:80", "s") == ("::1", 80)
+    assert host_and_port(":80", "s") == ("0.0.0.0", 80)
+    assert parse_voters(("1@a:2", "3@b:4"), "v") == {1: ("a", 2), 3: ("b", 4)}
+    for wrong in [("1:2",), ("x@a:2",), ("1@a:2", "1@b:2"), (), ("1@a:99999",)]:
+        with pytest.raises(SettingError, match="voters"):
+            parse_voters(wrong, "voters")
