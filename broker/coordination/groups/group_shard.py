@@ -78,7 +78,7 @@ class GroupShard:
                 self.committed[decoded.group_id] = decode_group_value(value)
             else:
                 self.committed.pop(decoded.group_id, None)
-                self._forget_if_idle(decoded.group_id)
+                self._forget(decoded.group_id)
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """Every member has a whole session to find its new coordinator."""
@@ -163,11 +163,14 @@ class GroupShard:
         return group
 
     def _forget_if_idle(self, group_id: str) -> None:
-        """A group that nobody is in and no record tells of needs no memory."""
+        """A group that never had a generation has no record either, so nothing else would end it."""
         group = self.groups.get(group_id)
-        if group is None or group.state is not GroupState.EMPTY or group_id in self.committed:
-            return
-        if not group.members and not group.pending:
+        if group is not None and group.generation == 0:
+            self._forget(group_id)
+
+    def _forget(self, group_id: str) -> None:
+        group = self.groups.get(group_id)
+        if group is not None and group.state is GroupState.EMPTY and not group.members and not group.pending:
             del self.groups[group_id]
 
     # offsets -----------------------------------------------------------------------------------------------
