@@ -1,0 +1,348 @@
+"""The active controller's work: one queue of writes, committed in groups, and the timers of the brokers' sessions.
+
+A write is a function from image to decision. While one batch is in flight, further writes gather; they are then
+decided one after another, each on a scratch image that holds the ones before it, and proposed together. Replies wait
+for the commit, also those that only say "it exists already" about something of the same batch.
+
+The controller is active from the moment its LEADER_CHANGE is applied until leadership is lost. When the fate of a
+batch is unknown it claims the leadership anew, with another LEADER_CHANGE of the same term: what comes before that
+is committed or will never be, and the scratch image is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from common.decision import Decision
+from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
+from common.identifiers import random_uuid, uuid_text
+from common.invariants import InvariantViolation
+from common.ports import Ports
+from kraft.controller.elections import changes_when_elections_relax
+from kraft.controller.features import INITIAL_LEVELS
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
+from kraft.image.delta import replayed
+from kraft.image.metadata import MetadataImage
+from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
+from kraft.records import (
+    Batch,
+    BatchHeader,
+    BatchKind,
+    ClusterRecord,
+    FeatureLevelRecord,
+    LeaderChangeRecord,
+    MetadataRecord,
+    NoOpRecord,
+    encode_batch,
+    encoded_size,
+)
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[MetadataImage], Decision[MetadataRecord, Any]]
+
+
+class Quorum(Protocol):
+    """What the driver needs of `kraft.quorum.quorum.RaftQuorum`."""
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def leader_id(self) -> int | None: ...
+
+    @property
+    def term(self) -> int: ...
+
+    async def propose(self, data: bytes, timeout_s: float) -> AppliedResult: ...
+
+    def has_quorum_contact(self) -> bool: ...
+
+    def on_leadership(self, callback: Callable[[bool, int], None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """Seconds, bytes and counts; the settings that set them stand beside."""
+
+    propose_timeout_s: float = 5.0
+    claim_pause_s: float = 0.1
+    group_bytes_max: int = 1 << 20
+    proposal_bytes_max: int = 3_500_000
+    writes_max: int = 10_000
+
+
+@dataclass(slots=True)
+class _Write:
+    decide: Decide
+    done: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Writes that are proposed together, and what each is answered once that is committed."""
+
+    scratch: MetadataImage
+    records: list[MetadataRecord]
+    answers: list[tuple[asyncio.Future[Any], Any]]
+
+
+class ControllerDriver:
+    """Owns one task. `on_active` is called with True and False as this node becomes and ceases to be active."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        quorum: Quorum,
+        machine: MetadataStateMachine,
+        policy: ControllerPolicy,
+        config: DriverConfig,
+        *,
+        on_active: Callable[[bool], None],
+        fatal: Callable[[str], None],
+    ) -> None:
+        self._ports = ports
+        self._node_id = node_id
+        self._quorum = quorum
+        self._machine = machine
+        self._policy = policy
+        self._config = config
+        self._on_active = on_active
+        self._fatal = fatal
+        self._writes: deque[_Write] = deque()
+        self._wake = asyncio.Event()
+        self._leading_term: int | None = None
+        self._active = False
+        self._sequence = 0
+        self._task: asyncio.Task[None] | None = None
+        self.batches_committed = 0
+
+    async def start(self) -> None:
+        """Take part. Call it before the quorum starts, so that no change of leadership is missed."""
+        self._quorum.on_leadership(self._leadership_changed)
+        self._task = asyncio.create_task(self._run(), name="controller-driver")
+
+    async def stop(self) -> None:
+        """Resign and end; writes that wait fail. Idempotent."""
+        self._leading_term = None
+        self._resign()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            self._resign()
+
+    @property
+    def is_active(self) -> bool:
+        """Claimed, and not known to have lost, the leadership."""
+        return self._active
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed state."""
+        return self._machine.image
+
+    async def write(self, decide: Decide) -> Any:
+        """Decide on the newest state, commit, and return the reply.
+
+        Raises ProtocolError: the decision's own, NOT_CONTROLLER when nothing took effect because this controller is
+        not active, REQUEST_TIMED_OUT when its queue is full. Raises OutcomeUnknown when it may have taken effect.
+        """
+        if not self._active:
+            raise not_controller()
+        if len(self._writes) >= self._config.writes_max:
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "Too many requests wait for the controller.")
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._writes.append(_Write(decide, done))
+        self._wake.set()
+        return await done
+
+    async def barrier(self) -> MetadataImage:
+        """The committed image after everything that was committed before this call, anywhere."""
+        await self.write(lambda image: Decision(None, [NoOpRecord()]))
+        return self._machine.image
+
+    def _leadership_changed(self, is_leader: bool, term: int) -> None:
+        self._leading_term = term if is_leader else None
+        if not is_leader or term != self._machine.image.epoch:
+            self._resign()
+        self._wake.set()
+
+    def _resign(self) -> None:
+        """Nothing speculative outlives the term: what was not proposed yet has had no effect."""
+        was_active, self._active = self._active, False
+        while self._writes:
+            _fail(self._writes.popleft().done, not_controller())
+        if was_active:
+            log.info("the controller resigned", extra={"node": self._node_id, "epoch": self._machine.image.epoch})
+            self._on_active(False)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                if self._active and self._writes:
+                    await self._commit_group()
+                elif self._leading_term is not None and not self._active:
+                    await self._claim(self._leading_term)
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        except Exception as error:  # broken invariants among them: no decision may follow on one that failed so
+            log.exception("the controller failed", extra={"node": self._node_id})
+            self._resign()
+            self._fatal(f"controller: {error}")
+
+    async def _claim(self, term: int) -> None:
+        """Become active in `term`: when the LEADER_CHANGE is applied, so is all that was committed before it."""
+        self._sequence += 1
+        header = self._header(term, BatchKind.LEADER_CHANGE)
+        try:
+            verdict = await self._propose(Batch(header, [LeaderChangeRecord(self._node_id, term)]))
+        except (NotLeader, QuorumBusy, OutcomeUnknown):
+            verdict = None
+        if verdict is Verdict.APPLIED and self._leading_term == term and self._machine.image.epoch == term:
+            self._active = True
+            log.info("the controller is active", extra={"node": self._node_id, "epoch": term})
+            self._on_active(True)
+            self._take_over()
+        elif self._leading_term is not None:
+            await asyncio.sleep(self._config.claim_pause_s)
+
+    def _take_over(self) -> None:
+        """The first writes of a leadership: make the cluster, and finish elections that a crash left half done."""
+        loop = asyncio.get_running_loop()
+        self._writes.appendleft(_Write(self._decide_take_over, loop.create_future()))
+
+    def _decide_take_over(self, image: MetadataImage) -> Decision[MetadataRecord, Any]:
+        records: list[MetadataRecord] = []
+        if image.cluster_id is None:
+            records.append(ClusterRecord(uuid_text(random_uuid(self._ports.random))))
+            records += [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]
+        records += changes_when_elections_relax(image, self._policy, list(image.topics.by_name))
+        return Decision(None, records)
+
+    async def _commit_group(self) -> None:
+        group = self._decide_group()
+        if not group.records:
+            _answer(group.answers)
+            await asyncio.sleep(0)  # a long queue of reads must not hold the loop
+            return
+        try:
+            verdict = await self._propose_all(group.records)
+        except NotLeader:
+            self._abandon(group, not_controller())
+        except QuorumBusy:
+            self._abandon(group, ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "The quorum is busy."), keep=True)
+        except OutcomeUnknown:
+            self._abandon(group, OutcomeUnknown("the commit of the request is not known"))
+        except asyncio.CancelledError:
+            self._abandon(group, OutcomeUnknown("the controller stopped"))
+            raise
+        else:
+            if verdict in (Verdict.APPLIED, Verdict.DUPLICATE):
+                self.batches_committed += 1
+                _answer(group.answers)
+            elif verdict is Verdict.REJECTED:
+                log.critical("a batch of this controller's own was rejected", extra={"node": self._node_id})
+                self._abandon(group, ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR), keep=True)
+            else:
+                self._abandon(group, not_controller())
+
+    def _decide_group(self) -> _Group:
+        """Decide what waits, up to a group's size; answers that need no commit are given at once."""
+        group = _Group(self._machine.image, [], [])
+        size = 0
+        while self._writes and size < self._config.group_bytes_max:
+            write = self._writes.popleft()
+            if write.done.cancelled():  # who asked has gone: nothing was promised
+                continue
+            try:
+                decision = write.decide(group.scratch)
+                if decision.records:
+                    group.scratch = replayed(group.scratch, decision.records)
+            except ProtocolError as error:
+                group.answers.append((write.done, error))
+                continue
+            except InvariantViolation:
+                raise
+            except Exception:  # a bug in one decision must not end the service of all others
+                log.exception("a decision failed", extra={"node": self._node_id})
+                _fail(write.done, ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                continue
+            group.records += decision.records
+            size += sum(map(encoded_size, decision.records))
+            group.answers.append((write.done, decision.reply))
+        return group
+
+    async def _propose_all(self, records: list[MetadataRecord]) -> Verdict:
+        """In one batch, or several in order when the quorum's limit asks for it; stops at the first not applied."""
+        verdict = Verdict.APPLIED
+        for chunk in _chunks(records, self._config.proposal_bytes_max):
+            self._sequence += 1
+            verdict = await self._propose(Batch(self._header(self._machine.image.epoch, BatchKind.RECORDS), chunk))
+            if verdict is not Verdict.APPLIED:
+                break
+        return verdict
+
+    async def _propose(self, batch: Batch) -> Verdict:
+        outcome = await self._quorum.propose(encode_batch(batch), self._config.propose_timeout_s)
+        if not isinstance(outcome.result, Applied):
+            raise OutcomeUnknown("the quorum gave no verdict")
+        return outcome.result.verdict
+
+    def _header(self, epoch: int, kind: BatchKind) -> BatchHeader:
+        image = self._machine.image
+        return BatchHeader(
+            epoch,
+            self._node_id,
+            self._sequence,
+            image.next_offset,
+            kind,
+            image.metadata_version,
+            self._ports.clock.wall_ms(),
+        )
+
+    def _abandon(self, group: _Group, error: Exception, *, keep: bool = False) -> None:
+        """The group fails. Unless `keep`, the leadership has to be claimed anew before anything else is decided."""
+        for done, _reply in group.answers:
+            _fail(done, error)
+        if not keep:
+            self._resign()
+
+
+def not_controller() -> ProtocolError:
+    return ProtocolError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
+
+
+def _chunks(records: list[MetadataRecord], bytes_max: int) -> list[list[MetadataRecord]]:
+    chunks: list[list[MetadataRecord]] = [[]]
+    size = 0
+    for record in records:
+        record_size = encoded_size(record)
+        if size + record_size > bytes_max and chunks[-1]:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(record)
+        size += record_size
+    return chunks
+
+
+def _answer(answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for done, reply in answers:
+        if isinstance(reply, ProtocolError):
+            _fail(done, reply)
+        elif not done.done():
+            done.set_result(reply)
+
+
+def _fail(done: asyncio.Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # the waiter may have gone: nobody is to be told then

@@ -1,0 +1,171 @@
+"""Registration and heartbeats at the active controller, and the timer that fences who is silent.
+
+Heartbeats change nothing durable most of the time and are answered from the committed image; they are answered only
+while a majority of the voters answers this node, so that a controller that is cut off keeps nobody alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from common.decision import Decision
+from common.errors import OutcomeUnknown, ProtocolError
+from common.ports import Ports
+from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
+from kraft.controller.driver import ControllerDriver, Quorum, not_controller
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.sessions import BrokerSessions
+from kraft.image.metadata import MetadataImage
+from kraft.records import Cause, MetadataRecord
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessConfig:
+    """Seconds; the settings that set them stand beside."""
+
+    session_timeout_s: float = 3.0  # broker.session.timeout.ms
+    suspicion_s: float = 0.3  # tidelog.broker.suspicion.ms
+    late_s: float = 0.5
+    """A timer that fires this much too late tells of this process's own stall, not of the brokers' silence."""
+    retry_s: float = 0.1
+
+
+class BrokerLiveness:
+    """Owns one task."""
+
+    def __init__(
+        self, ports: Ports, quorum: Quorum, driver: ControllerDriver, policy: ControllerPolicy, config: LivenessConfig
+    ) -> None:
+        self._clock = ports.clock
+        self._quorum = quorum
+        self._driver = driver
+        self._policy = policy
+        self._config = config
+        self._sessions = BrokerSessions(config.session_timeout_s, config.suspicion_s)
+        self._moved_by: dict[int, int] = {}  # broker in controlled shutdown → offset at which its moves are known
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.fenced_count = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._watch(), name="broker-liveness")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def became_active(self) -> None:
+        """Every broker gets a whole session timeout from now on."""
+        image = self._driver.image
+        unfenced = [(broker.broker_id, broker.epoch) for broker in image.unfenced_brokers()]
+        self._sessions.restart(unfenced, self._clock.monotonic())
+        self._moved_by.clear()
+        self._changed.set()
+
+    def connection_closed(self, connection: int) -> None:
+        """The connection of that number, on which heartbeats may have come, has ended."""
+        self._sessions.connection_closed(connection, self._clock.monotonic())
+        self._changed.set()
+
+    async def register(self, request: Any) -> Any:
+        """Raises ProtocolError and OutcomeUnknown as `ControllerDriver.write`."""
+
+        def decide(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+            has_session = self._sessions.is_live(request.broker_id, self._clock.monotonic())
+            return decide_registration(image, request, self._policy, has_session=has_session)
+
+        reply = await self._driver.write(decide)
+        if reply.error_code == 0:
+            self._moved_by.pop(request.broker_id, None)
+            log.info("broker registered", extra={"broker": request.broker_id, "broker_epoch": reply.broker_epoch})
+        return reply
+
+    async def unregister(self, request: Any) -> Any:
+        reply = await self._driver.write(lambda image: decide_unregister(image, request, self._policy))
+        self._sessions.forget(request.broker_id)
+        return reply
+
+    async def heartbeat(self, request: Any, connection: int) -> Any:
+        """Raises NOT_CONTROLLER while this controller is not active or hears no majority."""
+        if not (self._driver.is_active and self._quorum.has_quorum_contact()):
+            raise not_controller()
+        image = self._driver.image
+        decision = self._decide(image, request)
+        broker = image.brokers.get(request.broker_id)
+        if broker is not None and broker.epoch == request.broker_epoch:
+            self._sessions.heard(
+                broker.broker_id,
+                broker.epoch,
+                request.current_metadata_offset,
+                connection,
+                self._clock.monotonic(),
+            )
+            self._changed.set()
+        if not decision.records:
+            return decision.reply
+        return await self._driver.write(lambda newest: self._decide(newest, request))
+
+    def _decide(self, image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+        return decide_heartbeat(image, request, self._policy, moves_seen=self._moves_seen(request.broker_id))
+
+    def _moves_seen(self, broker_id: int) -> bool:
+        image = self._driver.image
+        broker = image.brokers.get(broker_id)
+        if broker is None or not broker.in_controlled_shutdown:
+            self._moved_by.pop(broker_id, None)
+            return False
+        offset = self._moved_by.setdefault(broker_id, image.offset)
+        return self._sessions.all_have_seen(offset, without=broker_id)
+
+    async def _watch(self) -> None:
+        """Fence at each deadline. After a stall of this process everybody gets a new timeout instead."""
+        while True:
+            self._changed.clear()
+            deadline = self._sessions.next_deadline() if self._driver.is_active else None
+            now = self._clock.monotonic()
+            if deadline is None or deadline > now:
+                wait_s = None if deadline is None else deadline - now
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+                    continue
+                except TimeoutError:
+                    now = self._clock.monotonic()
+            if deadline is not None and now - deadline > self._config.late_s:
+                log.warning("stalled: sessions begin anew", extra={"late_s": round(now - deadline, 3)})
+                self.became_active()
+                continue
+            await self._fence_expired(now)
+
+    async def _fence_expired(self, now: float) -> None:
+        for broker_id, broker_epoch, cause in self._sessions.expired(now):
+            broker = self._driver.image.brokers.get(broker_id)
+            if broker is None or broker.epoch != broker_epoch or broker.fenced:
+                self._sessions.forget(broker_id)
+                continue
+            try:
+                await self._driver.write(self._fencing(broker_id, broker_epoch, cause))
+            except (ProtocolError, OutcomeUnknown):
+                await asyncio.sleep(self._config.retry_s)
+                return
+
+    def _fencing(self, broker_id: int, broker_epoch: int, cause: Cause) -> Any:
+        def decide(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+            broker = image.brokers.get(broker_id)
+            # It may have been heard, or have come back, while this waited for its turn.
+            if broker is None or not self._sessions.is_expired(broker_id, broker_epoch, self._clock.monotonic()):
+                return Decision(None)
+            if broker.epoch != broker_epoch or broker.fenced:
+                return Decision(None)
+            self.fenced_count += 1
+            log.warning("broker fenced", extra={"broker": broker_id, "cause": cause.name})
+            return Decision(None, fence(image, broker, self._policy, cause))
+
+        return decide

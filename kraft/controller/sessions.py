@@ -1,0 +1,75 @@
+"""Which brokers were heard of lately: soft state of the active controller, begun anew with each leadership. Pure.
+
+Silence ends a session after `timeout_s`. A closed heartbeat connection is a suspicion: it ends the session after
+`suspicion_s` unless the broker is heard again. Connections are known by a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kraft.records import Cause
+
+
+@dataclass(slots=True)
+class Session:
+    broker_epoch: int
+    deadline: float
+    connection: int = -1
+    metadata_offset: int = -1
+    suspect: bool = False
+    heard: bool = False
+
+
+class BrokerSessions:
+    """Times are seconds of one monotonic clock."""
+
+    def __init__(self, timeout_s: float, suspicion_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._suspicion_s = suspicion_s
+        self._sessions: dict[int, Session] = {}
+
+    def restart(self, unfenced: Iterable[tuple[int, int]], now: float) -> None:
+        """Give every unfenced broker, as (id, epoch), a whole timeout; nobody counts as heard yet."""
+        self._sessions = {
+            broker_id: Session(broker_epoch, now + self._timeout_s) for broker_id, broker_epoch in unfenced
+        }
+
+    def heard(self, broker_id: int, broker_epoch: int, metadata_offset: int, connection: int, now: float) -> None:
+        self._sessions[broker_id] = Session(
+            broker_epoch, now + self._timeout_s, connection, metadata_offset, suspect=False, heard=True
+        )
+
+    def connection_closed(self, connection: int, now: float) -> None:
+        for session in self._sessions.values():
+            if session.connection == connection and not session.suspect:
+                session.suspect = True
+                session.deadline = min(session.deadline, now + self._suspicion_s)
+
+    def forget(self, broker_id: int) -> None:
+        self._sessions.pop(broker_id, None)
+
+    def is_live(self, broker_id: int, now: float) -> bool:
+        """Heard in this leadership, not suspected, not overdue: another process must not take its id."""
+        session = self._sessions.get(broker_id)
+        return session is not None and session.heard and not session.suspect and session.deadline > now
+
+    def expired(self, now: float) -> list[tuple[int, int, Cause]]:
+        """(broker id, broker epoch, why) of the sessions that are over, which stay until they are forgotten."""
+        return [
+            (broker_id, s.broker_epoch, Cause.CONNECTION_LOST if s.suspect else Cause.SESSION_EXPIRED)
+            for broker_id, s in self._sessions.items()
+            if s.deadline <= now
+        ]
+
+    def is_expired(self, broker_id: int, broker_epoch: int, now: float) -> bool:
+        session = self._sessions.get(broker_id)
+        return session is not None and session.broker_epoch == broker_epoch and session.deadline <= now
+
+    def next_deadline(self) -> float | None:
+        return min((session.deadline for session in self._sessions.values()), default=None)
+
+    def all_have_seen(self, offset: int, without: int) -> bool:
+        """Whether every broker with a session but `without` said that its metadata reaches `offset`."""
+        return all(s.metadata_offset >= offset for b, s in self._sessions.items() if b != without)

@@ -1,0 +1,115 @@
+"""The replicated state: committed bytes in, image and metadata log out. Deterministic, and never an exception for
+what a command says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from kraft.image.delta import MetadataDelta, ReplayError
+from kraft.image.difference import difference
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.image.snapshot import decode_snapshot, encode_snapshot
+from kraft.metadata_log import MetadataLog
+from kraft.records import Batch, BatchKind, LeaderChangeRecord, decode_batch
+
+
+class Verdict(IntEnum):
+    """What became of a committed batch."""
+
+    APPLIED = 0
+    FENCED = 1
+    """Written by a controller that is not the one of the present epoch."""
+    CONFLICT = 2
+    """Decided on another end of the log than the one it found."""
+    DUPLICATE = 3
+    """A batch of this epoch that was applied before."""
+    REJECTED = 4
+    """Undecodable, contradicting the image, or of another metadata version."""
+
+
+class Applied(NamedTuple):
+    """The batch took the offsets from `base_offset` to before `end_offset`; none unless it was APPLIED."""
+
+    verdict: Verdict
+    base_offset: int
+    end_offset: int
+
+
+Subscriber = Callable[[MetadataDelta, MetadataImage], None]
+
+
+class MetadataStateMachine:
+    """What the quorum replicates. `image` is the committed state."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        self.image: MetadataImage = EMPTY_IMAGE
+        self.log = log
+        self._subscribers: list[Subscriber] = []
+
+    def subscribe(self, callback: Subscriber) -> None:
+        """Call `callback(delta, image)` after each change, within `apply`: it must not raise, and only take note."""
+        self._subscribers.append(callback)
+
+    def apply(self, index: int, data: bytes) -> Applied:
+        """Judge and fold one committed batch; `index` plays no part."""
+        image = self.image
+        batch = decode_batch(data)
+        verdict = _judge(image, batch)
+        if batch is None or verdict is not Verdict.APPLIED:
+            return Applied(verdict, image.next_offset, image.next_offset)
+        if batch.header.kind is BatchKind.LEADER_CHANGE:  # takes its place wherever the log ends
+            header = msgspec.structs.replace(batch.header, base_offset=image.next_offset)
+            batch = Batch(header, batch.records)
+        delta = MetadataDelta(image)
+        try:
+            delta.replay_batch(batch)
+        except ReplayError:
+            return Applied(Verdict.REJECTED, image.next_offset, image.next_offset)
+        self.image = delta.image()
+        self.log.append(batch)
+        for callback in self._subscribers:
+            callback(delta, self.image)
+        return Applied(Verdict.APPLIED, batch.header.base_offset, batch.end_offset)
+
+    def snapshot(self) -> bytes:
+        return encode_snapshot(self.image)
+
+    def restore(self, data: bytes) -> None:
+        """Raises DamagedSnapshot."""
+        old, self.image = self.image, decode_snapshot(data)
+        self.log.reset(self.image.next_offset, self.image.epoch)
+        delta = difference(old, self.image)
+        for callback in self._subscribers:
+            callback(delta, self.image)
+
+
+def _judge(image: MetadataImage, batch: Batch | None) -> Verdict:
+    if batch is None:
+        return Verdict.REJECTED
+    header = batch.header
+    if header.kind is BatchKind.LEADER_CHANGE:
+        return _judge_leader_change(image, batch)
+    if header.epoch != image.epoch or header.leader_id != image.leader_id:
+        return Verdict.FENCED
+    if header.sequence <= image.sequence:
+        return Verdict.DUPLICATE
+    if header.base_offset != image.next_offset:
+        return Verdict.CONFLICT
+    if header.metadata_version != image.metadata_version:
+        return Verdict.REJECTED
+    return Verdict.APPLIED
+
+
+def _judge_leader_change(image: MetadataImage, batch: Batch) -> Verdict:
+    """A later epoch, or the same controller once more (it lost track of a batch of its own)."""
+    header, record = batch.header, batch.records[0]
+    if not isinstance(record, LeaderChangeRecord) or len(batch.records) != 1:
+        return Verdict.REJECTED
+    if (record.epoch, record.leader_id) != (header.epoch, header.leader_id):
+        return Verdict.REJECTED
+    again = header.epoch == image.epoch and header.leader_id == image.leader_id and header.sequence > image.sequence
+    return Verdict.APPLIED if header.epoch > image.epoch or again else Verdict.FENCED

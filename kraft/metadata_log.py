@@ -1,0 +1,143 @@
+"""The committed metadata as record batches: what controllers serve to observers, and observers read. Pure.
+
+Each metadata batch travels as one record batch of Kafka's format with one record, whose value is the encoded batch;
+the record batch spans as many offsets as there are metadata records. Its CRC guards the bytes on the wire and on an
+observer's disk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from common.errors import ErrorCode, ProtocolError
+from kraft.records import BATCH_BYTES_MAX, Batch, decode_batch, encode_batch
+from records.batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, iterate_batches
+from records.builder import assemble
+from records.record import decode_records, encode_record
+
+FRAMED_BYTES_MAX = BATCH_BYTES_MAX + 1024
+
+
+def frame_batch(batch: Batch) -> bytes:
+    """`batch` as a record batch of Kafka's format."""
+    last_delta = len(batch.records) - 1
+    body = encode_record(0, last_delta, None, encode_batch(batch), ())
+    header = BatchHeader(
+        base_offset=batch.header.base_offset,
+        batch_length=0,
+        leader_epoch=batch.header.epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=last_delta,
+        base_timestamp=batch.header.timestamp_ms,
+        max_timestamp=batch.header.timestamp_ms,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=-1,
+        base_sequence=NO_SEQUENCE,
+        count=1,
+    )
+    return bytes(assemble(header, body))
+
+
+class FramedBatch(NamedTuple):
+    """A metadata batch and where its frame lies."""
+
+    batch: Batch
+    position: int
+    size: int
+
+
+def unframe_batches(view: memoryview) -> Iterator[FramedBatch]:
+    """Each whole metadata batch in `view`; a cut-off last one is left out.
+
+    Raises ProtocolError(CORRUPT_MESSAGE) at bytes that are no metadata batch; everything before it was yielded.
+    """
+    for position, header in iterate_batches(view, 0, len(view)):
+        records = decode_records(view, position, header.size, inflated_bytes_max=FRAMED_BYTES_MAX)
+        value = records[0].value if len(records) == 1 else None
+        batch = decode_batch(value) if value is not None else None
+        if batch is None or batch.header.base_offset != header.base_offset or batch.end_offset != header.next_offset:
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no metadata batch at position {position}")
+        yield FramedBatch(batch, position, header.size)
+
+
+class MetadataLog:
+    """The tail of the committed batches, framed, bounded in count and bytes.
+
+    A reader that asks for an offset before `start_offset` needs a snapshot. What is cut off goes in runs, so an
+    append costs the same on average at any length.
+    """
+
+    def __init__(self, batches_max: int = 20_000, bytes_max: int = 128 << 20) -> None:
+        self._batches_max = batches_max
+        self._bytes_max = bytes_max
+        self._bases: list[int] = []
+        self._epochs: list[int] = []
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self.start_offset = 0
+        self.start_epoch = 0
+        """The epoch of the batch before `start_offset`."""
+        self.end_offset = 0
+
+    @property
+    def batch_count(self) -> int:
+        return len(self._frames)
+
+    def append(self, batch: Batch) -> None:
+        """A committed batch that begins at `end_offset`."""
+        if batch.header.base_offset != self.end_offset:
+            raise ValueError(f"a batch at {batch.header.base_offset} after {self.end_offset}")
+        frame = frame_batch(batch)
+        self._bases.append(self.end_offset)
+        self._epochs.append(batch.header.epoch)
+        self._frames.append(frame)
+        self._bytes += len(frame)
+        self.end_offset = batch.end_offset
+        if len(self._frames) > self._batches_max * 3 // 2 or self._bytes > self._bytes_max * 3 // 2:
+            self._cut()
+
+    def reset(self, next_offset: int, epoch: int) -> None:
+        """Begin anew behind a snapshot that ends before `next_offset`."""
+        self._bases, self._epochs, self._frames, self._bytes = [], [], [], 0
+        self.start_offset = self.end_offset = next_offset
+        self.start_epoch = epoch
+
+    def read(self, offset: int, bytes_max: int) -> bytes | None:
+        """Whole frames from the batch that holds `offset` on, at least one; b"" at the end, None before the start."""
+        if offset < self.start_offset:
+            return None
+        if offset >= self.end_offset:
+            return b""
+        first = bisect_right(self._bases, offset) - 1
+        size = len(self._frames[first])
+        last = first + 1
+        while last < len(self._frames) and size + len(self._frames[last]) <= bytes_max:
+            size += len(self._frames[last])
+            last += 1
+        return b"".join(self._frames[first:last])
+
+    def epoch_before(self, offset: int) -> int | None:
+        """The epoch of the batch that ends before `offset`; None where this tail does not know it."""
+        if offset == self.start_offset:
+            return self.start_epoch
+        if not self.start_offset < offset <= self.end_offset:
+            return None
+        return self._epochs[bisect_right(self._bases, offset - 1) - 1]
+
+    def _cut(self) -> None:
+        count, size = 0, self._bytes
+        while len(self._frames) - count > self._batches_max or (
+            size > self._bytes_max and count < len(self._frames) - 1
+        ):
+            size -= len(self._frames[count])
+            count += 1
+        if not count:
+            return
+        self.start_epoch = self._epochs[count - 1]
+        self.start_offset = self._bases[count] if count < len(self._bases) else self.end_offset
+        del self._bases[:count], self._epochs[:count], self._frames[:count]
+        self._bytes = size
