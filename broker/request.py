@@ -8,13 +8,21 @@ request is answered first, with the throttle time in it, and then its connection
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 ANONYMOUS = "User:ANONYMOUS"
 NODE_PRINCIPAL = "User:NODE"
 
 Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Any"]
+
+
+class ClosedListener(Protocol):
+    """Something that waits on behalf of a connection."""
+
+    def connection_closed(self) -> None:
+        """Nobody reads its answer any more."""
+        ...
 
 
 @dataclass(slots=True)
@@ -32,6 +40,24 @@ class ClientSession:
     principal: str = ANONYMOUS
     tenant: str | None = None
     client_software: str = ""
+    closed_listeners: dict[ClosedListener, None] = field(default_factory=dict)
+
+    fetch_session: ClosedListener | None = None
+
+    def adopt(self, fetch_session: ClosedListener) -> None:
+        """The fetch session that this connection used last; the one before, if another, is not expected back."""
+        before, self.fetch_session = self.fetch_session, fetch_session
+        if before is not None and before is not fetch_session:
+            before.connection_closed()
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        for listener in list(self.closed_listeners):
+            listener.connection_closed()
+        self.closed_listeners.clear()
+        if self.fetch_session is not None:
+            self.fetch_session.connection_closed()
+            self.fetch_session = None
 
 
 @dataclass(slots=True)

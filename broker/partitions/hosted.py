@@ -35,6 +35,10 @@ class Following(Protocol):
 
     def unfollow(self, partition: Partition) -> None: ...
 
+    def written(self, partition: Partition) -> None:
+        """A slow append has reached the page cache, so it may be acknowledged by the next fetch."""
+        ...
+
     def brokers_changed(self) -> None:
         """Addresses of leaders may have changed."""
         ...
@@ -67,7 +71,7 @@ class HostedPartitions:
         self.offline = False
         self._logs = logs
         self._settings = settings
-        self._now = now
+        self.now = now
         self._lag_max_s = lag_max_s
         self._leadership: dict[str, list[LeadershipListener]] = {}
 
@@ -122,6 +126,10 @@ class HostedPartitions:
     def unsettled(self, partition: Partition) -> None:
         self.unsettled_partitions[partition] = None
 
+    def follower_written(self, partition: Partition) -> None:
+        if self.following is not None:
+            self.following.written(partition)
+
     def isr_proposed(self, partition: Partition, proposal: IsrProposal) -> None:
         if self.isr_changes is not None:
             self.isr_changes.propose(partition, proposal)
@@ -141,7 +149,7 @@ class HostedPartitions:
         self.image = image
         changes = delta.local_changes(self.node_id, image)
         try:
-            for (topic_id, index), _ in changes.deleted.items():
+            for topic_id, index in changes.deleted:
                 self._delete(topic_id, index)
             for partition_image in changes.leaders.values():
                 self._lead(partition_image)
@@ -199,7 +207,7 @@ class HostedPartitions:
         else:
             checkpointed = self._logs.high_watermark_checkpoint(topic, index)
             log.config = config
-        partition = Partition(topic, index, topic_id, log, checkpointed, self.node_id, self, self._now, self._lag_max_s)
+        partition = Partition(topic, index, topic_id, log, checkpointed, self.node_id, self, self.now, self._lag_max_s)
         hosted = self.by_id.get(topic_id)
         if hosted is None:  # a topic of the same name may still be there, until its deletion is applied
             hosted = self.by_id[topic_id] = self.by_name[partition.name] = {}

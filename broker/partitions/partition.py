@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
-from broker.partitions.replica_set import Follower, IsrProposal, ReplicaSet
+from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, ReplicaSet
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
@@ -51,6 +51,10 @@ class PartitionHost(Protocol):
         """Records wait to be committed: look at its followers from time to time."""
         ...
 
+    def follower_written(self, partition: Partition) -> None:
+        """What a follower appended has reached its page cache (or device) only now."""
+        ...
+
     def isr_proposed(self, partition: Partition, proposal: IsrProposal) -> None:
         """Ask the controller for a changed ISR."""
         ...
@@ -68,6 +72,7 @@ class Partition:
         "_lag_max_s",
         "_now",
         "_produce_limits",
+        "_unwritten",
         "_waiting",
         "epoch_start_offset",
         "high_watermark",
@@ -80,6 +85,7 @@ class Partition:
         "node_id",
         "replica_set",
         "role",
+        "shares_reads",
         "topic",
         "topic_id",
         "watchers",
@@ -112,7 +118,9 @@ class Partition:
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.replica_set: ReplicaSet | None = None
         self.watchers: dict[Watcher, None] = {}
+        self.shares_reads = False
         self._waiting = CommitQueue()
+        self._unwritten: CommitQueue | None = None
         self._host = host
         self._now = now
         self._lag_max_s = lag_max_s
@@ -123,6 +131,12 @@ class Partition:
         return f"{self.topic}-{self.index}"
 
     # roles -------------------------------------------------------------------------------------------------
+
+    @property
+    def inspects_records(self) -> bool:
+        """Whether a produced batch must be looked into: for null keys, or to be compressed anew."""
+        config = self.log.config
+        return config.is_compacted or config.compression_type != "producer"
 
     @property
     def is_leader(self) -> bool:
@@ -174,6 +188,8 @@ class Partition:
         self.role = role
         self.replica_set = None
         self._waiting.refuse_all(error)
+        if self._unwritten is not None:
+            self._unwritten.refuse_all(error)
         self._notify(committed=True)
 
     def configure(self, config: LogConfig) -> None:
@@ -190,7 +206,8 @@ class Partition:
         """Raises NOT_LEADER_OR_FOLLOWER, or NOT_ENOUGH_REPLICAS where `acks` asks for what the ISR cannot give."""
         replicas = self.replica_set
         if replicas is None:
-            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            offline = self.role is Role.OFFLINE
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and replicas.is_starved:
             message = f"{len(replicas.isr)} in-sync replicas where {replicas.effective_min_insync} are needed"
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
@@ -204,7 +221,14 @@ class Partition:
         """
         self.check_appendable(acks)
         header = check_produced(view, at, end, self._produce_limits, now_ms)
+        if header.producer_id >= 0 and (known := self.log.producers.check(header)) is not None:
+            stamped = known.timestamp if self._produce_limits.log_append_time else -1
+            return Appended(known.base_offset, known.next_offset, stamped, True)
         return self._append(buffer, view, at, end, header, now_ms)
+
+    def check_batch(self, view: memoryview, at: int, end: int, now_ms: int) -> BatchHeader:
+        """The header of a client's batch that will be appended later, checked as `append_produced` does."""
+        return check_produced(view, at, end, self._produce_limits, now_ms)
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
         """Append one batch that this broker made itself (a coordinator's); the log end after it.
@@ -232,8 +256,6 @@ class Partition:
         log = self.log
         before = log.log_end_offset
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
-        if appended.duplicate:
-            return appended
         replicas = self.replica_set
         if replicas is not None and self.high_watermark == before:
             replicas.whole_at = self._now()
@@ -245,9 +267,12 @@ class Partition:
 
     def _written(self) -> None:
         """More of the log counts as held by this replica."""
-        replicas = self.replica_set
-        if replicas is None:
+        if self.replica_set is None:
+            if self.role is Role.FOLLOWER:
+                self._host.follower_written(self)
             return
+        if self._unwritten is not None:
+            self._unwritten.release(self.log.written_end_offset)
         for watcher in self.watchers:
             watcher.partition_changed(self, committed=False)
         self.advance()
@@ -276,6 +301,15 @@ class Partition:
         """As `when_committed`: `done(None)` once committed, `done(error)` when this broker leads no longer."""
         return self.when_committed(offset, CommitCallback(done))
 
+    def when_written(self, offset: int, waiter: CommitWaiter) -> bool:
+        """As `when_committed`, for acks=1: once this replica itself holds everything before `offset`."""
+        if offset <= self.log.written_end_offset:
+            return False
+        if self._unwritten is None:
+            self._unwritten = CommitQueue()
+        self._unwritten.add(offset, waiter)
+        return True
+
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits to be committed."""
@@ -283,9 +317,17 @@ class Partition:
 
     # followers of this leader ------------------------------------------------------------------------------
 
-    def follower_fetched(self, node: int, offset: int, log_start_offset: int, broker_epoch: int) -> None:
+    def follower_fetched(
+        self,
+        node: int,
+        offset: int,
+        log_start_offset: int,
+        broker_epoch: int,
+        session: FetchingSession | None = None,
+    ) -> None:
         """A follower of this epoch asked for `offset`: it holds everything before, on the same lineage.
 
+        It keeps its place in `session`, whose later fetches show that it still follows.
         Raises ProtocolError(UNKNOWN_TOPIC_OR_PARTITION) when that broker is no replica here.
         """
         replicas = self.replica_set
@@ -293,6 +335,7 @@ class Partition:
         if replicas is None or follower is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no replica of this partition")
         follower.log_start_offset = log_start_offset
+        follower.session = session
         moved = follower.end_offset != offset
         replicas.fetched(follower, offset, self.log.written_end_offset, self._now())
         if node not in replicas.isr:
@@ -300,6 +343,16 @@ class Partition:
             self.advance()
         elif moved:
             self.advance()
+
+    def follower_left(self, node: int, session: FetchingSession) -> None:
+        """A follower no longer keeps its place in `session`."""
+        follower = self.replica_set.followers.get(node) if self.replica_set is not None else None
+        if follower is not None and follower.session is session:
+            follower.session = None
+
+    def followers_fetched_within(self, seconds: float) -> bool:
+        """Whether this broker leads and every ISR follower has fetched in its epoch within the last `seconds`."""
+        return self.replica_set is not None and self.replica_set.heard_since(self._now() - seconds)
 
     def _consider_joining(self, replicas: ReplicaSet, follower: Follower, broker_epoch: int) -> None:
         follower.broker_epoch = broker_epoch

@@ -13,11 +13,18 @@ Source: KIP-16 (lag by time), KIP-497 (AlterPartition), KIP-903 (broker epochs),
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 UNKNOWN_END = -1
 NO_BROKER_EPOCH = -1
 JOIN_PATIENCE_S = 1.0  # how long a silent replica about to join holds the high watermark
+
+
+class FetchingSession(Protocol):
+    """The fetch session in which a follower keeps its place; it sees every fetch, also those that move nothing."""
+
+    @property
+    def fetched_at(self) -> float: ...
 
 
 class Follower:
@@ -32,6 +39,7 @@ class Follower:
         "leader_end_at_fetch",
         "log_start_offset",
         "node",
+        "session",
     )
 
     def __init__(self, node: int, caught_up_at: float) -> None:
@@ -43,6 +51,7 @@ class Follower:
         self.fetched_at = float("-inf")
         self.leader_end_at_fetch = 0
         self.eligible = False  # alive and unfenced in the life that fetches, as of its last fetch
+        self.session: FetchingSession | None = None
 
 
 class IsrProposal(NamedTuple):
@@ -151,6 +160,19 @@ class ReplicaSet:
         follower.end_offset = offset
         follower.fetched_at = now
         follower.leader_end_at_fetch = own_end
+
+    def heard_since(self, when: float) -> bool:
+        """Whether every follower in the ISR has fetched in this epoch at or after `when`."""
+        for node in self.isr:
+            if node == self.local:
+                continue
+            follower = self.followers.get(node)
+            if follower is None:
+                return False
+            session = follower.session
+            if follower.fetched_at < when and (session is None or session.fetched_at < when):
+                return False
+        return True
 
     # the ISR -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,354 @@
+"""Fetch: v4-18, from consumers and from followers, by hand from the receive buffer to file regions.
+
+Behaviour: what is asked for is read at once; a consumer is answered at once when there is enough of it, or an error
+or a redirection; else the fetch waits, without task or timer of its own, for its positions to change or for its
+deadline. A follower's fetch acknowledges everything before its offsets, and is answered at the end of the turn of
+the event loop in which there is something for it. At least one batch is returned, however small the limits.
+
+Versions: sessions from v7 on, reading from followers and racks from v11 on, topic ids from v13 on, hints from v16 on.
+Replica fetches are taken on the internal listener alone: anyone else could move the high watermark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.deadlines import Deadlines
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.leader_hints import LeaderHints
+from broker.partitions.partition import Partition
+from broker.replication.fetch_reading import FetchReader, Read
+from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, FetchSessionCache, Position
+from broker.request import ClientSession, Throttle
+from common.errors import ErrorCode, ProtocolError
+from storage.region import Region
+from wire.connection import Connection, Reply
+from wire.hot_codec import FETCH, Endpoint, FetchCall, FetchedRow, decode_fetch, encode_fetch_response
+from wire.tick import Tick
+
+logger = logging.getLogger(__name__)
+
+SESSIONS_FROM = 7
+
+
+@dataclass(slots=True, frozen=True)
+class FetchServices:
+    """What the handler is built from."""
+
+    hosted: HostedPartitions
+    hints: LeaderHints
+    sessions: FetchSessionCache
+    reader: FetchReader
+    deadlines: Deadlines
+    tick: Tick
+    throttle: Throttle
+    fetch_bytes_max: int
+
+
+class PendingFetch:
+    """One fetch from its request to its answer."""
+
+    __slots__ = (
+        "_client",
+        "_correlation",
+        "_full",
+        "_handler",
+        "_positions",
+        "_reply",
+        "_session",
+        "_version",
+        "bytes_max",
+        "bytes_min",
+        "call",
+        "settled",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        client: ClientSession,
+        call: FetchCall,
+        version: int,
+        correlation: int,
+        session: FetchSession | None,
+    ) -> None:
+        self._handler = handler
+        self._client = client
+        self._version = version
+        self._correlation = correlation
+        self._session = session
+        self._reply: Reply | None = None
+        self._positions: list[Position] = []
+        self._full = True
+        self.call = call
+        self.bytes_max = call.bytes_max if call.replica >= 0 else min(call.bytes_max, handler.fetch_bytes_max)
+        self.bytes_min = min(call.bytes_min, self.bytes_max)
+        self.settled = False
+
+    # starting ----------------------------------------------------------------------------------------------
+
+    def start_full(self) -> None:
+        """All partitions are in the request; with a session they are remembered."""
+        call, session = self.call, self._session
+        if session is not None:
+            self._positions = session.update(call.parts, ())
+            self._watch(self._positions)
+        else:
+            self._positions = [Position(self, part) for part in call.parts]
+        self._start()
+
+    def start_incremental(self) -> None:
+        """Only what moved is in the request."""
+        session = self._session
+        if session is not None:
+            self._full = False
+            named = session.update(self.call.parts, self.call.forgotten)
+            self._watch(named)
+        self._start()
+
+    def _watch(self, positions: Iterable[Position]) -> None:
+        reader, call, session = self._handler.reader, self.call, self._session
+        for position in positions:
+            position.watch(reader.find(position, self._version))
+            if call.replica >= 0 and session is not None:
+                reader.acknowledge(position, call, session)
+
+    def _start(self) -> None:
+        if self.call.replica >= 0 and self.call.wait_ms_max > 0:
+            self._park()
+            if self._has_news():
+                self._handler.tick.wake(self._retry)
+            return
+        reads = self._read()
+        nothing_asked = not self._positions if self._session is None else not self._session.positions
+        if nothing_asked or self.call.wait_ms_max <= 0 or self._is_enough(reads):
+            self._answer(reads)
+        else:
+            _release(reads)
+            self._park()
+
+    def _park(self) -> None:
+        self._reply = self._client.connection.reply_later(0)
+        self._client.closed_listeners[self] = None
+        if self._session is not None:
+            self._session.waiting = self
+        else:
+            for position in self._positions:
+                position.watch(self._handler.reader.find(position, self._version))
+        self._handler.add_deadline(self.call.wait_ms_max, self)
+
+    # waiting -----------------------------------------------------------------------------------------------
+
+    def position_changed(self, position: Position, *, committed: bool) -> None:
+        self.poke(position.partition, committed=committed)
+
+    def poke(self, partition: Partition | None, *, committed: bool) -> None:
+        if self.call.replica >= 0:
+            # A high watermark alone does not wake a follower, unless consumers read there: it rides along.
+            wanted = not committed or partition is None or not partition.is_leader or partition.shares_reads
+        else:
+            wanted = committed
+        if wanted:
+            self._handler.tick.wake(self._retry)
+
+    def _retry(self) -> None:
+        if self.settled:
+            return
+        reads = self._read()
+        if self._is_enough(reads):
+            self._answer(reads)
+        else:
+            _release(reads)
+
+    def expire(self, now: float) -> float | None:
+        self._answer(self._read())
+        return None
+
+    def superseded(self) -> None:
+        """A follower's next fetch ends the wait of this one; a consumer has broken the rules of its session."""
+        if self.settled:
+            return
+        if self.call.replica >= 0:
+            self._answer(self._read())
+        else:
+            self._finish(ErrorCode.INVALID_FETCH_SESSION_EPOCH, NO_SESSION, [])
+
+    def connection_closed(self) -> None:
+        self.settled = True
+        session = self._session
+        if session is None:
+            self._unwatch()
+        elif session.waiting is self:
+            session.sleep()
+
+    def _unwatch(self) -> None:
+        for position in self._positions:
+            position.unwatch()
+
+    # reading -----------------------------------------------------------------------------------------------
+
+    def _has_news(self) -> bool:
+        """Whether a follower's session has bytes or an error for it; cheaper than reading."""
+        session = self._session
+        if session is None:
+            return True
+        for position in session.changed:
+            partition = position.partition
+            if (
+                partition is None
+                or not partition.is_leader
+                or position.leader_epoch not in (-1, partition.leader_epoch)
+                or position.offset != partition.log.written_end_offset
+                or position.last_fetched_epoch not in (-1, partition.log.leader_epochs.latest_epoch)
+            ):
+                return True
+        return False
+
+    def _read(self) -> list[tuple[Position, Read]]:
+        reader, call, version = self._handler.reader, self.call, self._version
+        left = self.bytes_max
+        reads: list[tuple[Position, Read]] = []
+        empty = True
+        session = self._session
+        positions = self._positions if self._full or session is None else list(session.changed)
+        for position in positions:
+            if left <= 0 and not self._full:
+                break
+            read = reader.read(position, call, version, max(left, 0), empty)
+            if read.size:
+                empty = False
+                left -= read.size
+            reads.append((position, read))
+        return reads
+
+    def _is_enough(self, reads: list[tuple[Position, Read]]) -> bool:
+        size = 0
+        for _, read in reads:
+            if read.urgent:
+                return True
+            size += read.size
+        return size >= self.bytes_min
+
+    # answering ---------------------------------------------------------------------------------------------
+
+    def _answer(self, reads: list[tuple[Position, Read]]) -> None:
+        session = self._session
+        rows: list[FetchedRow] = []
+        for position, read in reads:
+            row = read.row
+            if self._full or _has_changed(position, read):
+                rows.append(row)
+            position.sent_high_watermark = UNSENT if row.error else row.high_watermark
+            position.sent_log_start = row.log_start_offset
+            if session is not None:
+                if read.size:
+                    session.served(position)
+                elif not read.more and not read.urgent:
+                    session.changed.pop(position, None)
+        self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows)
+
+    def _finish(self, error: ErrorCode, session_id: int, rows: list[FetchedRow]) -> None:
+        self.settled = True
+        self._client.closed_listeners.pop(self, None)
+        session = self._session
+        if session is None:
+            if self._reply is not None:
+                self._unwatch()
+        else:
+            if session.waiting is self:
+                session.waiting = None
+            self._client.adopt(session)
+        self._handler.reply(self._client, self._reply, self._version, self._correlation, error, session_id, rows)
+
+
+class FetchHandler:
+    """Serves every Fetch request of a broker."""
+
+    def __init__(self, services: FetchServices) -> None:
+        self._hosted = services.hosted
+        self._hints = services.hints
+        self._sessions = services.sessions
+        self._deadlines = services.deadlines
+        self._throttle = services.throttle
+        self._loop = asyncio.get_running_loop()
+        self.reader = services.reader
+        self.tick = services.tick
+        self.fetch_bytes_max = services.fetch_bytes_max
+
+    def handle(
+        self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int
+    ) -> None:
+        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
+        call = decode_fetch(buffer, at, end, version)
+        now = self._loop.time()
+        try:
+            if call.replica >= 0:
+                self._check_replica(client, call)
+            session = self._sessions.resume(call, version, now)
+        except ProtocolError as error:
+            self.reply(client, None, version, correlation, error.code, NO_SESSION, [])
+            if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                client.connection.close_after_flush()
+            return
+        if session is not None:
+            pending = PendingFetch(self, client, call, version, correlation, session)
+            pending.start_incremental()
+            if not session.positions:
+                self._sessions.remove(session.id)
+            return
+        session = self._sessions.create(call, version, now) if version >= SESSIONS_FROM else None
+        PendingFetch(self, client, call, version, correlation, session).start_full()
+
+    def add_deadline(self, wait_ms: int, pending: PendingFetch) -> None:
+        self._deadlines.add(self._loop.time() + wait_ms / 1000, pending)
+
+    def _check_replica(self, client: ClientSession, call: FetchCall) -> None:
+        if not client.internal:
+            logger.warning("a client posed as a replica", extra={"client": client.client_host, "replica": call.replica})
+            raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        broker = self._hosted.image.brokers.get(call.replica)
+        if broker is not None and call.replica_epoch < broker.epoch:  # a request of an earlier life of that broker
+            raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
+
+    def reply(
+        self,
+        client: ClientSession,
+        reply: Reply | None,
+        version: int,
+        correlation: int,
+        error: ErrorCode,
+        session_id: int,
+        rows: list[FetchedRow],
+    ) -> None:
+        """Send the answer, into its place when it had to wait."""
+        connection: Connection = client.connection
+        pause_ms = 0 if client.internal else self._throttle.charge(client, FETCH, 0)
+        hints = [row.leader for row in rows if row.leader is not None]
+        endpoints: Sequence[Endpoint] = self._hints.endpoints(hints, client.listener) if hints else ()
+        parts = encode_fetch_response(version, correlation, error, session_id, rows, pause_ms, endpoints)
+        if reply is not None:
+            reply.send(parts)
+        else:
+            connection.reply(parts)
+        if pause_ms:
+            connection.mute_for(pause_ms / 1000)
+
+
+def _has_changed(position: Position, read: Read) -> bool:
+    """Whether an incremental answer has to name this position."""
+    row = read.row
+    return (
+        read.size > 0
+        or read.urgent
+        or row.high_watermark != position.sent_high_watermark
+        or row.log_start_offset != position.sent_log_start
+    )
+
+
+def _release(reads: list[tuple[Position, Read]]) -> None:
+    for _, read in reads:
+        if isinstance(read.row.records, Region):
+            read.row.records.release()

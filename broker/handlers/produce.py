@@ -1,0 +1,287 @@
+"""Produce: v3-13, by hand from the receive buffer to the log.
+
+Behaviour: each partition's one batch is checked by its header, stamped where it lies and appended; the call returns
+with that. acks=0 has no answer (an error closes the connection, so that the client asks for metadata), acks=1 is
+answered once this broker holds the batch, acks=all once the high watermark has passed it, a duplicate like its
+original. A batch that must be looked into (`record_inspection.py`) is copied and appended later, in order.
+
+Versions: record errors from v8 on, leader hints from v10 on, topic ids from v13 on.
+No task, future or timer belongs to a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.deadlines import Deadlines
+from broker.handlers.record_inspection import RecordInspection
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.leader_hints import LeaderHints
+from broker.partitions.partition import Partition
+from broker.request import ClientSession, Throttle
+from common.errors import ErrorCode, ProtocolError
+from common.ports import Clock
+from records.record import InvalidRecords
+from storage.partition_log import Appended
+from wire.connection import Connection, Reply
+from wire.hot_codec import (
+    PRODUCE,
+    Endpoint,
+    ProduceCall,
+    ProducedPart,
+    ProducedRow,
+    RecordError,
+    decode_produce,
+    encode_produce_response,
+)
+
+ALL, LEADER, NONE = -1, 1, 0
+BY_ID_FROM = 13
+TIMEOUT_MS_MAX = 2**31 - 1
+_EMPTY: Mapping[int, Partition] = {}
+
+
+@dataclass(slots=True, frozen=True)
+class ProduceServices:
+    """What the handler is built from; `disk_pause_ms` tells how long producers are slowed while the disk fills."""
+
+    hosted: HostedPartitions
+    hints: LeaderHints
+    inspection: RecordInspection
+    deadlines: Deadlines
+    throttle: Throttle
+    clock: Clock
+    disk_pause_ms: Callable[[], int]
+
+
+class PendingProduce:
+    """One request whose batches are not all answered yet. Owned by those it waits for, and by the deadlines."""
+
+    __slots__ = ("_answered", "_handler", "_reply", "_session", "call", "correlation", "rows", "settled", "version")
+
+    def __init__(
+        self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, version: int, correlation: int
+    ) -> None:
+        self._handler = handler
+        self._session = session
+        self._answered = 0
+        self._reply: Reply | None = None
+        self.call = call
+        self.version = version
+        self.correlation = correlation
+        self.rows: list[ProducedRow | None] = [None] * len(call.parts)
+        self.settled = False
+
+    def answer(self, at: int, row: ProducedRow) -> None:
+        """The row of part `at` is known; the last one releases the reply."""
+        if self.settled or self.rows[at] is not None:
+            return
+        self.rows[at] = row
+        self._answered += 1
+        if self._answered == len(self.rows):
+            self._finish()
+
+    def park(self, held_bytes: int) -> bool:
+        """All parts are on their way; whether some still have to be waited for."""
+        if self.settled:
+            return False
+        self._reply = self._session.connection.reply_later(held_bytes)
+        return True
+
+    def expire(self, now: float) -> float | None:
+        for at, row in enumerate(self.rows):
+            if row is None:
+                part = self.call.parts[at]
+                self.rows[at] = ProducedRow(part.topic, part.partition, ErrorCode.REQUEST_TIMED_OUT, -1)
+        self._finish()
+        return None
+
+    def _finish(self) -> None:
+        self.settled = True
+        rows = [row for row in self.rows if row is not None]
+        self._handler.reply(self._session, self._reply, self.call.acks, self.version, self.correlation, rows)
+
+
+class RowWaiter:
+    """Waits for one batch of a request to be committed (acks=all) or written (acks=1)."""
+
+    __slots__ = ("_at", "_partition", "_pending", "_row")
+
+    def __init__(self, pending: PendingProduce, at: int, row: ProducedRow, partition: Partition) -> None:
+        self._pending = pending
+        self._at = at
+        self._row = row
+        self._partition = partition
+
+    def committed(self, offset: int) -> None:
+        self._pending.answer(self._at, self._row)
+
+    def refused(self, offset: int, error: ErrorCode) -> None:
+        self._pending.answer(self._at, self._failed(error))
+
+    def starved(self, offset: int) -> bool:
+        self._pending.answer(self._at, self._failed(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+        return True
+
+    def _failed(self, error: ErrorCode) -> ProducedRow:
+        return ProducedRow(self._row.topic, self._row.partition, error, -1)
+
+
+class ProduceHandler:
+    """Serves every Produce request of a broker."""
+
+    def __init__(self, services: ProduceServices) -> None:
+        self._hosted = services.hosted
+        self._hints = services.hints
+        self._inspection = services.inspection
+        self._deadlines = services.deadlines
+        self._throttle = services.throttle
+        self._clock = services.clock
+        self._disk_pause_ms = services.disk_pause_ms
+        self._loop = asyncio.get_running_loop()
+
+    def handle(
+        self,
+        session: ClientSession,
+        buffer: bytearray,
+        view: memoryview,
+        at: int,
+        end: int,
+        version: int,
+        correlation: int,
+    ) -> None:
+        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
+        call = decode_produce(buffer, at, end, version)
+        refusal = _refusal(call)
+        pending = PendingProduce(self, session, call, version, correlation)
+        if refusal is not None:
+            for number, part in enumerate(call.parts):
+                pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
+        else:
+            self._append_all(pending, buffer, view)
+        if not call.parts:
+            self.reply(session, None, call.acks, version, correlation, [])
+        elif call.acks != NONE and pending.park(0):
+            timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
+            self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
+
+    def _append_all(self, pending: PendingProduce, buffer: bytearray, view: memoryview) -> None:
+        call = pending.call
+        topics = self._hosted.by_id if pending.version >= BY_ID_FROM else self._hosted.by_name
+        now_ms = self._clock.wall_ms()
+        for number, part in enumerate(call.parts):
+            partition = topics.get(part.topic, _EMPTY).get(part.partition)
+            if partition is None:
+                pending.answer(number, self._missing(part, pending.version))
+                continue
+            try:
+                if partition.inspects_records or partition in self._inspection:
+                    self._inspect(pending, number, partition, view, now_ms)
+                    continue
+                appended = partition.append_produced(buffer, view, part.start, part.end, call.acks, now_ms)
+            except ProtocolError as error:
+                pending.answer(number, self._failed(part, error, partition, pending.version))
+                continue
+            self._appended(pending, number, partition, appended)
+
+    def _inspect(
+        self, pending: PendingProduce, number: int, partition: Partition, view: memoryview, now_ms: int
+    ) -> None:
+        part, acks = pending.call.parts[number], pending.call.acks
+        partition.check_appendable(acks)
+        partition.check_batch(view, part.start, part.end, now_ms)
+
+        def inspected(batch: bytearray | ProtocolError) -> None:
+            if pending.settled:
+                return  # timed out: a batch that nobody waits for any more must not appear after a retry of it
+            try:
+                if isinstance(batch, ProtocolError):
+                    raise batch
+                with memoryview(batch) as whole:
+                    appended = partition.append_produced(batch, whole, 0, len(batch), acks, self._clock.wall_ms())
+            except ProtocolError as error:
+                pending.answer(number, self._failed(part, error, partition, pending.version))
+                return
+            self._appended(pending, number, partition, appended)
+
+        self._inspection.submit(partition, bytes(view[part.start : part.end]), inspected)
+
+    def _appended(self, pending: PendingProduce, number: int, partition: Partition, appended: Appended) -> None:
+        part = pending.call.parts[number]
+        row = ProducedRow(
+            part.topic,
+            part.partition,
+            ErrorCode.NONE,
+            appended.base_offset,
+            appended.max_timestamp,
+            partition.log.log_start_offset,
+        )
+        acks = pending.call.acks
+        if acks == ALL:
+            waits = partition.when_committed(appended.next_offset, RowWaiter(pending, number, row, partition))
+        elif acks == LEADER and partition.log.written_end_offset < appended.next_offset:
+            waits = partition.when_written(appended.next_offset, RowWaiter(pending, number, row, partition))
+        else:
+            waits = False
+        if not waits:
+            pending.answer(number, row)
+
+    def _missing(self, part: ProducedPart, version: int) -> ProducedRow:
+        if version >= BY_ID_FROM:
+            error = self._hosted.missing_by_id(part.topic, part.partition)
+        else:
+            error = self._hosted.missing_by_name(part.topic, part.partition)
+        return ProducedRow(part.topic, part.partition, error, -1)
+
+    def _failed(self, part: ProducedPart, error: ProtocolError, partition: Partition, version: int) -> ProducedRow:
+        message = error.message.encode() if error.message else None
+        record_errors: Sequence[RecordError] = ()
+        if isinstance(error, InvalidRecords):
+            record_errors = [RecordError(index, why.encode()) for index, why in error.record_errors]
+        return ProducedRow(
+            part.topic, part.partition, error.code, -1, record_errors=record_errors, error_message=message
+        )
+
+    def reply(
+        self,
+        session: ClientSession,
+        reply: Reply | None,
+        acks: int,
+        version: int,
+        correlation: int,
+        rows: list[ProducedRow],
+    ) -> None:
+        """Send the answer, into its place when it had to wait, with hints for rows that must go elsewhere."""
+        connection: Connection = session.connection
+        if acks == NONE:
+            if any(row.error for row in rows):
+                connection.close_after_flush()
+            return
+        pause_ms = max(self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms())
+        endpoints: Sequence[Endpoint] = ()
+        if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
+            rows = [self._hinted(row, version) for row in rows]
+            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener)
+        frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints)
+        if reply is not None:
+            reply.send([frame])
+        else:
+            connection.reply([frame])
+        if pause_ms:
+            connection.mute_for(pause_ms / 1000)
+
+    def _hinted(self, row: ProducedRow, version: int) -> ProducedRow:
+        if row.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return row
+        find = self._hints.by_id if version >= BY_ID_FROM else self._hints.by_name
+        return row._replace(leader=find(row.topic, row.partition))
+
+
+def _refusal(call: ProduceCall) -> ErrorCode | None:
+    if call.transactional_id is not None:  # there is no transaction coordinator: definite, and not to be retried
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if call.acks not in (ALL, LEADER, NONE):
+        return ErrorCode.INVALID_REQUIRED_ACKS
+    return None

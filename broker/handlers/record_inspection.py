@@ -1,0 +1,112 @@
+"""Batches that must be looked into before they are appended: null keys of a compacted topic, recompression.
+
+The work is done in threads, at most `at_once_max` of them, with a cap on what a batch may inflate to. A partition's
+batches stay in order: while one is in work, all later ones of that partition wait behind it. What waits is bounded
+by `queued_bytes_max`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.partitions.partition import Partition
+from common.errors import ErrorCode, ProtocolError
+from records.batch import COMPRESSION_MASK, read_header
+from records.builder import recompress
+from records.compression import Compression
+from records.record import check_keys
+from storage.log_config import LogConfig
+
+Inspected = Callable[[bytearray | ProtocolError], None]
+
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+class _Job(NamedTuple):
+    batch: bytes
+    config: LogConfig
+    done: Inspected
+
+
+class RecordInspection:
+    """Owns the tasks that look into batches; `close` ends them."""
+
+    def __init__(self, at_once_max: int, queued_bytes_max: int, inflated_bytes_max: int) -> None:
+        self._at_once = asyncio.Semaphore(at_once_max)
+        self._queued_bytes_max = queued_bytes_max
+        self._inflated_bytes_max = inflated_bytes_max
+        self._queued_bytes = 0
+        self._queues: dict[Partition, deque[_Job]] = {}
+        self._tasks: dict[Partition, asyncio.Task[None]] = {}
+
+    def __contains__(self, partition: Partition) -> bool:
+        """Whether batches of that partition are in work, so that the next ones must queue behind them."""
+        return partition in self._queues
+
+    def submit(self, partition: Partition, batch: bytes, done: Inspected) -> None:
+        """Look into `batch`, then call `done` on the loop with the bytes to append or with what is wrong.
+
+        Raises ProtocolError(REQUEST_TIMED_OUT), which clients retry, while too much waits.
+        """
+        if self._queued_bytes + len(batch) > self._queued_bytes_max and self._queued_bytes:
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "too many batches wait to be compressed")
+        self._queued_bytes += len(batch)
+        job = _Job(batch, partition.log.config, done)
+        queue = self._queues.get(partition)
+        if queue is not None:
+            queue.append(job)
+            return
+        self._queues[partition] = deque([job])
+        self._tasks[partition] = asyncio.get_running_loop().create_task(self._work(partition))
+
+    async def close(self) -> None:
+        """Drop what waits; its requests end with their connections."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._queues.clear()
+        self._tasks.clear()
+
+    async def _work(self, partition: Partition) -> None:
+        queue = self._queues[partition]
+        while queue:
+            job = queue[0]
+            async with self._at_once:
+                inspected = await asyncio.to_thread(inspect, job.batch, job.config, self._inflated_bytes_max)
+            self._queued_bytes -= len(job.batch)
+            queue.popleft()
+            job.done(inspected)
+        del self._queues[partition], self._tasks[partition]
+
+
+def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearray | ProtocolError:
+    """The bytes to append under `config`, or what is wrong with them; runs in a thread."""
+    view = memoryview(batch)
+    try:
+        if config.is_compacted:
+            check_keys(view, 0, len(batch), inflated_bytes_max=inflated_bytes_max)
+        codec = _CODECS.get(config.compression_type)
+        if codec is None or read_header(view, 0).attributes & COMPRESSION_MASK == codec:
+            return bytearray(batch)
+        return recompress(view, 0, len(batch), codec, _level(config, codec), inflated_bytes_max)
+    except ProtocolError as error:
+        return error
+
+
+def _level(config: LogConfig, codec: Compression) -> int | None:
+    levels = {
+        Compression.GZIP: config.compression_gzip_level,
+        Compression.LZ4: config.compression_lz4_level,
+        Compression.ZSTD: config.compression_zstd_level,
+    }
+    return levels.get(codec)

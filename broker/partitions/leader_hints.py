@@ -1,0 +1,45 @@
+"""Who leads a partition now, for the replies that send a client elsewhere (KIP-951)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import NO_LEADER, Partition
+from kraft.image.partitions import PartitionImage
+from wire.hot_codec import Endpoint, LeaderHint
+
+
+class LeaderHints:
+    """Answers from the image; a partition hosted here may know more than that, and then wins."""
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def of(self, partition: Partition) -> LeaderHint | None:
+        return self._of_image(self._hosted.image.partition(partition.topic_id, partition.index))
+
+    def by_name(self, topic: bytes, index: int) -> LeaderHint | None:
+        return self._of_image(self._hosted.image.partition_by_name(topic.decode(errors="replace"), index))
+
+    def by_id(self, topic_id: bytes, index: int) -> LeaderHint | None:
+        return self._of_image(self._hosted.image.partition(topic_id, index))
+
+    def endpoints(self, hints: Iterable[LeaderHint | None], listener: str) -> list[Endpoint]:
+        """Where the hinted leaders are reached on `listener`, each once; unknown ones are left out."""
+        found: dict[int, Endpoint] = {}
+        for hint in hints:
+            if hint is None or hint.leader in found:
+                continue
+            broker = self._hosted.image.brokers.get(hint.leader)
+            address = broker.address(listener) if broker is not None else None
+            if broker is not None and address is not None:
+                rack = broker.rack.encode() if broker.rack else None
+                found[hint.leader] = Endpoint(hint.leader, address[0].encode(), address[1], rack)
+        return list(found.values())
+
+    @staticmethod
+    def _of_image(image: PartitionImage | None) -> LeaderHint | None:
+        if image is None or image.leader == NO_LEADER:
+            return None
+        return LeaderHint(image.leader, image.leader_epoch)

@@ -1,0 +1,193 @@
+"""One position turned into one row of a fetch response: what may be read, or why not.
+
+Three kinds of reader: a follower in its leader's epoch, a consumer at the leader, a consumer at a follower. What a
+reader may not know is answered with an error in its row, never with an exception.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.leader_hints import LeaderHints
+from broker.partitions.partition import Partition, Role
+from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
+from broker.replication.preferred_replica import ReadableReplica, preferred_replica
+from common.errors import ErrorCode, ProtocolError
+from storage.region import Region
+from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
+
+READ_COMMITTED = 1
+READ_FROM_FOLLOWERS_FROM = 11
+NO_REPLICA = -1
+_NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class Read(NamedTuple):
+    """`row` with `size` bytes of records. `urgent`: it holds something that ends the wait at once. `more`: there is
+    something to read, whether or not it is in the row."""
+
+    row: FetchedRow
+    size: int
+    urgent: bool
+    more: bool
+
+
+class FetchReader:
+    """Reads positions for a broker."""
+
+    def __init__(self, hosted: HostedPartitions, hints: LeaderHints, rack_aware: bool) -> None:
+        self._hosted = hosted
+        self._hints = hints
+        self._rack_aware = rack_aware
+
+    def find(self, position: Position, version: int) -> Partition | None:
+        """The partition that the position is in, looked up (again) unless it is hosted here."""
+        partition = position.partition
+        if partition is None or partition.role is Role.OFFLINE:
+            topics = self._hosted.by_id if version >= BY_ID_FROM else self._hosted.by_name
+            hosted = topics.get(position.topic)
+            partition = hosted.get(position.index) if hosted is not None else None
+            if partition is not None and partition.role is Role.OFFLINE:
+                partition = None
+        return partition
+
+    def read(self, position: Position, call: FetchCall, version: int, bytes_left: int, at_least_one: bool) -> Read:
+        """The row for `position`; at most `bytes_left` bytes of records, but a first batch if `at_least_one`."""
+        partition = self.find(position, version)
+        try:
+            if partition is None:
+                raise ProtocolError(self._missing(position, version))
+            partition.check_epoch(position.leader_epoch)
+            if call.replica >= 0:
+                return self._read_as_replica(call.replica, position, partition, bytes_left, at_least_one)
+            return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one)
+        except ProtocolError as error:
+            return self._failed(position, partition, call, version, error.code)
+
+    def acknowledge(self, position: Position, call: FetchCall, session: FetchSession) -> None:
+        """A follower named this position in its request: it holds everything before, if it is on our lineage.
+
+        Whatever is wrong with it shows when the position is read.
+        """
+        partition = position.partition
+        if partition is None or not partition.is_leader or position.leader_epoch not in (-1, partition.leader_epoch):
+            return
+        try:
+            in_range = partition.log.log_start_offset <= position.offset <= partition.log.log_end_offset
+            if in_range and partition.diverging_epoch(position.offset, position.last_fetched_epoch) is None:
+                partition.follower_fetched(
+                    call.replica, position.offset, position.log_start_offset, call.replica_epoch, session
+                )
+        except ProtocolError:
+            return
+
+    def _read_as_replica(
+        self, replica: int, position: Position, partition: Partition, bytes_left: int, at_least_one: bool
+    ) -> Read:
+        replicas = partition.replica_set
+        if replicas is None:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if replica not in replicas.followers:
+            raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
+        region: Region | None = None
+        if diverging is None:
+            bytes_max = min(position.bytes_max, bytes_left)
+            region = partition.read_as_replica(position.offset, bytes_max, at_least_one=at_least_one)
+        row = FetchedRow(
+            position.topic,
+            position.index,
+            ErrorCode.NONE,
+            partition.high_watermark,
+            -1,
+            partition.log.log_start_offset,
+            region,
+            diverging=diverging,
+        )
+        size = region.length if region is not None else 0
+        return Read(row, size, diverging is not None, position.offset < partition.log.written_end_offset)
+
+    def _read_as_consumer(
+        self,
+        position: Position,
+        partition: Partition,
+        call: FetchCall,
+        version: int,
+        bytes_left: int,
+        at_least_one: bool,
+    ) -> Read:
+        high_watermark = partition.high_watermark
+        stable = call.isolation == READ_COMMITTED
+        log = partition.log
+        region: Region | None = None
+        preferred = NO_REPLICA
+        if partition.is_leader:
+            if call.rack and self._rack_aware:
+                preferred = self._preferred(partition, call.rack.decode(errors="replace"), position.offset)
+        elif version < READ_FROM_FOLLOWERS_FROM:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
+        if diverging is None and preferred == NO_REPLICA:
+            bytes_max = min(position.bytes_max, bytes_left)
+            region = partition.read_committed(position.offset, bytes_max, stable=stable, at_least_one=at_least_one)
+        last_stable = partition.last_stable_offset
+        row = FetchedRow(
+            position.topic,
+            position.index,
+            ErrorCode.NONE,
+            high_watermark,
+            last_stable,
+            log.log_start_offset,
+            region,
+            log.aborted_transactions(position.offset, last_stable) if stable and region is not None else None,
+            preferred,
+            diverging,
+        )
+        size = region.length if region is not None else 0
+        urgent = diverging is not None or preferred != NO_REPLICA
+        return Read(row, size, urgent, position.offset < (last_stable if stable else high_watermark))
+
+    def _preferred(self, partition: Partition, rack: str, offset: int) -> int:
+        replicas = partition.replica_set
+        if replicas is None:
+            return NO_REPLICA
+        brokers = self._hosted.image.brokers
+        local = brokers.get(partition.node_id)
+        now = self._hosted.now()
+        readable = [
+            ReadableReplica(
+                follower.node,
+                broker.rack,
+                follower.log_start_offset,
+                follower.end_offset,
+                now - follower.caught_up_at,
+            )
+            for follower in replicas.followers.values()
+            if (broker := brokers.get(follower.node)) is not None and not broker.fenced
+        ]
+        found = preferred_replica(rack, partition.node_id, local.rack if local is not None else None, readable, offset)
+        if found is None:
+            return NO_REPLICA
+        partition.shares_reads = True
+        return found
+
+    def _failed(
+        self, position: Position, partition: Partition | None, call: FetchCall, version: int, error: ErrorCode
+    ) -> Read:
+        """An error's row. A follower that is out of range learns where this leader's log begins."""
+        log_start = -1
+        if error == ErrorCode.OFFSET_OUT_OF_RANGE and call.replica >= 0 and partition is not None:
+            log_start = partition.log.log_start_offset
+        hint: LeaderHint | None = None
+        if error in _NEEDS_HINT:
+            find = self._hints.by_id if version >= BY_ID_FROM else self._hints.by_name
+            hint = find(position.topic, position.index)
+        return Read(FetchedRow(position.topic, position.index, error, -1, -1, log_start, leader=hint), 0, True, True)
+
+    def _missing(self, position: Position, version: int) -> ErrorCode:
+        if self._hosted.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if version >= BY_ID_FROM:
+            return self._hosted.missing_by_id(position.topic, position.index)
+        return self._hosted.missing_by_name(position.topic, position.index)

@@ -1,0 +1,299 @@
+"""Incremental fetch sessions (KIP-227): what a reader asked for, remembered, so that it sends only what moved.
+
+Pure but for the watchers that positions put on partitions. A session keeps the set of its positions that may have
+something to say; a fetch costs what changed, not what exists, and an idle partition costs nothing at all.
+
+Behaviour is Apache Kafka 4.1's FetchManager, FetchSession and FetchSessionCache, with one addition: a follower may
+send its next fetch while the last one waits, and the waiting one is then answered at once with what there is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Protocol
+
+from broker.partitions.partition import Partition
+from common.errors import ErrorCode, ProtocolError
+from wire.hot_codec import FetchCall, FetchPart
+
+NO_SESSION = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+EVICTION_S = 120.0  # min.incremental.fetch.session.eviction.ms
+BY_ID_FROM = 13
+UNSENT = -1
+
+
+class PositionOwner(Protocol):
+    """A session or a single fetch, told when one of its positions may have something new."""
+
+    def position_changed(self, position: Position, *, committed: bool) -> None: ...
+
+
+class WaitingFetch(Protocol):
+    """The fetch of a session that waits for something to say."""
+
+    def poke(self, partition: Partition | None, *, committed: bool) -> None:
+        """A position changed: its log grew or, with `committed`, its high watermark or role."""
+        ...
+
+    def superseded(self) -> None:
+        """Another fetch takes over the session, or ends it."""
+        ...
+
+
+class Position:
+    """Where a reader stands in one partition. It watches the partition while `partition` is set.
+
+    `topic` is what the wire carries, a name or an id. `sent_…` is what the reader was last told.
+    """
+
+    __slots__ = (
+        "bytes_max",
+        "index",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "log_start_offset",
+        "offset",
+        "owner",
+        "partition",
+        "sent_high_watermark",
+        "sent_log_start",
+        "topic",
+    )
+
+    def __init__(self, owner: PositionOwner, part: FetchPart) -> None:
+        self.owner = owner
+        self.topic = part.topic
+        self.index = part.partition
+        self.partition: Partition | None = None
+        self.sent_high_watermark = UNSENT
+        self.sent_log_start = UNSENT
+        self.update(part)
+
+    def update(self, part: FetchPart) -> None:
+        self.leader_epoch = part.leader_epoch
+        self.offset = part.offset
+        self.last_fetched_epoch = part.last_fetched_epoch
+        self.log_start_offset = part.log_start_offset
+        self.bytes_max = part.bytes_max
+
+    def watch(self, partition: Partition | None) -> None:
+        """Watch `partition` from now on, and nothing else."""
+        if self.partition is not partition:
+            if self.partition is not None:
+                self.partition.watchers.pop(self, None)
+            self.partition = partition
+        if partition is not None:
+            partition.watchers[self] = None
+
+    def unwatch(self) -> None:
+        if self.partition is not None:
+            self.partition.watchers.pop(self, None)
+
+    def partition_changed(self, partition: Partition, *, committed: bool) -> None:
+        self.owner.position_changed(self, committed=committed)
+
+
+class FetchSession:
+    """One reader's positions. `replica` is -1 for a consumer."""
+
+    __slots__ = (
+        "changed",
+        "created_at",
+        "dormant",
+        "epoch",
+        "fetched_at",
+        "id",
+        "positions",
+        "replica",
+        "uses_topic_ids",
+        "waiting",
+    )
+
+    def __init__(self, session_id: int, replica: int, uses_topic_ids: bool, now: float) -> None:
+        self.id = session_id
+        self.replica = replica
+        self.epoch = 1  # the one that the next fetch must carry
+        self.uses_topic_ids = uses_topic_ids
+        self.positions: dict[tuple[bytes, int], Position] = {}
+        self.changed: dict[Position, None] = {}
+        self.created_at = now
+        self.fetched_at = now
+        self.dormant = False
+        self.waiting: WaitingFetch | None = None
+
+    @property
+    def is_privileged(self) -> bool:
+        """A follower's session, which no consumer's may evict."""
+        return self.replica >= 0
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def position_changed(self, position: Position, *, committed: bool) -> None:
+        self.changed[position] = None
+        if self.waiting is not None:
+            self.waiting.poke(position.partition, committed=committed)
+
+    def update(self, parts: Iterable[FetchPart], forgotten: Iterable[tuple[bytes, int]]) -> list[Position]:
+        """Take over a request's changes; the positions that it names, in its order. Forgetting comes last."""
+        named: dict[Position, None] = {}
+        for part in parts:
+            key = (part.topic, part.partition)
+            position = self.positions.get(key)
+            if position is None:
+                position = self.positions[key] = Position(self, part)
+            else:
+                position.update(part)
+            named[position] = None
+            self.changed[position] = None
+        for key in forgotten:
+            position = self.positions.pop(key, None)
+            if position is not None:
+                self._drop(position)
+                named.pop(position, None)
+        return list(named)
+
+    def served(self, position: Position) -> None:
+        """Data of this position went out: the others come first next time."""
+        if position in self.changed:
+            del self.changed[position]
+            self.changed[position] = None
+
+    def _drop(self, position: Position) -> None:
+        position.unwatch()
+        self.changed.pop(position, None)
+        if position.partition is not None and self.is_privileged:
+            position.partition.follower_left(self.replica, self)
+
+    def sleep(self) -> None:
+        """The reader's connection is gone: watch nothing until the session is used again."""
+        self.dormant = True
+        self.waiting = None
+        for position in self.positions.values():
+            position.unwatch()
+
+    def connection_closed(self) -> None:
+        """The connection that used it last is gone, or uses another session now."""
+        if self.waiting is None:
+            self.sleep()
+
+    def awake(self) -> None:
+        """Used again after `sleep`: everything may have changed."""
+        if self.dormant:
+            self.dormant = False
+            for position in self.positions.values():
+                self.changed[position] = None
+                position.watch(position.partition)
+
+    def close(self) -> None:
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            waiting.superseded()
+        for position in self.positions.values():
+            self._drop(position)
+        self.positions.clear()
+
+
+class FetchSessionCache:
+    """At most `slots` sessions. Who may evict whom is Kafka's rule.
+
+    A session unused for `EVICTION_S` goes first. Otherwise a new session takes the place of one that is worth less:
+    a consumer's before a follower's, then a smaller before a larger one; consumers only take the place of sessions
+    older than `EVICTION_S`.
+    """
+
+    def __init__(self, slots: int, rng: random.Random) -> None:
+        self._slots = slots
+        self._random = rng
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __contains__(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    def resume(self, call: FetchCall, version: int, now: float) -> FetchSession | None:
+        """The session that an incremental fetch continues; None for a full fetch, which ends the one it names.
+
+        Raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        if call.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if call.session_id != NO_SESSION:
+                self.remove(call.session_id)
+            return None
+        session = self._sessions.get(call.session_id)
+        if session is None or session.replica != max(call.replica, -1):
+            raise ProtocolError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != call.session_epoch:
+            raise ProtocolError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids is not (version >= BY_ID_FROM):
+            raise ProtocolError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.epoch = next_epoch(session.epoch)
+        waiting, session.waiting = session.waiting, None
+        if waiting is not None:
+            waiting.superseded()
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        session.fetched_at = now
+        session.awake()
+        return session
+
+    def create(self, call: FetchCall, version: int, now: float) -> FetchSession | None:
+        """A session for a full fetch that asks for one; None when it does not, or all places are taken."""
+        if call.session_epoch != INITIAL_EPOCH or not call.parts:
+            return None
+        if len(self._sessions) >= self._slots and not self._evict(call, now):
+            return None
+        session = FetchSession(self._new_id(), max(call.replica, -1), version >= BY_ID_FROM, now)
+        self._sessions[session.id] = session
+        return session
+
+    def remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        for session_id in list(self._sessions):
+            self.remove(session_id)
+
+    def _new_id(self) -> int:
+        while True:
+            session_id = self._random.randrange(1, 2**31)
+            if session_id not in self._sessions:
+                return session_id
+
+    def _evict(self, call: FetchCall, now: float) -> bool:
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.fetched_at <= EVICTION_S:
+            found = self._least_valuable(call, now)
+            if found is None:
+                return False
+            oldest = found
+        self.evictions += 1
+        self.remove(oldest.id)
+        return True
+
+    def _least_valuable(self, call: FetchCall, now: float) -> FetchSession | None:
+        privileged = call.replica >= 0
+        evictable = [
+            session
+            for session in self._sessions.values()
+            if now - session.created_at > EVICTION_S or (privileged and not session.is_privileged)
+        ]
+        if not evictable:
+            return None
+        least = min(evictable, key=lambda session: (session.is_privileged, len(session), session.id))
+        return least if (least.is_privileged, len(least)) < (privileged, len(call.parts)) else None
+
+
+def next_epoch(epoch: int) -> int:
+    """Session epochs go round from the largest to 1."""
+    return 1 if epoch >= EPOCH_MAX else epoch + 1

@@ -1,0 +1,67 @@
+"""Which leader each following replica is fetched from: one `LeaderLink` per leader, made when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import NO_LEADER, Partition
+from broker.replication.leader_link import LeaderLink, LinkServices
+from common.ports import Address
+
+
+class Fetchers:
+    """Implements `Following`. Links stay for the life of the broker: there are at most as many as brokers."""
+
+    def __init__(self, services: LinkServices, hosted: HostedPartitions, listener: str) -> None:
+        """`listener` is the name of the listener that nodes use among themselves."""
+        self._services = services
+        self._hosted = hosted
+        self._listener = listener
+        self._links: dict[int, LeaderLink] = {}
+        self._of: dict[Partition, LeaderLink] = {}
+        self._stopped = False
+
+    def follow(self, partition: Partition) -> None:
+        leader = partition.leader_id
+        before = self._of.get(partition)
+        if before is not None and before.leader != leader:
+            before.remove(partition)
+            del self._of[partition]
+        if leader in (NO_LEADER, partition.node_id) or self._stopped:
+            return
+        link = self._links.get(leader)
+        if link is None:
+            link = self._links[leader] = LeaderLink(self._services, leader, self._address_of)
+        self._of[partition] = link
+        link.add(partition)
+
+    def unfollow(self, partition: Partition) -> None:
+        link = self._of.pop(partition, None)
+        if link is not None:
+            link.remove(partition)
+
+    def written(self, partition: Partition) -> None:
+        link = self._of.get(partition)
+        if link is not None:
+            link.written(partition)
+
+    def brokers_changed(self) -> None:
+        for link in self._links.values():
+            link.reconnect()
+
+    @property
+    def lagging_count(self) -> int:
+        """Following replicas without a leader to fetch from."""
+        return sum(not partition.is_leader and partition not in self._of for partition in self._hosted)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        links = list(self._links.values())
+        await asyncio.gather(*[link.stop() for link in links])
+        self._links.clear()
+        self._of.clear()
+
+    def _address_of(self, leader: int) -> Address | None:
+        broker = self._hosted.image.brokers.get(leader)
+        return broker.address(self._listener) if broker is not None else None

@@ -1,0 +1,220 @@
+"""A follower's side of replication, without I/O: what to ask of one leader, and what to do with its answers.
+
+One incremental fetch session covers all partitions that follow the same leader. A request names only what moved; its
+offsets acknowledge everything before. On divergence the follower cuts its log by leader epoch, never at its own high
+watermark, and asks again (KIP-595's form of KIP-101 and KIP-279).
+
+A partition is *asked* for (its place is in the leader's session), *resting* after an error (and taken out of the
+session, else the leader would repeat the error at once), or *unwritten* while its disk has not caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from broker.partitions.partition import Partition, Role
+from common.errors import ErrorCode
+from storage.leader_epochs import EpochEnd
+from wire.hot_codec import ReplicaPart, ReplicatedRow
+
+Key = tuple[bytes, int]
+NEVER_SENT = -1
+BACKOFF_MIN_S = 0.02
+REPEATS_MAX = 8
+
+
+class Action(Enum):
+    """What an answered row asks of the driver."""
+
+    IGNORE = "ignore"  # of another epoch or place than what was asked: it comes again
+    APPEND = "append"
+    TRUNCATE = "truncate"
+    START_AGAIN = "start again"
+    REST = "rest"
+
+
+class Verdict(NamedTuple):
+    """`offset` is where to truncate or to start again."""
+
+    action: Action
+    offset: int = -1
+
+
+class Followed:
+    """One partition in the link to its leader."""
+
+    __slots__ = ("epoch", "failures", "partition", "rest_until", "sent_epoch", "sent_offset")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.epoch = partition.leader_epoch
+        self.sent_epoch = NEVER_SENT  # as of the session: -1 while the leader does not know this place
+        self.sent_offset = NEVER_SENT
+        self.rest_until = 0.0
+        self.failures = 0
+
+
+class FetchPlan(NamedTuple):
+    """The body of the next fetch, by topic id."""
+
+    topics: dict[bytes, list[ReplicaPart]]
+    forgotten: dict[bytes, list[int]]
+
+
+class FollowedPartitions:
+    """All partitions that follow one leader, and their places in the fetch session with it."""
+
+    def __init__(self, partition_bytes_max: int, backoff_max_s: float) -> None:
+        self._partition_bytes_max = partition_bytes_max
+        self._backoff_max_s = backoff_max_s
+        self._followed: dict[Key, Followed] = {}
+        self._moved: dict[Key, None] = {}
+        self._forget: dict[Key, None] = {}
+        self._resting: dict[Key, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def __contains__(self, partition: Partition) -> bool:
+        followed = self._followed.get((partition.topic_id, partition.index))
+        return followed is not None and followed.partition is partition
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether a fetch sent now would tell the leader anything."""
+        return bool(self._moved or self._forget)
+
+    def add(self, partition: Partition) -> None:
+        """Follow in the partition's present epoch."""
+        key = (partition.topic_id, partition.index)
+        before = self._followed.get(key)
+        followed = self._followed[key] = Followed(partition)
+        if before is not None:  # the leader keeps its place until the next fetch names it anew
+            followed.sent_offset = NEVER_SENT
+        self._resting.pop(key, None)
+        self._forget.pop(key, None)
+        self._moved[key] = None
+
+    def remove(self, partition: Partition) -> None:
+        key = (partition.topic_id, partition.index)
+        if self._followed.pop(key, None) is not None:
+            self._moved.pop(key, None)
+            self._resting.pop(key, None)
+            self._forget[key] = None
+
+    def session_lost(self) -> None:
+        """A new session begins: everything must be named."""
+        self._forget.clear()
+        for key, followed in self._followed.items():
+            followed.sent_epoch = followed.sent_offset = NEVER_SENT
+            if key not in self._resting:
+                self._moved[key] = None
+
+    def wake_rested(self, now: float) -> None:
+        """Take up again what has rested long enough."""
+        for key in [key for key in self._resting if self._followed[key].rest_until <= now]:
+            del self._resting[key]
+            self._moved[key] = None
+
+    def next_wake(self) -> float | None:
+        """When the first resting partition is due."""
+        return min((self._followed[key].rest_until for key in self._resting), default=None)
+
+    def written(self, partition: Partition) -> None:
+        """Its disk has caught up, so that its place may be acknowledged."""
+        key = (partition.topic_id, partition.index)
+        if key in self._followed and key not in self._resting:
+            self._moved[key] = None
+
+    def plan(self, session_is_new: bool) -> FetchPlan:
+        """What the next fetch says; afterwards it counts as said."""
+        topics: dict[bytes, list[ReplicaPart]] = {}
+        forgotten: dict[bytes, list[int]] = {}
+        moved, self._moved = self._moved, {}
+        for key in moved:
+            followed = self._followed[key]
+            log = followed.partition.log
+            if log.written_end_offset < log.log_end_offset:  # acknowledged once it is written: see `written`
+                if followed.sent_epoch != NEVER_SENT:
+                    followed.sent_epoch = followed.sent_offset = NEVER_SENT
+                    self._forget[key] = None
+                continue
+            self._forget.pop(key, None)
+            followed.sent_epoch, followed.sent_offset = followed.epoch, log.log_end_offset
+            part = ReplicaPart(
+                key[1],
+                followed.epoch,
+                log.log_end_offset,
+                log.leader_epochs.latest_epoch,
+                log.log_start_offset,
+                self._partition_bytes_max,
+            )
+            topics.setdefault(key[0], []).append(part)
+        forget, self._forget = self._forget, {}
+        if not session_is_new:
+            for topic_id, index in forget:
+                forgotten.setdefault(topic_id, []).append(index)
+        return FetchPlan(topics, forgotten)
+
+    def judge(self, row: ReplicatedRow, first_offset: int) -> tuple[Followed | None, Verdict]:
+        """What to do about one row of an answer; `first_offset` is that of its first batch, if it has one."""
+        followed = self._followed.get((row.topic, row.partition))
+        if followed is None:
+            return None, Verdict(Action.IGNORE)
+        partition = followed.partition
+        log = partition.log
+        if (
+            followed.sent_epoch != partition.leader_epoch
+            or followed.sent_offset != log.log_end_offset
+            or partition.role is not Role.FOLLOWER
+        ):
+            return followed, Verdict(Action.IGNORE)
+        if row.error == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > log.log_end_offset:
+            return followed, Verdict(Action.START_AGAIN, row.log_start_offset)
+        if row.error != ErrorCode.NONE:
+            return followed, Verdict(Action.REST)
+        if row.diverging is not None:
+            own = log.end_offset_for_epoch(row.diverging[0])
+            return followed, Verdict(
+                Action.TRUNCATE, truncation_offset(EpochEnd(*row.diverging), own, log.log_end_offset)
+            )
+        return followed, Verdict(Action.APPEND)
+
+    def _repeated(self, followed: Followed) -> Verdict:
+        """An answer to a fetch that was overtaken sends again what is here already; but not time and again."""
+        followed.failures += 1
+        return Verdict(Action.REST if followed.failures > REPEATS_MAX else Action.IGNORE)
+
+    def progressed(self, followed: Followed, *, moved: bool) -> None:
+        """A row was dealt with; `moved`: the log's end changed, so the next fetch has to say so."""
+        followed.failures = 0
+        if moved:
+            self._moved[followed.partition.topic_id, followed.partition.index] = None
+
+    def rest(self, followed: Followed, now: float) -> None:
+        """Leave the partition alone for a while, twice as long each time."""
+        key = (followed.partition.topic_id, followed.partition.index)
+        followed.rest_until = now + min(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), self._backoff_max_s)
+        followed.failures += 1
+        followed.sent_epoch = followed.sent_offset = NEVER_SENT
+        self._resting[key] = None
+        self._moved.pop(key, None)
+        self._forget[key] = None
+
+    def partitions(self) -> Iterable[Partition]:
+        return [followed.partition for followed in self._followed.values()]
+
+
+def truncation_offset(leaders: EpochEnd, own: EpochEnd, own_end: int) -> int:
+    """Where a follower cuts its log when its leader says that `leaders` is the end of the last epoch in common.
+
+    `own` is the largest epoch that the follower itself knows up to that one, and where it ends here. When the
+    follower lacks the leader's epoch it cuts to the end of its own, older one, and may have to ask again.
+    """
+    if own.epoch < 0:
+        return max(min(leaders.end_offset, own_end), 0)
+    if own.epoch != leaders.epoch:
+        return min(own.end_offset, own_end)
+    return min(own.end_offset, leaders.end_offset, own_end)

@@ -1,0 +1,176 @@
+"""ISR proposals on their way to the controller: batched, one request in flight, sent again until there is an answer.
+
+The controller compares and sets on the partition epoch, so a repeated proposal does no harm. A proposal whose fate is
+not known stays pending at its partition, which goes on waiting for the larger ISR meanwhile.
+
+Source: KIP-497 (AlterPartition), KIP-903 (broker epochs in the ISR).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from broker.partitions.partition import Partition
+from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
+from kraft.controller_channel import ControllerUnavailable
+from kraft.image.metadata import MetadataImage
+from wire.messages import AlterPartitionRequest, raw_uuid, schema_uuid
+
+logger = logging.getLogger(__name__)
+
+VERSION = 3
+PARTITIONS_PER_REQUEST_MAX = 2_000
+CALL_TIMEOUT_S = 5.0
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+# The controller will never accept the proposal as it is; metadata with the reason is on its way.
+_AWAIT_METADATA = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.INVALID_UPDATE_VERSION,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.NEW_LEADER_ELECTED,
+)
+_WITHDRAW = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
+
+
+class ControllerCalls(Protocol):
+    """`kraft.controller_channel.ControllerChannel`, as far as it is needed here."""
+
+    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
+
+
+class IsrChanges:
+    """Implements `IsrChanges` of the hosted partitions. Owns one task between `start` and `stop`."""
+
+    def __init__(
+        self,
+        channel: ControllerCalls,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        image: Callable[[], MetadataImage],
+        rng: random.Random,
+    ) -> None:
+        self._channel = channel
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._image = image
+        self._random = rng
+        self._pending: dict[Partition, IsrProposal] = {}
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="isr-changes")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def propose(self, partition: Partition, proposal: IsrProposal) -> None:
+        """A later proposal of the same partition replaces one that was not answered."""
+        self._pending[partition] = proposal
+        self._work.set()
+
+    async def _run(self) -> None:
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            batch = self._take()
+            if not batch:
+                continue
+            try:
+                response = await self._channel.call(self._request(batch), VERSION, timeout_s=CALL_TIMEOUT_S)
+                retry = self._settle(batch, response)
+            except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
+                logger.info("ISR changes are not answered", extra={"cause": str(error)})
+                retry = batch
+            for partition, proposal in retry.items():
+                self._pending.setdefault(partition, proposal)
+            if retry:
+                await asyncio.sleep(backoff_s * (0.5 + self._random.random()))
+                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+            else:
+                backoff_s = BACKOFF_MIN_S
+            if self._pending:
+                self._work.set()
+
+    def _take(self) -> dict[Partition, IsrProposal]:
+        """Proposals that still stand; those that metadata has overtaken are dropped."""
+        batch: dict[Partition, IsrProposal] = {}
+        while self._pending and len(batch) < PARTITIONS_PER_REQUEST_MAX:
+            partition = next(iter(self._pending))
+            proposal = self._pending.pop(partition)
+            if partition.replica_set is not None and partition.replica_set.proposal == proposal:
+                batch[partition] = proposal
+        return batch
+
+    def _request(self, batch: dict[Partition, IsrProposal]) -> Any:
+        topics: dict[bytes, Any] = {}
+        for partition, proposal in batch.items():
+            topic = topics.get(partition.topic_id)
+            if topic is None:
+                topic = AlterPartitionRequest.TopicData(topic_id=schema_uuid(partition.topic_id), partitions=[])
+                topics[partition.topic_id] = topic
+            states = [
+                AlterPartitionRequest.TopicData.PartitionData.BrokerState(
+                    broker_id=node, broker_epoch=self._epoch_of(partition, node)
+                )
+                for node in proposal.isr
+            ]
+            topic.partitions.append(
+                AlterPartitionRequest.TopicData.PartitionData(
+                    partition_index=partition.index,
+                    leader_epoch=partition.leader_epoch,
+                    new_isr_with_epochs=states,
+                    leader_recovery_state=0,
+                    partition_epoch=proposal.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
+        )
+
+    def _epoch_of(self, partition: Partition, node: int) -> int:
+        """The life of a member that is meant: for a follower the one that fetches, as far as it was heard."""
+        if node == self._node_id:
+            return self._broker_epoch()
+        follower = partition.replica_set.followers.get(node) if partition.replica_set is not None else None
+        if follower is not None and follower.broker_epoch != NO_BROKER_EPOCH:
+            return follower.broker_epoch
+        broker = self._image().brokers.get(node)
+        return broker.epoch if broker is not None else NO_BROKER_EPOCH
+
+    def _settle(self, batch: dict[Partition, IsrProposal], response: Any) -> dict[Partition, IsrProposal]:
+        """Hand the answers to the partitions; what has to be sent again."""
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("ISR changes are refused", extra={"error": response.error_code})
+            return batch
+        left = {(partition.topic_id, partition.index): partition for partition in batch}
+        retry: dict[Partition, IsrProposal] = {}
+        for topic in response.topics:
+            for answer in topic.partitions:
+                partition = left.pop((raw_uuid(topic.topic_id), answer.partition_index), None)
+                if partition is None:
+                    continue
+                if answer.error_code == ErrorCode.NONE:
+                    partition.isr_committed(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch)
+                elif answer.error_code in _WITHDRAW:
+                    partition.isr_refused(batch[partition])
+                elif answer.error_code not in _AWAIT_METADATA:
+                    retry[partition] = batch[partition]
+        for partition in left.values():
+            retry[partition] = batch[partition]
+        return retry

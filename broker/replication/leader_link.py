@@ -1,0 +1,317 @@
+"""The fetching side of replication: one connection and one fetch session per leader.
+
+A fetch is always outstanding. The next one leaves in the turn of the event loop in which the last answer was appended,
+for it is the acknowledgement. When partitions join while a fetch waits, another fetch nudges it (at most two are on
+their way). One task per leader connects, reconnects and watches for silence; answers are handled where they lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+
+from broker.config import ReplicationConfig
+from broker.partitions.partition import Partition
+from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
+from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
+from common.ports import Address, Ports
+from wire.buffers import BufferPool
+from wire.client import ClientConnection, ConnectionLost
+from wire.connection import Connection
+from wire.hot_codec import ReplicatedRow, decode_replica_fetch, encode_replica_fetch
+from wire.tick import Tick
+from wire.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 2
+CONNECT_TIMEOUT_S = 3.0
+RECONNECT_MIN_S = 0.02
+SESSION_EPOCH_MAX = 2**31 - 1
+_OFFSET = Struct(">q")
+_SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+
+@dataclass(slots=True, frozen=True)
+class LinkServices:
+    """What every link of a broker shares. `broker_epoch` tells this broker's present registration."""
+
+    ports: Ports
+    tick: Tick
+    pool: BufferPool
+    watch: Watch
+    node_id: int
+    secret: bytes
+    cluster: str
+    config: ReplicationConfig
+    broker_epoch: Callable[[], int]
+    audit: Callable[..., None]
+
+
+class LeaderLink:
+    """All replicas of this broker that follow `leader`. `address_of` answers None while the leader is not known."""
+
+    def __init__(self, services: LinkServices, leader: int, address_of: Callable[[int], Address | None]) -> None:
+        config = services.config
+        self.leader = leader
+        self.followed = FollowedPartitions(config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms / 1000)
+        self._services = services
+        self._config = config
+        self._address_of = address_of
+        self._loop = asyncio.get_running_loop()
+        self._connection: ClientConnection | None = None
+        self._session_id = 0
+        self._session_epoch = 0
+        self._in_flight = 0
+        self._answered_at = 0.0
+        self._served = False  # whether this connection has ever answered
+        self._lost = asyncio.Event()
+        self._work = asyncio.Event()
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._task = self._loop.create_task(self._run(), name=f"follow-{leader}")
+
+    # membership --------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition) -> None:
+        self.followed.add(partition)
+        self._work.set()
+        self._nudge()
+
+    def remove(self, partition: Partition) -> None:
+        self.followed.remove(partition)
+        if len(self.followed):
+            self._nudge()
+
+    def written(self, partition: Partition) -> None:
+        self.followed.written(partition)
+        self._nudge()
+
+    def reconnect(self) -> None:
+        """The leader's address may have changed: do not wait for the next attempt."""
+        self._work.set()
+
+    async def stop(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # the connection ----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff_s, backoff_max_s = RECONNECT_MIN_S, self._config.replica_fetch_backoff_ms / 1000
+        try:
+            while True:
+                while not len(self.followed):
+                    self._work.clear()
+                    await self._work.wait()
+                self._served = False
+                if await self._connect():
+                    await self._watch_silence()
+                self._disconnect()
+                backoff_s = RECONNECT_MIN_S if self._served else min(backoff_s * 2, backoff_max_s)
+                await asyncio.sleep(backoff_s * (0.5 + self._services.ports.random.random()))
+        finally:
+            self._disconnect()
+
+    async def _connect(self) -> bool:
+        address = self._address_of(self.leader)
+        if address is None:
+            return False
+        services = self._services
+        self._lost.clear()
+        try:
+            connection = await ClientConnection.connect(
+                services.ports,
+                address,
+                services.tick,
+                services.pool,
+                services.watch,
+                client_id=f"broker-{services.node_id}-fetcher",
+                secret=services.secret,
+                cluster=services.cluster,
+                timeout_s=CONNECT_TIMEOUT_S,
+                frames=self._answered,
+                closed=self._closed,
+            )
+        except ConnectionLost:
+            return False
+        if self._lost.is_set():
+            return False
+        self._connection = connection
+        self._in_flight = 0
+        self._new_session()
+        self._fetch()
+        return True
+
+    def _closed(self, _connection: Connection) -> None:
+        self._connection = None
+        self._lost.set()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    async def _watch_silence(self) -> None:
+        """Until the connection is lost, or a fetch has stayed without an answer for too long."""
+        patience_s = (self._config.replica_fetch_wait_max_ms + self._config.request_timeout_ms) / 1000
+        self._answered_at = self._loop.time()
+        while not self._lost.is_set():
+            try:
+                async with asyncio.timeout(patience_s / 2):
+                    await self._lost.wait()
+            except TimeoutError:
+                if self._in_flight and self._loop.time() - self._answered_at > patience_s:
+                    logger.warning("a leader does not answer fetches", extra={"leader": self.leader})
+                    return
+                if not len(self.followed):
+                    return
+
+    # fetching ----------------------------------------------------------------------------------------------
+
+    def _new_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self.followed.session_lost()
+
+    def _nudge(self) -> None:
+        """At the end of this turn, send what moved even while a fetch waits at the leader."""
+        if self._connection is not None:
+            self._services.tick.wake(self._fetch_moved)
+
+    def _fetch_moved(self) -> None:
+        in_session = self._session_id and self._in_flight < IN_FLIGHT_MAX
+        if self.followed.has_moved and (in_session or self._in_flight == 0):
+            self._fetch()
+
+    def _fetch(self) -> None:
+        connection = self._connection
+        if connection is None or connection.is_closed:
+            return
+        new = self._session_epoch == 0
+        plan = self.followed.plan(new)
+        if new and not plan.topics:  # everything rests: there is nothing to make a session of
+            self._in_flight = 0
+            return
+        config = self._config
+        correlation = connection.next_correlation()
+        frame = encode_replica_fetch(
+            correlation,
+            self._services.node_id,
+            self._services.broker_epoch(),
+            self._session_id,
+            self._session_epoch,
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+            plan.topics,
+            plan.forgotten,
+        )
+        self._session_epoch = 1 if self._session_epoch >= SESSION_EPOCH_MAX else self._session_epoch + 1
+        self._in_flight += 1
+        try:
+            connection.send_frame(correlation, [frame])
+        except ConnectionLost:
+            self._lost.set()
+
+    def _answered(self, _connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int) -> None:
+        answer = decode_replica_fetch(buffer, at, end)
+        self._in_flight -= 1
+        self._answered_at = self._loop.time()
+        if answer.error in _SESSION_ERRORS:
+            if self._in_flight == 0:
+                self._new_session()
+                self._fetch()
+            else:  # the answers still to come belong to the lost session as well
+                self._session_id = 0
+            return
+        if answer.error != ErrorCode.NONE:
+            raise MalformedFrame(f"a fetch was refused with error {answer.error}")
+        self._served = True
+        if self._session_epoch > 0 and self._session_id == 0:
+            self._session_id = answer.session_id
+            if answer.session_id == 0:  # the leader has no place for a session: ask anew each time
+                self._session_epoch = 0
+        for row in answer.rows:
+            self._row(row, view)
+        if self._session_epoch == 0:
+            self.followed.session_lost()
+        if self._in_flight == 0:
+            self._fetch()
+        self._arm_rest()
+
+    def _row(self, row: ReplicatedRow, view: memoryview) -> None:
+        first_offset = _OFFSET.unpack_from(view, row.start)[0] if row.end - row.start >= _OFFSET.size else -1
+        followed, verdict = self.followed.judge(row, first_offset)
+        if followed is None or verdict.action is Action.IGNORE:
+            return
+        try:
+            self._obey(followed, verdict, row, view)
+        except ProtocolError as error:
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
+                logger.error(
+                    "a leader sent a damaged batch",
+                    extra={"partition": repr(followed.partition), "leader": self.leader, "cause": error.message},
+                )
+            self.followed.rest(followed, self._loop.time())
+        except StorageFailure:
+            self.followed.rest(followed, self._loop.time())
+
+    def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow, view: memoryview) -> None:
+        partition = followed.partition
+        before = partition.log.log_end_offset
+        if verdict.action is Action.REST:
+            logger.info(
+                "a leader refuses a fetch",
+                extra={"partition": repr(partition), "leader": self.leader, "error": row.error},
+            )
+            self.followed.rest(followed, self._loop.time())
+            return
+        if verdict.action is Action.TRUNCATE:
+            self._audit("log_truncated", partition, verdict.offset)
+            partition.truncate(verdict.offset)
+            self.followed.progressed(followed, moved=True)
+            return
+        if verdict.action is Action.START_AGAIN:
+            self._audit("log_restarted", partition, verdict.offset)
+            partition.start_again_at(verdict.offset)
+            self.followed.progressed(followed, moved=True)
+            return
+        if row.end > row.start:
+            partition.append_fetched(view, row.start, row.end)
+        partition.leader_said(row.high_watermark, row.log_start_offset)
+        self.followed.progressed(followed, moved=partition.log.log_end_offset != before)
+
+    def _audit(self, event: str, partition: Partition, offset: int) -> None:
+        self._services.audit(
+            event,
+            topic=partition.topic,
+            partition=partition.index,
+            offset=offset,
+            log_end_offset=partition.log.log_end_offset,
+            leader=self.leader,
+            leader_epoch=partition.leader_epoch,
+        )
+
+    # resting -----------------------------------------------------------------------------------------------
+
+    def _arm_rest(self) -> None:
+        due = self.followed.next_wake()
+        if due is not None and self._rest_timer is None:
+            self._rest_timer = self._loop.call_at(due, self._rested)
+
+    def _rested(self) -> None:
+        self._rest_timer = None
+        self.followed.wake_rested(self._loop.time())
+        if self._connection is not None and self._in_flight == 0:
+            self._fetch()
+        else:
+            self._nudge()
+        self._arm_rest()
