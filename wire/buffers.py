@@ -1,36 +1,96 @@
-"""Receive buffers that connections borrow, and the budget for all bytes of requests that a node holds."""
+"""Receive buffers that connections borrow, and the budgets for request and reply bytes that a node holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 BUFFER_BYTES = 256 << 10
 KEPT_BYTES_MAX = 32 << 20
 HELD_BYTES_MAX = 256 << 20  # queued.max.request.bytes
+UNSENT_BYTES_MAX = 256 << 20  # tidelog.reply.bytes.max
+
+
+class Holder(Protocol):
+    def resume_receiving(self) -> None: ...
 
 
 class BufferPool:
-    """Receive buffers by size class, the one used last handed out first, and the count of held request bytes.
+    """Receive buffers by size class, the one used last handed out first, and the count of bytes that are held.
 
-    Held are: frames that are half received and requests whose handlers still work (see `Connection.reply_later`).
-    Once `held_bytes_max` is reached, connections that want more wait in a line; its head alone may go over the
-    limit, by one frame, so that two half-received frames can never wait for each other.
+    Held are frames that are half received and requests whose handlers still work (see `Connection.reply_later`).
+    Over the limit, holders of half a frame wait in a line. Its head alone goes on, so that two half-received frames
+    never wait for each other: the limit is passed by one frame at most (and by what handlers already have).
     """
 
-    def __init__(self, held_bytes_max: int = HELD_BYTES_MAX, kept_bytes_max: int = KEPT_BYTES_MAX) -> None: ...
+    def __init__(
+        self,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        self._free: dict[int, list[bytearray]] = {}
+        self._kept = 0
+        self._kept_bytes_max = kept_bytes_max
+        self._held_bytes_max = held_bytes_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._line: dict[Holder, None] = {}
+        self._head: Holder | None = None
+        self.held = 0
+        self.unsent = 0  # reply bytes in memory that no socket has taken yet
+
+    @property
+    def is_full(self) -> bool:
+        """Held request bytes are over the limit."""
+        return self.held > self._held_bytes_max
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Unsent reply bytes are over the limit."""
+        return self.unsent > self._unsent_bytes_max
 
     def take(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes; what is in it is anyone's old data."""
-        raise NotImplementedError
+        size = BUFFER_BYTES if size <= BUFFER_BYTES else 1 << (size - 1).bit_length()
+        free = self._free.get(size)
+        if not free:
+            return bytearray(size)
+        self._kept -= size
+        return free.pop()
 
     def give(self, buffer: bytearray) -> None:
         """Return a buffer. The caller keeps no view of it."""
-        raise NotImplementedError
+        size = len(buffer)
+        if self._kept + size <= self._kept_bytes_max:
+            self._kept += size
+            self._free.setdefault(size, []).append(buffer)
 
     def hold(self, count: int) -> None:
-        """Count `count` bytes as held (negative: free them) and let waiters on that now fit."""
-        raise NotImplementedError
+        """Count `count` more bytes as held; negative when they are done with."""
+        self.held += count
+        if count < 0 and self._line:
+            self._admit()
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once there is room again, in order of asking."""
-        raise NotImplementedError
+    def may_go_on(self, holder: Holder) -> bool:
+        """Ask with half a frame held. If not, the holder is in the line and will be resumed."""
+        if not self.is_full or holder is self._head:
+            return True
+        if self._head is None:
+            self._head = holder
+            return True
+        self._line[holder] = None
+        return False
+
+    def leave(self, holder: Holder) -> None:
+        """The holder's frame is complete, or the holder is gone."""
+        self._line.pop(holder, None)
+        if holder is self._head:
+            self._head = None
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._line and (not self.is_full or self._head is None):
+            holder = next(iter(self._line))
+            del self._line[holder]
+            if self.is_full:
+                self._head = holder
+            holder.resume_receiving()

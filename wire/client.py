@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from typing import Any
 
-from common.ports import Address, Ports
+from common.errors import MalformedFrame
+from common.ports import Address, Ports, Socket
 from wire.buffers import BufferPool
-from wire.connection import ClosedHandler, FrameHandler
+from wire.codec import decode_response, encode_request
+from wire.connection import ClosedHandler, Connection, ConnectionLimits, FrameHandler
+from wire.node_auth import CHALLENGE_BYTES, AuthenticationFailed, Initiator
 from wire.outgoing import Part
+from wire.primitives import INT32
 from wire.tick import Tick
 from wire.watch import Watch
+
+RESPONSE_ELEMENTS_MAX = 4_000_000  # from our own nodes: all partitions of a large cluster
+_CORRELATION_MAX = 2**31 - 1
 
 
 class ConnectionLost(ConnectionError):
@@ -20,8 +29,51 @@ class CallTimeout(TimeoutError):
     """No answer in time; the call may have taken effect, and its late answer is dropped."""
 
 
+class TooManyCalls(Exception):
+    """The bound of requests in flight is reached; this request was not sent."""
+
+
+class _Flight:
+    """One request under way. `future` is None for a raw frame, whose answer goes to the frame handler."""
+
+    __slots__ = ("api_key", "correlation", "future", "version")
+
+    def __init__(self, correlation: int, api_key: int, version: int, future: asyncio.Future[Any] | None) -> None:
+        self.correlation = correlation
+        self.api_key = api_key
+        self.version = version
+        self.future = future
+
+
 class ClientConnection:
-    """Make one with `connect`. Calls are answered in order by the peer; each has its own timeout."""
+    """Make one with `connect`. The peer answers in order; each call has its own timeout.
+
+    A call that timed out keeps its place until its answer comes, so that `in_flight_max` bounds all memory here.
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        tick: Tick,
+        pool: BufferPool,
+        watch: Watch,
+        client_id: str,
+        limits: ConnectionLimits,
+        in_flight_max: int,
+        frames: FrameHandler | None,
+        closed: ClosedHandler | None,
+    ) -> None:
+        self._client_id = client_id
+        self._frames = frames
+        self._closed_handler = closed
+        self._flights: deque[_Flight] = deque()
+        self._in_flight_max = in_flight_max
+        self._correlation = 0
+        self._reason = "closed by the peer"
+        self._ready: asyncio.Future[bytes] | None = None
+        self._connection = Connection(
+            socket, tick, pool, watch, self._response, self._closed, self._violated, limits
+        )  # fmt: skip
 
     @classmethod
     async def connect(
@@ -44,29 +96,135 @@ class ClientConnection:
         """Connect and, with a `secret`, prove both sides. Raises ConnectionLost (also when the peer fails the proof).
 
         `frames` gets the answers of `send_frame` where they lie, from the correlation id on; MalformedFrame out of
-        it closes the connection. `closed` is called once when the connection ends.
+        it closes the connection. `closed` is called once when the connection ends, if `connect` has returned it.
         """
-        raise NotImplementedError
+        limits = ConnectionLimits(frame_bytes_max=response_bytes_max, idle_s=0)
+        client: ClientConnection | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                socket = await ports.network.connect(address)
+                client = cls(socket, tick, pool, watch, client_id, limits, in_flight_max, frames, None)
+                if secret is not None:
+                    await client._prove(Initiator(secret, cluster, ports.random))
+        except BaseException as error:
+            if client is not None:
+                client.close()
+            if isinstance(error, ConnectionLost):
+                raise
+            if isinstance(error, TimeoutError):
+                raise ConnectionLost(f"{_text(address)}: no connection within {timeout_s:g} s") from error
+            if isinstance(error, (OSError, AuthenticationFailed)):
+                raise ConnectionLost(f"{_text(address)}: {error}") from error
+            raise
+        if client.is_closed:
+            raise ConnectionLost(f"{_text(address)}: {client._reason}")
+        client._closed_handler = closed
+        return client
+
+    async def _prove(self, initiator: Initiator) -> None:
+        """The handshake of `wire.node_auth`; requests may follow the proof at once."""
+        connection = self._connection
+        limit, connection.frame_bytes_max = connection.frame_bytes_max, CHALLENGE_BYTES
+        connection.handler = self._challenge
+        self._ready = asyncio.get_running_loop().create_future()
+        hello = initiator.hello()
+        connection.send([INT32.pack(len(hello)) + hello])
+        proof = initiator.prove(await self._ready)
+        connection.send([INT32.pack(len(proof)) + proof])
+        connection.frame_bytes_max = limit
+
+    def _challenge(self, connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
+        connection.handler = self._response
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(bytes(view[at:end]))
 
     @property
     def is_closed(self) -> bool:
-        raise NotImplementedError
+        return self._connection.is_closed
+
+    @property
+    def peer(self) -> Address:
+        return self._connection.peer
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer, those that timed out included."""
+        return len(self._flights)
 
     def next_correlation(self) -> int:
         """A fresh correlation id, for `send_frame`."""
-        raise NotImplementedError
+        self._correlation = self._correlation + 1 if self._correlation < _CORRELATION_MAX else 1
+        return self._correlation
 
     async def call(self, request: Any, version: int, timeout_s: float) -> Any:
         """Send a schema request (from `wire.messages`) and return its response.
 
-        Raises CallTimeout, ConnectionLost, MalformedFrame (the answer is garbled; the connection closes).
+        Raises CallTimeout, ConnectionLost, TooManyCalls, MalformedFrame (a garbled answer; the connection closes).
         """
-        raise NotImplementedError
+        correlation = self.next_correlation()
+        frame = encode_request(request, version, correlation, self._client_id)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._send(_Flight(correlation, request.API_KEY, version, future), [frame])
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError as error:
+            raise CallTimeout(f"{_text(self.peer)}: no answer to {request.name} within {timeout_s:g} s") from error
 
     def send_frame(self, correlation: int, parts: list[Part]) -> None:
-        """Send a whole request frame; its answer goes to `frames`. Raises ConnectionLost when closed."""
-        raise NotImplementedError
+        """Send a whole request frame; its answer goes to `frames`. Raises ConnectionLost, TooManyCalls."""
+        self._send(_Flight(correlation, -1, 0, None), parts)
+
+    def _send(self, flight: _Flight, parts: list[Part]) -> None:
+        if self._connection.is_closed:
+            raise ConnectionLost(f"{_text(self.peer)}: {self._reason}")
+        if len(self._flights) >= self._in_flight_max:
+            raise TooManyCalls(f"{_text(self.peer)}: {self._in_flight_max} requests in flight")
+        self._flights.append(flight)
+        self._connection.send(parts)
+
+    def _response(self, connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int) -> None:
+        if end - at < INT32.size:
+            raise MalformedFrame("response header")
+        (correlation,) = INT32.unpack_from(buffer, at)
+        if not self._flights or self._flights[0].correlation != correlation:
+            raise MalformedFrame(f"answer {correlation} that nobody waits for")
+        flight = self._flights.popleft()
+        future = flight.future
+        if future is None:
+            if self._frames is None:
+                raise MalformedFrame("answer to a raw frame without a handler")
+            self._frames(connection, buffer, view, at, end)
+            return
+        if future.done():  # timed out or cancelled
+            return
+        try:
+            _, message = decode_response(flight.api_key, flight.version, view[at:end], RESPONSE_ELEMENTS_MAX)
+        except MalformedFrame as error:
+            future.set_exception(error)
+            raise
+        future.set_result(message)
+
+    def _violated(self, _: Connection, reason: str) -> None:
+        self._reason = reason
+
+    def _closed(self, connection: Connection) -> None:
+        lost = f"{_text(connection.peer)}: {self._reason}"
+        flights, self._flights = self._flights, deque()
+        for flight in flights:
+            if flight.future is not None and not flight.future.done():
+                flight.future.set_exception(ConnectionLost(lost))
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(ConnectionLost(lost))
+        if self._closed_handler is not None:
+            self._closed_handler(connection)
 
     def close(self) -> None:
         """Close; pending calls fail with ConnectionLost. Idempotent."""
-        raise NotImplementedError
+        if not self._connection.is_closed:
+            self._reason = "closed"
+        self._connection.close()
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,21 +1,32 @@
 """Connections: bytes in and out, frames, replies in order. Knows nothing about any API.
 
 Receive: a buffer is borrowed when bytes are there and given back before the loop turns, so idle connections own no
-memory. A frame is handled where it lies, synchronously; whoever needs its bytes later must copy them.
+memory, and a busy loop keeps using one cache-warm buffer. A frame is handled where it lies, synchronously; whoever
+needs its bytes later must copy them. Only half of a long frame keeps its buffer; half of a short one is set aside.
 Send: everything that one turn of the loop produced for a connection leaves in one call at the turn's end.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntFlag
 
+from common.errors import MalformedFrame
+from common.invariants import check
 from common.ports import Address, Socket
-from wire.buffers import BufferPool
+from wire.buffers import BUFFER_BYTES, BufferPool
 from wire.listeners import ListenerConfig
-from wire.outgoing import Part
+from wire.outgoing import Part, RegionCutShort, SendQueue, release
 from wire.tick import Tick
 from wire.watch import Watch
+
+RECEIVES_PER_TURN_MAX = 4
+SET_ASIDE_BYTES_MAX = 64 << 10
+FIRST_GROWTH_BYTES = 2 << 20
+FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all together have too much
 
 # (connection, buffer, view of it, start of the frame's payload, its end). Raise MalformedFrame to have it closed.
 FrameHandler = Callable[["Connection", bytearray, memoryview, int, int], None]
@@ -35,18 +46,36 @@ class ConnectionLimits:
     idle_s: float = 600.0  # connections.max.idle.ms; 0 for never
 
 
+class _Pause(IntFlag):
+    """Why a connection handles no further frame at the moment."""
+
+    MUTED = 1
+    REPLIES = 2  # too many wait for their turn
+    HELD = 4  # too many bytes of requests in the hands of handlers
+    UNSENT = 8  # the peer does not read its replies
+    MEMORY = 16  # half a frame is held and the node's budget is used up
+    CLOSING = 32
+
+
 class Reply:
     """The place of one answer in its connection's order. Answer it once: `send`, or `skip` for acks=0."""
 
-    __slots__ = ()
+    __slots__ = ("connection", "held", "parts")
+
+    def __init__(self, connection: Connection, held: int) -> None:
+        self.connection = connection
+        self.held = held
+        self.parts: list[Part] | None = None
 
     def send(self, parts: list[Part]) -> None:
         """The answer, a whole frame; after the connection has closed its regions are released and nothing is sent."""
-        raise NotImplementedError
+        check(self.parts is None, "a request is answered once")
+        self.parts = parts
+        self.connection._answered(self)
 
     def skip(self) -> None:
         """This request gets no answer."""
-        raise NotImplementedError
+        self.send([])
 
 
 class Connection:
@@ -72,43 +101,367 @@ class Connection:
         self.listener = listener
         self.peer: Address = socket.peer
         self.state: object = None
+        self.handler = handler
         self.frame_bytes_max = limits.frame_bytes_max
+        self.is_closed = False
+        self._socket = socket
+        self._tick = tick
+        self._pool = pool
+        self._watch = watch
+        self._on_closed = closed
+        self._on_violation = violated
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._buffer: bytearray | None = None
+        self._view = memoryview(b"")
+        self._start = self._end = 0
+        self._until = 0  # how far the next receive may fill the buffer
+        self._aside = b""  # received bytes without a buffer of their own
+        self._frame_bytes_last = BUFFER_BYTES
+        self._held_receiving = 0
+        self._held_by_handlers = 0
+        self._pending: deque[Reply] = deque()
+        self._out = SendQueue()
+        self._unsent_counted = 0  # of `_out.memory`, what the pool knows
+        self._writing = False
+        self._mutes = 0
+        self._paused = _Pause(0)
+        self._going_on = False
+        self._working = False  # within a handler's call
+        self._active = self._progressed = watch.now
+        socket.on_readable(self._readable)
+        if limits.idle_s:
+            watch.at(watch.now + limits.idle_s, self)
 
-    @property
-    def is_closed(self) -> bool:
-        raise NotImplementedError
+    # receiving -----------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        if self._buffer is None:
+            self._borrow()
+        self._work(self._receive)
+
+    def _receive(self) -> None:
+        for _ in range(RECEIVES_PER_TURN_MAX):
+            space = self._until - self._end
+            try:
+                received = self._socket.recv_into(self._view[self._end : self._until])
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()
+                return
+            if not received:
+                self.close()
+                return
+            self._end += received
+            self._frames()
+            if received < space or self._paused or self.is_closed or self._end == self._until:
+                return
+
+    def _work(self, step: Callable[[], None]) -> None:
+        """Run a step that handles frames; whatever comes of it, the buffer is settled."""
+        self._active = self._watch.now
+        self._working = True
+        try:
+            step()
+        except MalformedFrame as error:
+            self.close(f"malformed frame: {error}")
+        except Exception:
+            self.close("its request failed")  # unanswered: replies would be out of step from here on
+            raise
+        finally:
+            self._working = False
+            self._settle()
+
+    def _borrow(self) -> None:
+        """A buffer to receive into, with the bytes that were set aside at its start."""
+        have = len(self._aside)
+        self._buffer = buffer = self._pool.take(max(self._frame_bytes_last, BUFFER_BYTES if not have else 2 * have))
+        self._view = memoryview(buffer)
+        self._start, self._end = 0, have
+        self._until = BUFFER_BYTES
+        if have:
+            buffer[:have] = self._aside
+            self._aside = b""
+            if have >= BUFFER_BYTES:  # frames that came before a pause
+                self._until = len(buffer)
+
+    def _frames(self) -> None:
+        """Handle every whole frame in the buffer, and see to it that half a one can grow."""
+        buffer, start, end = self._buffer, self._start, self._end
+        if buffer is None:
+            return
+        needed = 4
+        while end - start >= 4:
+            needed = 4 + int.from_bytes(buffer[start : start + 4], "big")
+            if not 4 < needed <= self.frame_bytes_max + 4:  # a negative length is a huge one
+                raise MalformedFrame(f"length {needed - 4}, limit {self.frame_bytes_max}")
+            if end - start < needed:
+                break
+            self._start = start + needed
+            self.handler(self, buffer, self._view, start + 4, start + needed)
+            if self._paused or self.is_closed:
+                return
+            start += needed
+        if start == end:
+            self._frame_bytes_last = needed if needed > 4 else BUFFER_BYTES
+            self._start = self._end = 0
+            self._until = BUFFER_BYTES
+        elif needed <= BUFFER_BYTES or end - start > SET_ASIDE_BYTES_MAX:
+            self._make_room(buffer, start, end, needed)
+
+    def _make_room(self, buffer: bytearray, start: int, end: int, needed: int) -> None:
+        """See to it that half a frame can grow, at most to twice what has arrived of it.
+
+        A long frame is received up to its end and no further, so that nothing of the next one must be moved.
+        """
+        have = end - start
+        wanted = min(needed, max(FIRST_GROWTH_BYTES, 2 * have))
+        if wanted > len(buffer):
+            grown = self._pool.take(wanted)
+            grown[:have] = self._view[start:end]
+            self._buffer, self._view = grown, memoryview(grown)
+            self._pool.give(buffer)
+            start, end = 0, have
+        elif start + wanted > len(buffer) or start > len(buffer) // 2:
+            buffer[:have] = buffer[start:end]
+            start, end = 0, have
+        self._start, self._end = start, end
+        self._until = min(start + needed, len(self._view)) if needed > BUFFER_BYTES else len(self._view)
+
+    def _settle(self) -> None:
+        """Give the buffer back unless it holds half a long frame, and account for what is held."""
+        buffer = self._buffer
+        if buffer is None:
+            return
+        have = self._end - self._start
+        held = have
+        if self.is_closed or have <= SET_ASIDE_BYTES_MAX or self._paused:
+            self._aside = bytes(self._view[self._start : self._end]) if have and not self.is_closed else b""
+            self._view = memoryview(b"")
+            self._buffer = None
+            self._start = self._end = 0
+            self._pool.give(buffer)
+            held = len(self._aside)
+        else:
+            held = len(buffer)
+        if held or self._held_receiving:
+            self._hold_receiving(held)
+
+    def _hold_receiving(self, held: int) -> None:
+        self._pool.hold(held - self._held_receiving)
+        self._held_receiving = held
+        if not held:
+            self._pool.leave(self)
+        elif self._pool.is_full:
+            self._watch.at(self._watch.now + self._limits.stall_s, self)
+            if not self._pool.may_go_on(self):
+                self._pause(_Pause.MEMORY)
+
+    def resume_receiving(self) -> None:
+        """The pool has room again for half a frame of this connection."""
+        self._resume(_Pause.MEMORY)
+
+    # pausing -------------------------------------------------------------------------------------------------
+
+    def _pause(self, why: _Pause) -> None:
+        if not self._paused and not self.is_closed:
+            self._socket.on_readable(None)
+        self._paused |= why
+
+    def _resume(self, why: _Pause) -> None:
+        if self._paused & why:
+            self._paused &= ~why
+            if not self._paused and not self._going_on and not self.is_closed:
+                self._going_on = True
+                self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Receive again; first handle the frames that came before the pause, which no readiness announces."""
+        self._going_on = False
+        if self._paused or self.is_closed:
+            return
+        self._socket.on_readable(self._readable)
+        if self._buffer is None and not self._aside:
+            return
+        if self._buffer is None:
+            self._borrow()
+        self._work(self._frames)
+
+    def mute(self) -> None:
+        """Handle no further frame until `unmute`; calls nest."""
+        self._mutes += 1
+        self._pause(_Pause.MUTED)
+
+    def unmute(self) -> None:
+        self._mutes -= 1
+        if not self._mutes:
+            self._resume(_Pause.MUTED)
+
+    def mute_for(self, delay_s: float) -> None:
+        """Mute now and unmute after `delay_s` (throttling: reply first, then this)."""
+        self.mute()
+        self._loop.call_later(delay_s, self.unmute)
+
+    # replying ------------------------------------------------------------------------------------------------
 
     def reply(self, parts: list[Part]) -> None:
         """Answer the current request at once, behind whatever still waits."""
-        raise NotImplementedError
+        if self._pending:
+            self.reply_later().send(parts)
+        else:
+            self.send(parts)
 
     def reply_later(self, held_bytes: int = 0) -> Reply:
         """Answer the current request later; the next requests are read meanwhile.
 
         `held_bytes` counts against the bounds of this connection and of all until the answer: give the frame's
-        length when its decoded form is kept (a handler that awaits), 0 when only a small record of it is.
+        length when its decoded form is kept (a handler that awaits), 0 when only a small record of it is. What is
+        held is answered or skipped even after the connection has closed.
         """
-        raise NotImplementedError
+        if self.is_closed:
+            return Reply(self, 0)
+        reply = Reply(self, held_bytes)
+        self._pending.append(reply)
+        if len(self._pending) >= self._limits.replies_pending_max:
+            self._pause(_Pause.REPLIES)
+        if held_bytes:
+            self._held_by_handlers += held_bytes
+            self._pool.hold(held_bytes)
+            if self._held_by_handlers > self._limits.held_bytes_max or self._pool.is_full:
+                self._pause(_Pause.HELD)
+        return reply
+
+    def _answered(self, reply: Reply) -> None:
+        if reply.held:
+            self._pool.hold(-reply.held)
+            self._held_by_handlers -= reply.held
+            if self._held_by_handlers <= self._limits.held_bytes_max // 2:
+                self._resume(_Pause.HELD)
+        if self.is_closed:
+            for part in reply.parts or ():
+                release(part)
+            return
+        self._out.count(reply.parts or ())
+        pending = self._pending
+        ready = False
+        while pending and (parts := pending[0].parts) is not None:
+            pending.popleft()
+            self._out.add(parts)
+            ready = True
+        if len(pending) <= self._limits.replies_pending_max // 2:
+            self._resume(_Pause.REPLIES)
+        self._bound_unsent()
+        if ready and not self._writing:
+            self._tick.flush(self)
 
     def send(self, parts: list[Part]) -> None:
         """Queue bytes that are no reply (a client's requests); they leave at the end of this turn."""
-        raise NotImplementedError
+        if self.is_closed:
+            for part in parts:
+                release(part)
+            return
+        self._out.count(parts)
+        self._out.add(parts)
+        self._bound_unsent()
+        if not self._writing:
+            self._tick.flush(self)
 
-    def mute(self) -> None:
-        """Handle no further frame until `unmute`; calls nest."""
-        raise NotImplementedError
+    # sending -------------------------------------------------------------------------------------------------
 
-    def unmute(self) -> None:
-        raise NotImplementedError
+    def _bound_unsent(self) -> None:
+        out, pool = self._out, self._pool
+        pool.unsent += out.memory - self._unsent_counted
+        self._unsent_counted = out.memory
+        if out.size > self._limits.unsent_bytes_max or (pool.is_backed_up and out.memory > FAIR_UNSENT_BYTES):
+            if not self._paused & _Pause.UNSENT:
+                self._progressed = self._watch.now
+                self._pause(_Pause.UNSENT)
+                self._watch.at(self._watch.now + self._limits.stall_s, self)
+        elif self._paused & _Pause.UNSENT and out.size <= self._limits.unsent_bytes_max // 2:
+            self._resume(_Pause.UNSENT)
 
-    def mute_for(self, delay_s: float) -> None:
-        """Mute now and unmute after `delay_s` (throttling: reply first, then this)."""
-        raise NotImplementedError
+    def flush(self) -> None:
+        """Send what the socket takes; the rest when it is writable again."""
+        if self.is_closed:
+            return
+        before = self._out.size
+        try:
+            done = self._out.write(self._socket)
+        except RegionCutShort as error:
+            self.close(f"a reply's file was cut short: {error}")
+            return
+        except OSError:
+            self.close()
+            return
+        if self._out.size != before:
+            self._active = self._progressed = self._watch.now
+        self._bound_unsent()
+        if done is self._writing:
+            self._writing = not done
+            self._socket.on_writable(None if done else self.flush)
+        if done and self._paused & _Pause.CLOSING and not self._pending:
+            self.close()
+
+    # ending --------------------------------------------------------------------------------------------------
 
     def close(self, reason: str | None = None) -> None:
         """Close at once; unsent replies are dropped, their regions released. A `reason` counts as a violation."""
-        raise NotImplementedError
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._socket.close()
+        self._watch.forget(self)
+        self._aside = b""
+        if not self._working:
+            self._buffer, self._view = None, memoryview(b"")
+        self._out.discard()
+        for reply in self._pending:
+            for part in reply.parts or ():
+                release(part)
+        self._pending.clear()
+        self._pool.unsent -= self._unsent_counted
+        self._unsent_counted = 0
+        if self._held_receiving or self._paused & _Pause.MEMORY:
+            self._pool.hold(-self._held_receiving)
+            self._held_receiving = 0
+            self._pool.leave(self)
+        if reason is not None:
+            self._on_violation(self, reason)
+        self._on_closed(self)
 
     def close_after_flush(self) -> None:
-        """Read no more, and close once all that was sent has left (or the stall limit is over)."""
-        raise NotImplementedError
+        """Read no more, and close once all replies have left, or when the peer takes none for the stall time."""
+        if self.is_closed:
+            return
+        self._pause(_Pause.CLOSING)
+        if not self._out and not self._pending:
+            self.close()
+            return
+        self._progressed = self._watch.now
+        self._watch.at(self._watch.now + self._limits.stall_s, self)
+
+    def check(self, now: float) -> float | None:
+        """Close when idle or stalled; see `wire.watch`."""
+        limits = self._limits
+        if self._paused & (_Pause.UNSENT | _Pause.CLOSING):
+            if now - self._progressed >= limits.stall_s:
+                if self._paused & _Pause.CLOSING:
+                    self.close()
+                    return None
+                self.close(f"reads no replies: {self._out.size} bytes unsent for {limits.stall_s:g} s")
+                return None
+            return self._progressed + limits.stall_s
+        if self._held_receiving and self._pool.is_full and not self._paused:
+            if now - self._active >= limits.stall_s:
+                self.close(f"half a frame and nothing more for {limits.stall_s:g} s while memory is short")
+                return None
+            return self._active + limits.stall_s
+        if not limits.idle_s:
+            return None
+        if self._pending or self._paused:  # waits for us, not we for it
+            return now + limits.idle_s
+        if now - self._active >= limits.idle_s:
+            self.close()
+            return None
+        return self._active + limits.idle_s

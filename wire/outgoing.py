@@ -1,10 +1,18 @@
-"""What leaves a connection: bytes and regions of files, in order, with one call per turn where the socket takes it."""
+"""What leaves a connection: bytes and regions of files, in order, with one call per turn where the socket takes it.
+
+Regions up to `PREAD_BYTES_MAX` are read and sent along with the bytes around them; longer ones go by sendfile.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
-from common.ports import File
+from common.ports import Buffer, File, Socket
+
+PREAD_BYTES_MAX = 64 << 10
+GATHER_BYTES_MAX = 256 << 10
 
 
 class FileRegion(Protocol):
@@ -20,9 +28,128 @@ class FileRegion(Protocol):
     def length(self) -> int: ...
 
 
-@runtime_checkable
-class Releasable(Protocol):
-    def release(self) -> None: ...
-
-
 Part = bytes | bytearray | FileRegion
+
+
+class RegionCutShort(Exception):
+    """A file could not be read to its region's end: the frame that was promised cannot be finished."""
+
+
+def release(part: object) -> None:
+    """Tell a region that it will not be read again."""
+    method = getattr(part, "release", None)
+    if method is not None and not isinstance(part, (bytes, bytearray, memoryview)):
+        method()
+
+
+def _read(region: FileRegion) -> bytes:
+    try:
+        data = region.file.pread(region.length, region.position)
+    except OSError as error:  # the disk's, not the socket's
+        raise RegionCutShort(str(error)) from error
+    if len(data) != region.length:
+        raise RegionCutShort(f"{len(data)} of {region.length} bytes")
+    return data
+
+
+class SendQueue:
+    """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files."""
+
+    __slots__ = ("_parts", "_region_sent", "memory", "size")
+
+    def __init__(self) -> None:
+        self._parts: deque[Buffer | FileRegion] = deque()
+        self._region_sent = 0  # of the first part, when that is a region
+        self.size = 0
+        self.memory = 0
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Queue parts whose sizes `count` has added."""
+        self._parts.extend(parts)
+
+    def count(self, parts: Iterable[Part]) -> None:
+        """Add to `size` and `memory`: done when a reply exists, which may be before it is its turn."""
+        size = memory = 0
+        for part in parts:
+            if isinstance(part, (bytes, bytearray)):
+                memory += len(part)
+            else:
+                size += part.length
+        self.size += size + memory
+        self.memory += memory
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def write(self, socket: Socket) -> bool:
+        """Send until nothing is left (True) or the socket is full (False). Raises OSError, RegionCutShort."""
+        parts = self._parts
+        try:
+            while parts:
+                first = parts[0]
+                if not isinstance(first, (bytes, bytearray, memoryview)) and first.length > PREAD_BYTES_MAX:
+                    self._send_region(socket, first)
+                elif not self._send_gathered(socket):
+                    return False
+        except BlockingIOError:
+            return False
+        return True
+
+    def _send_region(self, socket: Socket, region: FileRegion) -> None:
+        while (left := region.length - self._region_sent) > 0:
+            sent = socket.sendfile(region.file, region.position + self._region_sent, left)
+            if not sent:
+                raise RegionCutShort(f"{self._region_sent} of {region.length} bytes")
+            self._region_sent += sent
+            self.size -= sent
+        self._parts.popleft()
+        self._region_sent = 0
+        release(region)
+
+    def _send_gathered(self, socket: Socket) -> bool:
+        """One send of the bytes and short regions at the front; False when the socket took less."""
+        data, more = self._gather()
+        try:
+            sent = socket.send(data, more) if len(data) else 0
+        except BlockingIOError:
+            sent = 0
+        self.size -= sent
+        self.memory -= sent
+        if sent == len(data):
+            return True
+        self._parts.appendleft(memoryview(data)[sent:])
+        return False
+
+    def _gather(self) -> tuple[Buffer, bool]:
+        """The front of the queue as one buffer, and whether a long region follows it at once.
+
+        A gathered region becomes memory: whatever of it the socket does not take stays queued as bytes.
+        """
+        parts = self._parts
+        gathered: list[Buffer] = []
+        size = 0
+        more = False
+        while parts and size < GATHER_BYTES_MAX:
+            part = parts[0]
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                gathered.append(part)
+                size += len(part)
+            elif part.length > PREAD_BYTES_MAX:
+                more = True
+                break
+            else:
+                data = _read(part)
+                self.memory += len(data)
+                gathered.append(data)
+                size += len(data)
+                release(part)
+            parts.popleft()
+        if len(gathered) == 1:
+            return gathered[0], more
+        return b"".join(gathered), more
+
+    def discard(self) -> None:
+        """Drop everything, regions released."""
+        while self._parts:
+            release(self._parts.popleft())
+        self._region_sent = self.size = self.memory = 0

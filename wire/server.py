@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from common.ports import Address, Ports
+from common.errors import MalformedFrame
+from common.ports import Address, Listener, Ports, Socket
 from wire.buffers import BufferPool
 from wire.connection import ClosedHandler, Connection, ConnectionLimits, FrameHandler, ViolationHandler
-from wire.listeners import ListenerConfig
+from wire.listeners import ListenerConfig, ListenerKind
+from wire.node_auth import HELLO_BYTES, Acceptor, AuthenticationFailed
+from wire.primitives import INT32
 from wire.tick import Tick
 from wire.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of a node's listeners together; the settings that set them stand beside."""
+    """Bounds of a node's listeners together; the settings that set them stand beside.
+
+    Internal listeners are outside both counts: clients that use up the connections must not cut the nodes off.
+    """
 
     connections_max: int = 20_000  # max.connections
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
@@ -27,8 +35,8 @@ class Server:
     """Accepts on `listeners` and hands every frame to `handler`; `connection.listener` says where it came in.
 
     On internal listeners no frame reaches `handler` before the peer has proven that it knows `secret`; without a
-    secret an internal listener does not start (ValueError). `closed` is called once per connection that
-    `handler` has seen a frame of.
+    secret an internal listener is refused (ValueError). A connection over the limits is closed at once. `closed`
+    and `violated` are called as `Connection` does, also for connections that never sent a frame.
     """
 
     def __init__(
@@ -45,25 +53,142 @@ class Server:
         *,
         secret: bytes | None = None,
         cluster: str = "",
-    ) -> None: ...
+    ) -> None:
+        if secret is None and any(listener.kind is ListenerKind.INTERNAL for listener in listeners):
+            raise ValueError("an internal listener needs the cluster secret")
+        self._ports = ports
+        self._configs = list(listeners)
+        self._handler = handler
+        self._on_closed = closed
+        self._on_violation = violated
+        self._limits = limits
+        self._tick = tick
+        self._pool = pool
+        self._watch = watch
+        self._secret = secret
+        self._cluster = cluster
+        self._listeners: dict[str, Listener] = {}
+        self._connections: dict[Connection, None] = {}
+        self._clients = 0
+        self._clients_of_ip: dict[str, int] = {}
+        self._emptied: asyncio.Event | None = None
+        self.refused = 0  # connections over a limit, since the start
 
     def start(self) -> None:
         """Bind all listeners. Raises OSError when one cannot be bound; none is open then."""
-        raise NotImplementedError
+        for config in self._configs:
+            try:
+                self._listeners[config.name] = self._ports.network.listen(
+                    config.address, partial(self._accepted, config)
+                )
+            except OSError:
+                self.stop_accepting()
+                raise
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """The bound address of each listener by name."""
-        raise NotImplementedError
+        """The bound address of each listener by name, while it is open."""
+        return {name: listener.address for name, listener in self._listeners.items()}
 
     @property
     def connections(self) -> list[Connection]:
         """Open connections, oldest first."""
-        raise NotImplementedError
+        return list(self._connections)
+
+    def _accepted(self, listener: ListenerConfig, socket: Socket) -> None:
+        internal = listener.kind is ListenerKind.INTERNAL
+        ip = socket.peer[0]
+        if not internal:
+            of_ip = self._clients_of_ip.get(ip, 0)
+            if self._clients >= self._limits.connections_max or of_ip >= self._limits.connections_per_ip_max:
+                self.refused += 1
+                socket.abort()
+                return
+            self._clients += 1
+            self._clients_of_ip[ip] = of_ip + 1
+        connection = Connection(
+            socket, self._tick, self._pool, self._watch, self._handler, self._closed, self._on_violation,
+            self._limits.connection, listener,
+        )  # fmt: skip
+        self._connections[connection] = None
+        if internal:
+            _Handshake(connection, self, self._handler)
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.pop(connection, None)
+        if connection.listener is not None and connection.listener.kind is not ListenerKind.INTERNAL:
+            ip = connection.peer[0]
+            self._clients -= 1
+            left = self._clients_of_ip[ip] - 1
+            if left:
+                self._clients_of_ip[ip] = left
+            else:
+                del self._clients_of_ip[ip]
+        if self._emptied is not None and not self._connections:
+            self._emptied.set()
+        self._on_closed(connection)
+
+    def acceptor(self) -> Acceptor:
+        """The authenticating side for one new connection."""
+        return Acceptor(self._secret or b"", self._cluster, self._ports.random)
+
+    @property
+    def handshake_until(self) -> float:
+        return self._watch.now + self._limits.handshake_s
+
+    @property
+    def watch(self) -> Watch:
+        return self._watch
 
     def stop_accepting(self) -> None:
-        raise NotImplementedError
+        for listener in self._listeners.values():
+            listener.close()
+        self._listeners.clear()
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop accepting, let unsent replies leave for `grace_s`, close every connection."""
-        raise NotImplementedError
+        self.stop_accepting()
+        if grace_s > 0 and self._connections:
+            self._emptied = asyncio.Event()
+            for connection in self.connections:
+                connection.close_after_flush()
+            if self._connections:
+                try:
+                    async with asyncio.timeout(grace_s):
+                        await self._emptied.wait()
+                except TimeoutError:
+                    pass
+        for connection in self.connections:
+            connection.close()
+
+
+class _Handshake:
+    """A new internal connection until its peer has proven itself; then the connection is the handler's."""
+
+    def __init__(self, connection: Connection, server: Server, handler: FrameHandler) -> None:
+        self._connection = connection
+        self._handler = handler
+        self._acceptor = server.acceptor()
+        self._watch = server.watch
+        self._frame_bytes_max = connection.frame_bytes_max
+        connection.frame_bytes_max = HELLO_BYTES
+        connection.handler = self._frame
+        self._watch.at(server.handshake_until, self)
+
+    def _frame(self, connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
+        message = bytes(view[at:end])
+        try:
+            if not self._acceptor.is_challenging:
+                challenge = self._acceptor.challenge(message)
+                connection.send([INT32.pack(len(challenge)) + challenge])
+                return
+            self._acceptor.verify(message)
+        except AuthenticationFailed as error:
+            raise MalformedFrame(f"node authentication: {error}") from error
+        self._watch.forget(self)
+        connection.frame_bytes_max = self._frame_bytes_max
+        connection.handler = self._handler
+
+    def check(self, now: float) -> float | None:
+        self._connection.close("node authentication: no proof in time")
+        return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
+
+STEP_S = 1.0
 
 
 class Watched(Protocol):
@@ -12,14 +15,51 @@ class Watched(Protocol):
 
 
 class Watch:
-    """One per node. `now` is the loop's time at its last step: coarse, and free to read."""
+    """One per node; make it while the node's loop runs, and `close` it. One timer for all, a step coarse.
 
-    now: float
+    `now` is the loop's time at the last step: free to read, and good enough for "when was it last active".
+    """
+
+    def __init__(self, step_s: float = STEP_S) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._step_s = step_s
+        self.now = self._loop.time()
+        self._passed = int(self.now / step_s)
+        self._slots: dict[int, dict[Watched, None]] = {}
+        self._slot_of: dict[Watched, int] = {}
+        self._timer = self._loop.call_later(step_s, self._step)
 
     def at(self, when: float, watched: Watched) -> None:
-        """Have `watched.check` called at `when` (loop time, seconds), up to a step late."""
-        raise NotImplementedError
+        """Have `watched.check` called at `when` (loop time, seconds), up to a step late; an earlier wish stands."""
+        slot = max(int(when / self._step_s), self._passed) + 1
+        known = self._slot_of.get(watched)
+        if known is not None:
+            if known <= slot:
+                return
+            self._slots[known].pop(watched, None)
+        self._slot_of[watched] = slot
+        self._slots.setdefault(slot, {})[watched] = None
+
+    def forget(self, watched: Watched) -> None:
+        slot = self._slot_of.pop(watched, None)
+        if slot is not None:
+            self._slots[slot].pop(watched, None)
 
     def close(self) -> None:
         """Forget all deadlines and stop the timer."""
-        raise NotImplementedError
+        self._timer.cancel()
+        self._slots.clear()
+        self._slot_of.clear()
+
+    def _step(self) -> None:
+        self._timer = self._loop.call_later(self._step_s, self._step)
+        self.now = now = self._loop.time()
+        first, self._passed = self._passed + 1, int(now / self._step_s)
+        for slot in range(first, self._passed + 1):
+            due = self._slots.pop(slot, None)
+            while due:  # a check may make the watch forget another of the same slot
+                watched = next(iter(due))
+                del due[watched], self._slot_of[watched]
+                again = watched.check(now)
+                if again is not None:
+                    self.at(again, watched)
