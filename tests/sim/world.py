@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import sys
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -209,9 +210,22 @@ class World:
 
     def close(self) -> None:
         """After the run: kill all, then free the dead. Their `finally` blocks do run now, with every port refusing;
-        what they raise is nobody's business."""
+        what they raise is nobody's business. What still refers to nodes keeps them alive until it goes too."""
         self.scheduler.on_step = self.on_death = None
         self.tolerates = lambda name, error: True
+        self._bury_all()
+        self.scheduler.clear()
+        self.fabric.sockets.clear()
+        self.fabric.listeners.clear()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            self.scheduler.graveyard.clear()
+            gc.collect()
+            gc.collect()  # what a `finally` block kept alive once more
+        finally:
+            sys.unraisablehook = hook
+
+    def _bury_all(self) -> None:
         for node in self.nodes.values():
             if node.loop is not None:
                 loop, node.loop = node.loop, None
@@ -220,10 +234,6 @@ class World:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self.scheduler.graveyard.append((loop, node.program, node.main_task))
             node.program = node.main_task = None
-        self.scheduler.clear()
-        self.fabric.sockets.clear()
-        self.fabric.listeners.clear()
-        self.scheduler.graveyard.clear()
 
 
 @contextlib.contextmanager

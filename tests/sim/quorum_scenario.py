@@ -1,0 +1,151 @@
+"""The quorum of controllers alone: three voters, proposals from whoever leads, every kind of fault, power included."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from common.errors import OutcomeUnknown, StorageFailure
+from common.ports import Ports
+from kraft.quorum.quorum import QuorumConfig, RaftQuorum
+from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
+from tests.sim import nemesis
+from tests.sim.loop import SimLoop, SimulationFailure
+from tests.sim.nemesis import Fault, Nemesis, Targets
+from tests.sim.world import World, no_collection
+
+VOTERS = {number: (f"voter-{number}", 9094) for number in (1, 2, 3)}
+NAMES = [address[0] for address in VOTERS.values()]
+SECRET = b"the secret of a simulated quorum"
+FAULTS_MS = (1_000, 6_000)
+SERVES_AGAIN_S = 6.0
+
+
+class QuorumBroken(SimulationFailure): ...
+
+
+@dataclass(slots=True)
+class Agreement:
+    """What is applied anywhere, by index, and what was acknowledged."""
+
+    applied: dict[int, bytes] = field(default_factory=dict)
+    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    leaders: dict[int, str] = field(default_factory=dict)
+    restores: int = 0
+
+    def apply(self, node: str, index: int, data: bytes) -> None:
+        if self.applied.setdefault(index, data) != data:
+            raise QuorumBroken(f"{node} applies {data!r} at {index}, where {self.applied[index]!r} was applied")
+
+    def acknowledge(self, node: str, result: AppliedResult, data: bytes) -> None:
+        if self.applied.get(result.index) != data:
+            raise QuorumBroken(f"{node} acknowledges {data!r} at {result.index}, which is not applied there")
+        if result.result != data:
+            raise QuorumBroken(f"{node} gives {result.result!r} for {data!r}")
+        self.acknowledged[result.index] = data
+
+    def lead(self, node: str, term: int) -> None:
+        if self.leaders.setdefault(term, node) != node:
+            raise QuorumBroken(f"term {term} is led by {self.leaders[term]} and by {node}")
+
+
+class Register:
+    """The state machine: all commands so far, with their indexes."""
+
+    def __init__(self, node: str, agreement: Agreement) -> None:
+        self._node, self._agreement = node, agreement
+        self.commands: list[tuple[int, bytes]] = []
+
+    def apply(self, index: int, data: bytes) -> object:
+        if self.commands and index <= self.commands[-1][0]:
+            raise QuorumBroken(f"{self._node} applies {index} after {self.commands[-1][0]}")
+        self.commands.append((index, data))
+        self._agreement.apply(self._node, index, data)
+        return data
+
+    def snapshot(self) -> bytes:
+        return b"\n".join(b"%d %s" % command for command in self.commands)
+
+    def restore(self, data: bytes) -> None:
+        self._agreement.restores += 1
+        self.commands = []
+        for line in data.split(b"\n") if data else []:
+            index, _, command = line.partition(b" ")
+            self.apply(int(index), command)
+
+
+class QuorumStopped(Exception):
+    pass
+
+
+class QuorumRun:
+    def __init__(self, seed: int, faults: tuple[Fault, ...] | None = None, *, keep_trace: bool = False) -> None:
+        self.world, self.agreement = World(f"quorum {seed}", keep_trace=keep_trace), Agreement()
+        targets = Targets(crashable=NAMES, linked=NAMES)
+        drawn = nemesis.draw(self.world.stream("plan"), targets, *FAULTS_MS)
+        self.faults = tuple(drawn) if faults is None else faults
+        for number, name in enumerate(NAMES, 1):
+            self.world.add_node(name, lambda ports, n=number: self._main(ports, n))  # type: ignore[misc]
+        self.world.watch(self._ran)
+        self.world.tolerates = self._tolerates
+
+    def _tolerates(self, name: str, error: BaseException) -> bool:
+        disk_failed = any(fault.target == name and fault.kind in nemesis.DISKS for fault in self.faults)
+        return disk_failed and isinstance(error, (QuorumStopped, StorageFailure, OSError))
+
+    async def _main(self, ports: Ports, number: int) -> None:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        name, config = NAMES[number - 1], QuorumConfig()
+        config.node.compaction_entries_min = 40
+
+        def fail(reason: str) -> None:
+            if not ended.done():
+                ended.set_result(reason)
+
+        register = Register(name, self.agreement)
+        quorum = RaftQuorum(ports, number, VOTERS, "quorum", SECRET, register, config, fatal=fail)
+        await quorum.start()
+        self.world.nodes[name].program = quorum
+        proposing = asyncio.create_task(self._propose(ports, quorum, name))
+        try:
+            raise QuorumStopped(await ended)
+        finally:
+            proposing.cancel()
+            await asyncio.wait([proposing])
+            await quorum.stop()
+
+    async def _propose(self, ports: Ports, quorum: RaftQuorum, name: str) -> None:
+        sequence = 0
+        while True:
+            await asyncio.sleep(ports.random.expovariate(1 / 0.03))
+            sequence += 1
+            data = f"{name}/{self.world.nodes[name].life_count}/{sequence}".encode()
+            try:
+                result = await quorum.propose(data, 0.5)
+            except (NotLeader, QuorumBusy, OutcomeUnknown):
+                continue
+            self.agreement.acknowledge(name, result, data)
+
+    def _ran(self, loop: SimLoop) -> None:
+        quorum: RaftQuorum | None = self.world.nodes[loop.name].program
+        if quorum is not None and quorum.is_leader:
+            self.agreement.lead(loop.name, quorum.term)
+
+    def run(self) -> None:
+        """Raises what is found to be wrong."""
+        world, agreement = self.world, self.agreement
+        with no_collection():
+            try:
+                for name in NAMES:
+                    world.start(name)
+                Nemesis(world, self.faults, NAMES, lambda names: True)
+                world.run_for(FAULTS_MS[1] / 1000)
+                for name in NAMES:
+                    world.resume(name)
+                    world.start(name)
+                before = len(agreement.acknowledged)
+                if not world.run_until(lambda: len(agreement.acknowledged) > before + 20, SERVES_AGAIN_S):
+                    raise QuorumBroken("nothing is acknowledged after all faults were healed")
+            finally:
+                self.hash = world.trace_hash
+                world.close()
