@@ -96,12 +96,12 @@ class HostedShard(Generic[ShardType]):
 
     # decisions ---------------------------------------------------------------------------------------------
 
-    def submit(self, decide: Decide[ShardType, Reply], *, soft: bool) -> asyncio.Future[Reply]:
+    def submit(self, decide: Decide[ShardType, Any], *, soft: bool) -> asyncio.Future[Any]:
         """Decide now; the future has the reply once it may be told. `soft`: the decision never yields records.
 
         Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) when nothing can be appended or too much waits already.
         """
-        future: asyncio.Future[Reply] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         if not soft:
             self._check_appendable()
         if len(self._parked) >= self._limits.parked_max or self._unsettled_bytes >= self._limits.unsettled_bytes_max:

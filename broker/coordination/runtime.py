@@ -21,7 +21,7 @@ import structlog
 from broker.coordination.hosted_shard import HostedShard, HostLimits
 from broker.coordination.loading import LoadLimits, load_shard
 from broker.coordination.partition_access import CoordinatedPartition
-from broker.coordination.shard import Decide, Query, Reply, Shard, ShardType
+from broker.coordination.shard import Decide, DecideOrPark, Query, Reply, Shard, ShardType
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Clock
 
@@ -173,9 +173,26 @@ class CoordinatorRuntime:
         COORDINATOR_NOT_AVAILABLE (also when the commit took too long, and then its outcome is unknown).
         """
         hosted = self._hosted(topic, index)
-        future = hosted.submit(decide, soft=soft)
+        future: asyncio.Future[Reply] = hosted.submit(decide, soft=soft)
         self._arm(hosted)
         return await future
+
+    async def write_or_park(self, topic: str, index: int, decide: DecideOrPark[ShardType, Reply]) -> Reply:
+        """As `write`, for a decision whose reply may come later, through its ticket."""
+        hosted = self._hosted(topic, index)
+        future: asyncio.Future[Reply] = hosted.submit(decide, soft=False)
+        self._arm(hosted)
+        return await future
+
+    def write_unattended(self, topic: str, index: int, decide: Decide[ShardType, Reply]) -> None:
+        """As `write`, with nobody waiting: a failure is the caller's to repeat some other time."""
+        try:
+            hosted = self._hosted(topic, index)
+            future = hosted.submit(decide, soft=False)
+        except ProtocolError:
+            return
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._arm(hosted)
 
     async def read(self, topic: str, index: int, query: Query[ShardType, Reply]) -> Reply:
         """`query` on the shard, once everything it saw is committed. Raises as `write`."""

@@ -77,5 +77,6 @@ class Shard(Protocol):
 ShardType = TypeVar("ShardType", bound=Shard)
 Reply = TypeVar("Reply")
 
-Decide = Callable[[ShardType, Now, Ticket], Decision[CoordinatorRecord, Reply | Parked]]
+Decide = Callable[[ShardType, Now, Ticket], Decision[CoordinatorRecord, Reply]]
+DecideOrPark = Callable[[ShardType, Now, Ticket], Decision[CoordinatorRecord, Reply | Parked]]
 Query = Callable[[ShardType, Now], Reply]

@@ -141,9 +141,9 @@ def test_what_no_group_accepts() -> None:
 def test_the_protocol_is_one_that_all_support_and_most_prefer() -> None:
     driver = GroupDriver(QUICK)
     preferences = (("range", "sticky", "roundrobin"), ("sticky", "range"), ("sticky", "range", "other"))
-    tickets = []
-    for names in preferences:
-        tickets.append(driver.join(known=False, protocols=tuple((name, name.encode()) for name in names)))
+    tickets = [
+        driver.join(known=False, protocols=tuple((name, name.encode()) for name in names)) for names in preferences
+    ]
     driver.advance(0.01)
     assert {driver.joined(ticket).protocol for ticket in tickets} == {"sticky"}
     assert driver.joined(tickets[0]).members[1].metadata == b"sticky"
@@ -216,7 +216,7 @@ def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
 
 def test_a_static_leader_that_restarts_is_told_not_to_assign() -> None:
     driver = GroupDriver(QUICK)
-    generation, ids = static_pair(driver)
+    generation, _ = static_pair(driver)
     new = driver.joined(driver.join(instance="a"))
     assert (new.skip_assignment, new.leader, new.generation) == (True, new.member_id, generation)
     assert len(new.members) == 2

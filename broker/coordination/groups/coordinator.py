@@ -1,0 +1,152 @@
+"""The group coordinator of one broker: finds the shard of a group and asks it. All replies are typed values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.offsets import TopicOffsets
+from broker.coordination.groups.values import (
+    CommitRequest,
+    CommittedOffset,
+    GroupDescription,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    ListedGroup,
+    MemberIdentity,
+    SyncReply,
+    SyncRequest,
+)
+from broker.coordination.placement import GROUP_TOPIC, partition_for
+from broker.coordination.runtime import CoordinatorRuntime
+from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.image.metadata import MetadataImage
+
+Wanted = Sequence[tuple[str, Sequence[int]]]
+"""(topic, partitions)."""
+
+
+class GroupCoordinator:
+    """Every method raises ProtocolError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
+
+    def __init__(
+        self,
+        runtime: CoordinatorRuntime,
+        config: GroupConfig,
+        image: Callable[[], MetadataImage],
+        rng: random.Random,
+    ) -> None:
+        self._runtime = runtime
+        self._image = image
+        runtime.host(GROUP_TOPIC, lambda _: GroupShard(config, rng, lambda topic: topic in image().topics))
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
+        topic = self._image().topics.get(GROUP_TOPIC)
+        if topic is None or not topic.partitions:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return partition_for(group_id, len(topic.partitions))
+
+    # members -----------------------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest) -> JoinReply:
+        """Answered when the rebalance ends. Raises what concerns the request; a reply's `error` the member."""
+
+        def decide(shard: GroupShard, now: Now, ticket: Ticket) -> Decision[CoordinatorRecord, JoinReply | Parked]:
+            return shard.join(request, now, ticket)
+
+        return await self._runtime.write_or_park(GROUP_TOPIC, self.partition_of(request.group_id), decide)
+
+    async def sync(self, request: SyncRequest) -> SyncReply:
+        def decide(shard: GroupShard, now: Now, ticket: Ticket) -> Decision[CoordinatorRecord, SyncReply | Parked]:
+            return shard.sync(request, now, ticket)
+
+        return await self._runtime.write_or_park(GROUP_TOPIC, self.partition_of(request.group_id), decide)
+
+    async def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, ErrorCode]:
+            return shard.heartbeat(request, now)
+
+        return await self._runtime.write(GROUP_TOPIC, self.partition_of(request.group_id), decide, soft=True)
+
+    async def leave(self, group_id: str, leaving: tuple[MemberIdentity, ...]) -> tuple[ErrorCode, ...]:
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
+            return shard.leave(group_id, leaving, now)
+
+        return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
+
+    # offsets -----------------------------------------------------------------------------------------------
+
+    async def commit(self, request: CommitRequest) -> tuple[ErrorCode, ...]:
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
+            return shard.commit(request, now)
+
+        return await self._runtime.write(GROUP_TOPIC, self.partition_of(request.group_id), decide)
+
+    async def fetch_offsets(self, group_id: str, wanted: Wanted) -> list[list[CommittedOffset | None]]:
+        """In the order of `wanted`; None where nothing was committed."""
+
+        def query(shard: GroupShard, _: Now) -> list[list[CommittedOffset | None]]:
+            return [
+                [shard.fetch_offset(group_id, topic, partition) for partition in partitions]
+                for topic, partitions in wanted
+            ]
+
+        return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
+
+    async def fetch_all_offsets(self, group_id: str) -> dict[str, TopicOffsets]:
+        def query(shard: GroupShard, _: Now) -> dict[str, TopicOffsets]:
+            return shard.fetch_offsets(group_id)
+
+        return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
+
+    async def delete_offsets(self, group_id: str, partitions: tuple[tuple[str, int], ...]) -> tuple[ErrorCode, ...]:
+        def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
+            return shard.delete_offsets(group_id, partitions)
+
+        return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
+
+    def topics_deleted(self, topics: frozenset[str]) -> None:
+        """Offsets in them go, without anybody waiting. A shard that cannot now does it at its next retention."""
+
+        def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, None]:
+            return shard.delete_topics(topics)
+
+        for index in self._runtime.active(GROUP_TOPIC):
+            self._runtime.write_unattended(GROUP_TOPIC, index, decide)
+
+    # administration ----------------------------------------------------------------------------------------
+
+    async def describe(self, group_id: str) -> GroupDescription:
+        def query(shard: GroupShard, _: Now) -> GroupDescription:
+            return shard.describe(group_id)
+
+        return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
+
+    async def list_groups(self) -> list[ListedGroup]:
+        """Groups of every shard here. Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+
+        def query(shard: GroupShard, _: Now) -> list[ListedGroup]:
+            return shard.list_groups()
+
+        if self._runtime.is_loading(GROUP_TOPIC):
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        found: list[ListedGroup] = []
+        for index in self._runtime.active(GROUP_TOPIC):
+            try:
+                found.extend(await self._runtime.read(GROUP_TOPIC, index, query))
+            except ProtocolError as error:
+                if error.code is not ErrorCode.NOT_COORDINATOR:  # else its new coordinator lists them
+                    raise
+        return found
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, ErrorCode]:
+            return shard.delete_group(group_id)
+
+        return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)

@@ -1,0 +1,99 @@
+"""Internal topics come into being when they are first needed: asked of the controller, once at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from broker.coordination.placement import GROUP_TOPIC
+from common.errors import ErrorCode, ProtocolError
+from common.ports import Clock
+from kraft.image.metadata import MetadataImage
+from wire.messages import CreateTopicsRequest
+
+CREATE_TOPICS_VERSION = 7
+RETRY_PAUSE_S = 0.5
+
+_log = structlog.get_logger("coordination")
+
+CreateTopics = Callable[[Any, int], Awaitable[Any]]
+"""Forwards a CreateTopicsRequest in a version; raises ProtocolError."""
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """`replication_factor` is what is wanted; fewer brokers make do with as many as they are."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def group_topic(partitions: int = 50, replication_factor: int = 3, segment_bytes: int = 100 << 20) -> InternalTopic:
+    """`__consumer_offsets` by the settings offsets.topic.…: compacted, and stored as it is written."""
+    configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes), "compression.type": "producer"}
+    return InternalTopic(GROUP_TOPIC, partitions, replication_factor, configs)
+
+
+class InternalTopics:
+    """One creation of each topic at a time; whoever comes meanwhile is told to try again."""
+
+    def __init__(
+        self,
+        topics: list[InternalTopic],
+        image: Callable[[], MetadataImage],
+        create: CreateTopics,
+        clock: Clock,
+    ) -> None:
+        self._topics = {topic.name: topic for topic in topics}
+        self._image = image
+        self._create = create
+        self._clock = clock
+        self._under_way: dict[str, None] = {}
+        self._not_before: dict[str, float] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    async def ensure(self, name: str) -> None:
+        """Return when `name` exists in the local image. Raises COORDINATOR_NOT_AVAILABLE while it does not."""
+        if self._image().topics.get(name) is not None:
+            return
+        topic = self._topics[name]
+        if name in self._under_way or self._clock.monotonic() < self._not_before.get(name, 0.0):
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._under_way[name] = None
+        try:
+            await self._create_topic(topic)
+        finally:
+            del self._under_way[name]
+        if self._image().topics.get(name) is None:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def _create_topic(self, topic: InternalTopic) -> None:
+        alive = len(self._image().unfenced_brokers())
+        creatable = CreateTopicsRequest.CreatableTopic(
+            name=topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=max(1, min(topic.replication_factor, alive)),
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
+                for name, value in topic.configs.items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[creatable], timeout_ms=10_000, validate_only=False)
+        try:
+            response = await self._create(request, CREATE_TOPICS_VERSION)
+        except ProtocolError as error:
+            self._not_before[topic.name] = self._clock.monotonic() + RETRY_PAUSE_S
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+        for result in response.topics:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                self._not_before[topic.name] = self._clock.monotonic() + RETRY_PAUSE_S
+                _log.warning("internal topic not created", topic=topic.name, error=ErrorCode(result.error_code).name)
+                raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

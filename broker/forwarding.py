@@ -1,0 +1,95 @@
+"""Requests that the controller decides: carried to it in an Envelope, answered once the local image has the result.
+
+So whoever creates a topic over this broker and then asks this broker for it finds it. Source: KIP-590 (Envelope).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from broker.request import NODE_PRINCIPAL, RequestContext
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.ports import Clock
+from kraft.controller_channel import ControllerUnavailable
+from kraft.image.metadata import MetadataImage
+from wire.codec import decode_response, encode_request
+from wire.messages import EnvelopeRequest
+
+LENGTH_BYTES = 4
+ENVELOPE_VERSION = 0
+LOCAL_CLIENT = "tidelog-broker"
+
+
+class Channel(Protocol):
+    """The way to the active controller; `kraft.controller_channel.ControllerChannel` is one."""
+
+    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
+
+
+class Observer(Protocol):
+    """The local image; `kraft.observer.MetadataObserver` is one."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+    async def wait_for(self, offset: int, timeout_s: float) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardLimits:
+    """Seconds. Clients ask for a time of their own, within these bounds."""
+
+    timeout_min_s: float = 1.0
+    timeout_max_s: float = 60.0
+    timeout_s: float = 30.0
+
+
+class Forwarder:
+    """Sends requests to the active controller on behalf of clients, and of this broker itself."""
+
+    def __init__(self, channel: Channel, observer: Observer, clock: Clock, limits: ForwardLimits) -> None:
+        self._channel = channel
+        self._observer = observer
+        self._clock = clock
+        self._limits = limits
+        self._correlation = 0
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._observer.image
+
+    async def forward(
+        self, context: RequestContext | None, request: Any, version: int, timeout_ms: int | None = None
+    ) -> Any:
+        """The controller's response to `request`, which travels as `version`. `context` None: the broker asks.
+
+        Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known.
+        """
+        limits = self._limits
+        asked_s = limits.timeout_s if timeout_ms is None else timeout_ms / 1000
+        timeout_s = min(max(asked_s, limits.timeout_min_s), limits.timeout_max_s)
+        deadline = self._clock.monotonic() + timeout_s
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        client_id = LOCAL_CLIENT if context is None else context.client_id or ""
+        frame = encode_request(request, version, self._correlation, client_id)
+        principal = NODE_PRINCIPAL if context is None else context.principal
+        host = "" if context is None else context.client_host
+        envelope = EnvelopeRequest(
+            request_data=frame[LENGTH_BYTES:], request_principal=principal.encode(), client_host_address=host.encode()
+        )
+        try:
+            answer = await self._channel.call(envelope, ENVELOPE_VERSION, timeout_s=timeout_s, repeatable=False)
+        except ControllerUnavailable as error:
+            raise ProtocolError(ErrorCode.NOT_CONTROLLER, "no controller could be reached") from error
+        except OutcomeUnknown as error:
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time") from error
+        if answer.error_code:
+            raise ProtocolError(ErrorCode(answer.error_code), "the controller refused the request")
+        try:
+            _, response = decode_response(request.API_KEY, version, answer.response_data or b"")
+        except MalformedFrame as error:
+            raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is garbled") from error
+        if answer.committed_offset >= 0:
+            await self._observer.wait_for(answer.committed_offset, max(deadline - self._clock.monotonic(), 0.0))
+        return response
