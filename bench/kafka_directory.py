@@ -1,0 +1,97 @@
+"""A partition directory that a real Apache Kafka wrote, opened by our storage and read record by record."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.embedded import free_ports
+from bench.peers import CLUSTER_ID, wait_serving
+from common.machine import machine_ports
+from records.batch import iterate_batches
+from records.record import decode_records
+from storage.log_config import LogConfig
+from storage.log_context import DirectoryConfig
+from storage.log_directory import LogDirectory
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS_EACH = 400
+TOPIC = "foreign"
+INFLATED_BYTES_MAX = 1 << 26
+
+
+def check_foreign_directory(jars: Path, folder: Path) -> int:
+    """Start Apache Kafka, write with every codec, kill it, and read its directory; how many records were served.
+
+    RuntimeError when a record is missing or different.
+    """
+    folder.mkdir(parents=True)
+    write_with_kafka(jars, folder)
+    expected = {f"key-{c}-{n}".encode(): f"value-{c}-{n}".encode() for c in CODECS for n in range(RECORDS_EACH)}
+    got = asyncio.run(read_directory(folder / "data"))
+    if got != expected:
+        raise RuntimeError(f"{len(expected)} records were written by Apache Kafka, {len(got)} were read as written")
+    return len(got)
+
+
+def write_with_kafka(jars: Path, folder: Path) -> None:
+    port = free_ports(2)
+    properties = folder / "node.properties"
+    properties.write_text(
+        f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{port + 1}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}\n"
+        "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
+        f"log.dirs={folder}/data\noffsets.topic.replication.factor=1\n"
+    )
+    java = ["java", "-Xmx512M", "-cp", f"{jars}/*"]
+    quiet = subprocess.DEVNULL
+    format_ = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
+    subprocess.run(format_, check=True, stdout=quiet, stderr=quiet)
+    with subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=quiet, stderr=quiet) as process:
+        try:
+            bootstrap = f"127.0.0.1:{port}"
+            wait_serving(bootstrap, 1)
+            topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "20000", "index.interval.bytes": "512"})
+            AdminClient({"bootstrap.servers": bootstrap}).create_topics([topic])[TOPIC].result(30)
+            for codec in CODECS:
+                settings = {"compression.type": codec, "enable.idempotence": True, "batch.size": 2_000, "linger.ms": 2}
+                producer = Producer({"bootstrap.servers": bootstrap, **settings})
+                for number in range(RECORDS_EACH):
+                    producer.produce(TOPIC, f"value-{codec}-{number}".encode(), f"key-{codec}-{number}".encode())
+                if producer.flush(30):
+                    raise RuntimeError("Apache Kafka did not take the records")
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+async def read_directory(root: Path) -> dict[bytes, bytes]:
+    """Key and value of every record that our storage serves from Kafka's log directory."""
+    for path in root.iterdir():  # other topics, the metadata log among them, are not under test
+        if path.is_dir() and not path.name.startswith(f"{TOPIC}-"):
+            shutil.rmtree(path)
+    directory = LogDirectory(machine_ports(root), "", 1, lambda event, **fields: None, DirectoryConfig())
+    await directory.open(CLUSTER_ID)
+    await directory.recover(lambda topic: LogConfig())
+    log = directory.get(TOPIC, 0)
+    if log is None:
+        raise RuntimeError("the partition was not found")
+    found: dict[bytes, bytes] = {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        region = log.read(offset, 10_000, log.log_end_offset)
+        if region is None:
+            raise RuntimeError(f"nothing is served at offset {offset}")
+        view = memoryview(region.file.pread(region.length, region.position))
+        for position, header in iterate_batches(view, 0, len(view), verify_crc=True):
+            for record in decode_records(view, position, header.size, inflated_bytes_max=INFLATED_BYTES_MAX):
+                found[record.key or b""] = record.value or b""
+            offset = header.next_offset
+    await directory.close()
+    return found
