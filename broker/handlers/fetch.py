@@ -201,7 +201,7 @@ class PendingFetch:
                 partition is None
                 or not partition.is_leader
                 or position.leader_epoch not in (-1, partition.leader_epoch)
-                or position.offset != partition.log.written_end_offset
+                or position.offset != partition.log.readable_end_offset
                 or position.last_fetched_epoch not in (-1, partition.log.leader_epochs.latest_epoch)
             ):
                 return True

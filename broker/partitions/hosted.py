@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Protocol
 
 from broker.partitions.log_settings import LogSettings
@@ -133,6 +134,18 @@ class HostedPartitions:
     def isr_proposed(self, partition: Partition, proposal: IsrProposal) -> None:
         if self.isr_changes is not None:
             self.isr_changes.propose(partition, proposal)
+
+    def review(self, partitions_max: int) -> None:
+        """Look after up to `partitions_max` of the partitions that are unsettled, the longest waiting first."""
+        waiting = self.unsettled_partitions
+        for partition in list(islice(waiting, partitions_max)):
+            del waiting[partition]
+            if partition.review():
+                waiting[partition] = None
+
+    def is_alive(self, node: int) -> bool:
+        broker = self.image.brokers.get(node)
+        return broker is not None and not broker.fenced
 
     def is_eligible(self, node: int, broker_epoch: int) -> bool:
         broker = self.image.brokers.get(node)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.partitions.hosted import HostedPartitions
-from broker.partitions.partition import NO_LEADER, Partition
+from broker.partitions.partition import Partition
+from broker.partitions.replica import NO_LEADER
 from kraft.image.partitions import PartitionImage
 from wire.hot_codec import Endpoint, LeaderHint
 

@@ -11,37 +11,17 @@ Invariants: `high_watermark <= log_end_offset`; within a leader epoch the high w
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Protocol
 
-from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, ReplicaSet
+from broker.partitions.replica import NO_LEADER, Replica, Role
+from broker.partitions.replica_set import JOIN_PATIENCE_S, FetchingSession, Follower, IsrProposal, ReplicaSet
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
 from kraft.image.partitions import PartitionImage
 from records.batch import BatchHeader, ProduceLimits, check_produced
-from storage.leader_epochs import EpochEnd
 from storage.log_config import LogConfig
 from storage.partition_log import Appended, PartitionLog
-from storage.region import Region
-
-NO_LEADER = -1
-
-
-class Role(IntEnum):
-    """What this broker is to the partition."""
-
-    OFFLINE = 0
-    FOLLOWER = 1
-    LEADER = 2
-
-
-class Watcher(Protocol):
-    """A fetch, or a fetch session, that wants to know when there may be something new to read."""
-
-    def partition_changed(self, partition: Partition, *, committed: bool) -> None:
-        """The log grew; or, with `committed`, the high watermark moved or the role changed."""
-        ...
 
 
 class PartitionHost(Protocol):
@@ -59,12 +39,16 @@ class PartitionHost(Protocol):
         """Ask the controller for a changed ISR."""
         ...
 
+    def is_alive(self, node: int) -> bool:
+        """Whether that broker is registered and not fenced."""
+        ...
+
     def is_eligible(self, node: int, broker_epoch: int) -> bool:
         """Whether that broker, in that life, may join an ISR (KIP-903)."""
         ...
 
 
-class Partition:
+class Partition(Replica):
     """See the module. Created by `HostedPartitions`; every call runs on the event loop."""
 
     __slots__ = (
@@ -75,20 +59,11 @@ class Partition:
         "_unwritten",
         "_waiting",
         "epoch_start_offset",
-        "high_watermark",
         "image",
-        "index",
-        "leader_epoch",
         "leader_id",
-        "log",
-        "name",
         "node_id",
         "replica_set",
-        "role",
         "shares_reads",
-        "topic",
-        "topic_id",
-        "watchers",
     )
 
     def __init__(
@@ -104,21 +79,13 @@ class Partition:
         lag_max_s: float,
     ) -> None:
         """`high_watermark` is the checkpointed one; it is bounded by what the log holds. `now` is the loop's time."""
-        self.topic = topic
-        self.name = topic.encode()
-        self.index = index
-        self.topic_id = topic_id
+        super().__init__(topic, index, topic_id, log, high_watermark)
         self.node_id = node_id
-        self.log: PartitionLog = log
-        self.role = Role.OFFLINE
         self.leader_id = NO_LEADER
-        self.leader_epoch = -1
         self.epoch_start_offset = 0
         self.image: PartitionImage | None = None
-        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.replica_set: ReplicaSet | None = None
-        self.watchers: dict[Watcher, None] = {}
-        self.shares_reads = False
+        self.shares_reads = False  # consumers were sent to a follower: it needs the high watermark soon
         self._waiting = CommitQueue()
         self._unwritten: CommitQueue | None = None
         self._host = host
@@ -126,9 +93,6 @@ class Partition:
         self._lag_max_s = lag_max_s
         self._produce_limits: ProduceLimits = log.config.produce_limits()
         log.on_written = self._written
-
-    def __repr__(self) -> str:
-        return f"{self.topic}-{self.index}"
 
     # roles -------------------------------------------------------------------------------------------------
 
@@ -261,8 +225,11 @@ class Partition:
             replicas.whole_at = self._now()
             if not replicas.is_alone:
                 self._host.unsettled(self)
+        if log.readable_end_offset == appended.next_offset:
+            for watcher in self.watchers:
+                watcher.partition_changed(self, committed=False)
         if log.written_end_offset == appended.next_offset:
-            self._written()
+            self.advance()
         return appended
 
     def _written(self) -> None:
@@ -336,10 +303,11 @@ class Partition:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no replica of this partition")
         follower.log_start_offset = log_start_offset
         follower.session = session
+        follower.broker_epoch = broker_epoch
         moved = follower.end_offset != offset
         replicas.fetched(follower, offset, self.log.written_end_offset, self._now())
         if node not in replicas.isr:
-            self._consider_joining(replicas, follower, broker_epoch)
+            self._consider_joining(replicas, follower)
             self.advance()
         elif moved:
             self.advance()
@@ -354,20 +322,30 @@ class Partition:
         """Whether this broker leads and every ISR follower has fetched in its epoch within the last `seconds`."""
         return self.replica_set is not None and self.replica_set.heard_since(self._now() - seconds)
 
-    def _consider_joining(self, replicas: ReplicaSet, follower: Follower, broker_epoch: int) -> None:
-        follower.broker_epoch = broker_epoch
-        follower.eligible = self._host.is_eligible(follower.node, broker_epoch)
-        if replicas.may_join(follower, self.high_watermark, self.epoch_start_offset):
+    def _consider_joining(self, replicas: ReplicaSet, follower: Follower) -> None:
+        follower.eligible = self._host.is_eligible(follower.node, follower.broker_epoch)
+        if replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now()):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
 
-    def shrink_isr(self) -> None:
-        """Propose an ISR without the replicas that lag; to be called from time to time while unsettled."""
+    def review(self) -> bool:
+        """Look after the followers, from time to time while unsettled; whether there is a reason to look again.
+
+        Replicas that lag leave the ISR, those outside that follow and have all may join; a fetch that moves nothing
+        does not name this partition, so it alone would not show them.
+        """
         replicas = self.replica_set
-        if replicas is None or replicas.proposal is not None:
-            return
-        lagging = replicas.lagging(self.log.written_end_offset, self._now(), self._lag_max_s)
-        if lagging:
-            self._host.isr_proposed(self, replicas.propose_leave(lagging))
+        if replicas is None:
+            return False
+        now = self._now()
+        if replicas.proposal is None:
+            lagging = replicas.lagging(self.log.written_end_offset, now, self._lag_max_s)
+            if lagging:
+                self._host.isr_proposed(self, replicas.propose_leave(lagging))
+        for follower in list(replicas.outside):
+            if follower.heard_since(now - JOIN_PATIENCE_S):
+                self._consider_joining(replicas, follower)
+        self.advance()
+        return bool(replicas.outside) or not self.is_settled
 
     def isr_committed(self, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
         """The controller's answer to a proposal; the image will say the same a little later."""
@@ -380,7 +358,7 @@ class Partition:
     def isr_refused(self, proposal: IsrProposal) -> None:
         """The controller will not have it; it may be proposed again."""
         if self.replica_set is not None:
-            self.replica_set.withdraw(proposal)
+            self.replica_set.withdraw(proposal, self._now())
             self.advance()
 
     def _isr_changed(self) -> None:
@@ -390,112 +368,41 @@ class Partition:
         if replicas.is_starved:
             self._waiting.starve()
         self.advance()
-        if not self.is_settled:
+        if replicas.outside or not self.is_settled:
             self._host.unsettled(self)
 
-    # following ---------------------------------------------------------------------------------------------
+    # removing ----------------------------------------------------------------------------------------------
 
-    def append_fetched(self, view: memoryview, at: int, end: int) -> None:
-        """Append what the leader of this epoch sent. Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE,
-        KAFKA_STORAGE_ERROR); nothing is appended then."""
-        check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
-        self.log.append_as_follower(view, at, end)
+    def delete_records(self, offset: int) -> None:
+        """Serve nothing below `offset` (-1: the high watermark) any more; followers hear of it with their next answer.
 
-    def leader_said(self, high_watermark: int, log_start_offset: int) -> None:
-        """Take over what a fetch response tells of the leader. The high watermark only rises."""
-        log = self.log
-        if log.log_start_offset < log_start_offset <= log.log_end_offset:
-            log.advance_log_start(log_start_offset, "leader's log start")
-            self.high_watermark = max(self.high_watermark, log.log_start_offset)
-        reached = min(high_watermark, log.log_end_offset)
-        if reached > self.high_watermark:
-            self.high_watermark = reached
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that keeps all keys,
+        OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        if self.replica_set is None:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not self.log.config.deletes:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION)
+        target = self.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if self.log.advance_log_start(target, "request to delete records"):
             self._notify(committed=True)
 
-    def truncate(self, offset: int) -> None:
-        """Give up what the leader of this epoch does not have, from `offset` on."""
-        check(self.role is Role.FOLLOWER, "only a follower truncates")
-        end = self.log.truncate_to(offset)
-        self.high_watermark = min(self.high_watermark, end)
-        self._notify(committed=True)
-
-    def start_again_at(self, offset: int) -> None:
-        """Give up everything and begin at `offset`, the leader's log start."""
-        check(self.role is Role.FOLLOWER, "only a follower starts again")
-        self.log.truncate_fully_and_start_at(offset)
-        self.high_watermark = offset
-        self._notify(committed=True)
-
-    # reading -----------------------------------------------------------------------------------------------
-
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client means the present epoch (-1: any)."""
-        if current_leader_epoch in (-1, self.leader_epoch):
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start of this leader and of its followers that are alive."""
+        starts = [self.log.log_start_offset]
+        if self.replica_set is not None:
+            starts += [
+                follower.log_start_offset
+                for follower in self.replica_set.followers.values()
+                if self._host.is_alive(follower.node)
+            ]
+        return min(starts)
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether the high watermark has reached this leader's epoch; before, it may be lower than what the last
-        leader showed (KIP-207)."""
-        return self.high_watermark >= self.epoch_start_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self.log.last_stable_offset(self.high_watermark)
-
-    def read_committed(self, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool) -> Region | None:
-        """What a consumer may have: below the high watermark, or with `stable` below the last stable offset.
-
-        None when nothing is there yet or it does not fit. The caller releases the region. Raises ProtocolError:
-        OFFSET_OUT_OF_RANGE; OFFSET_NOT_AVAILABLE for an offset that exists and may not be shown yet (KIP-392).
-        """
-        log = self.log
-        until = self.last_stable_offset if stable else self.high_watermark
-        if offset < until:
-            return log.read(offset, bytes_max, until, at_least_one=at_least_one)
-        if offset > log.log_end_offset or offset < log.log_start_offset:
-            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if offset > self.high_watermark and (self.role is not Role.LEADER or not self.knows_high_watermark):
-            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return None
-
-    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Region | None:
-        """What a follower may have: up to this leader's own end."""
-        log = self.log
-        if log.log_start_offset <= offset <= log.log_end_offset:
-            if offset >= log.written_end_offset:
-                return None
-            return log.read(offset, bytes_max, log.written_end_offset, at_least_one=at_least_one)
-        raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-
-    def read_log(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches from the one that holds `offset`, committed or not, copied; empty at the end of the log."""
-        region = self.read_as_replica(offset, bytes_max, at_least_one=True)
-        if region is None:
-            return b""
-        try:
-            return region.read()
-        finally:
-            region.release()
-
-    def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-        """Where a reader's lineage leaves this log (KIP-595): the largest epoch both know and its end here.
-
-        None when a reader at `offset`, whose last record is of `last_fetched_epoch`, is on this lineage. Raises
-        ProtocolError(OFFSET_OUT_OF_RANGE) when this log knows nothing of that epoch or before it.
-        """
-        if last_fetched_epoch < 0:
-            return None
-        found = self.log.end_offset_for_epoch(last_fetched_epoch)
-        if found.epoch < 0 or found.end_offset < 0:
-            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, "an epoch before this log's first")
-        if found.epoch < last_fetched_epoch or found.end_offset < offset:
-            return found
-        return None
-
-    def _notify(self, *, committed: bool) -> None:
-        for watcher in list(self.watchers):
-            watcher.partition_changed(self, committed=committed)
+        """Whether this broker leads and its high watermark has reached its epoch; before, it may be lower than what the
+        last leader showed (KIP-207)."""
+        return self.role is Role.LEADER and self.high_watermark >= self.epoch_start_offset

@@ -12,11 +12,12 @@ Source: KIP-16 (lag by time), KIP-497 (AlterPartition), KIP-903 (broker epochs),
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 UNKNOWN_END = -1
 NO_BROKER_EPOCH = -1
+JOIN_PAUSE_S = 0.3  # after a refusal
 JOIN_PATIENCE_S = 1.0  # how long a silent replica about to join holds the high watermark
 
 
@@ -36,6 +37,7 @@ class Follower:
         "eligible",
         "end_offset",
         "fetched_at",
+        "join_after",
         "leader_end_at_fetch",
         "log_start_offset",
         "node",
@@ -51,7 +53,12 @@ class Follower:
         self.fetched_at = float("-inf")
         self.leader_end_at_fetch = 0
         self.eligible = False  # alive and unfenced in the life that fetches, as of its last fetch
+        self.join_after = float("-inf")  # the controller refused it; not to be proposed before
         self.session: FetchingSession | None = None
+
+    def heard_since(self, when: float) -> bool:
+        """Whether it has fetched in this epoch at or after `when`, be it without moving here."""
+        return self.fetched_at >= when or (self.session is not None and self.session.fetched_at >= when)
 
 
 class IsrProposal(NamedTuple):
@@ -163,16 +170,10 @@ class ReplicaSet:
 
     def heard_since(self, when: float) -> bool:
         """Whether every follower in the ISR has fetched in this epoch at or after `when`."""
-        for node in self.isr:
-            if node == self.local:
-                continue
-            follower = self.followers.get(node)
-            if follower is None:
-                return False
-            session = follower.session
-            if follower.fetched_at < when and (session is None or session.fetched_at < when):
-                return False
-        return True
+        return all(
+            node == self.local or ((follower := self.followers.get(node)) is not None and follower.heard_since(when))
+            for node in self.isr
+        )
 
     # the ISR -----------------------------------------------------------------------------------------------
 
@@ -191,7 +192,12 @@ class ReplicaSet:
             and follower.caught_up_at < since
         )
 
-    def may_join(self, follower: Follower, high_watermark: int, epoch_start: int) -> bool:
+    @property
+    def outside(self) -> Sequence[Follower]:
+        """Replicas that are neither in the ISR nor proposed for it."""
+        return self._joining
+
+    def may_join(self, follower: Follower, high_watermark: int, epoch_start: int, now: float) -> bool:
         """Whether a replica outside the ISR has all that is committed and all that was before this epoch."""
         return (
             self.proposal is None
@@ -199,6 +205,7 @@ class ReplicaSet:
             and follower.node not in self.isr
             and follower.end_offset >= high_watermark
             and follower.end_offset >= epoch_start
+            and follower.join_after <= now
         )
 
     def propose_join(self, node: int) -> IsrProposal:
@@ -213,8 +220,11 @@ class ReplicaSet:
         self._recount()
         return self.proposal
 
-    def withdraw(self, proposal: IsrProposal) -> None:
-        """The controller refused: back to the committed ISR."""
+    def withdraw(self, proposal: IsrProposal, now: float) -> None:
+        """The controller refused: back to the committed ISR, and no joining for a while."""
         if self.proposal == proposal:
+            for node in proposal.isr:
+                if node not in self.isr and node in self.followers:
+                    self.followers[node].join_after = now + JOIN_PAUSE_S
             self.proposal = None
             self._recount()

@@ -52,13 +52,15 @@ class CommitQueue:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, CommitWaiter]] = deque()
+        self._waiting: deque[tuple[int, CommitWaiter]] | None = None  # most partitions never have anyone waiting
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) if self._waiting is not None else 0
 
     def add(self, offset: int, waiter: CommitWaiter) -> None:
         waiting = self._waiting
+        if waiting is None:
+            waiting = self._waiting = deque()
         if not waiting or waiting[-1][0] <= offset:
             waiting.append((offset, waiter))
             return
@@ -74,12 +76,12 @@ class CommitQueue:
             waiter.committed(offset)
 
     def refuse_all(self, error: ErrorCode) -> None:
-        refused, self._waiting = self._waiting, deque()
-        for offset, waiter in refused:
+        refused, self._waiting = self._waiting, None
+        for offset, waiter in refused or ():
             waiter.refused(offset, error)
 
     def starve(self) -> None:
         """Ask all whether they give up; the others keep their places."""
-        asked, self._waiting = self._waiting, deque()
-        kept = [entry for entry in asked if not entry[1].starved(entry[0])]
-        self._waiting.extendleft(reversed(kept))
+        asked, self._waiting = self._waiting, None
+        if asked:
+            self._waiting = deque(entry for entry in asked if not entry[1].starved(entry[0]))

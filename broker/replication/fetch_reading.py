@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
-from broker.partitions.partition import Partition, Role
+from broker.partitions.partition import Partition
+from broker.partitions.replica import Role
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import ReadableReplica, preferred_replica
 from common.errors import ErrorCode, ProtocolError
@@ -106,7 +107,7 @@ class FetchReader:
             diverging=diverging,
         )
         size = region.length if region is not None else 0
-        return Read(row, size, diverging is not None, position.offset < partition.log.written_end_offset)
+        return Read(row, size, diverging is not None, position.offset < partition.log.readable_end_offset)
 
     def _read_as_consumer(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from broker.partitions.partition import Partition
+from broker.partitions.replica import Replica
 from common.errors import ErrorCode, ProtocolError
 from wire.hot_codec import FetchCall, FetchPart
 
@@ -93,7 +94,7 @@ class Position:
         if self.partition is not None:
             self.partition.watchers.pop(self, None)
 
-    def partition_changed(self, partition: Partition, *, committed: bool) -> None:
+    def partition_changed(self, partition: Replica, *, committed: bool) -> None:
         self.owner.position_changed(self, committed=committed)
 
 

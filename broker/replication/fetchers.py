@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from broker.partitions.hosted import HostedPartitions
-from broker.partitions.partition import NO_LEADER, Partition
+from broker.partitions.partition import Partition
+from broker.partitions.replica import NO_LEADER
 from broker.replication.leader_link import LeaderLink, LinkServices
 from common.ports import Address
 

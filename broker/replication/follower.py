@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from broker.partitions.partition import Partition, Role
+from broker.partitions.partition import Partition
+from broker.partitions.replica import Role
 from common.errors import ErrorCode
 from storage.leader_epochs import EpochEnd
 from wire.hot_codec import ReplicaPart, ReplicatedRow

@@ -266,7 +266,7 @@ class LeaderLink:
 
     def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow, view: memoryview) -> None:
         partition = followed.partition
-        before = partition.log.log_end_offset
+        before = (partition.log.log_start_offset, partition.log.log_end_offset)
         if verdict.action is Action.REST:
             logger.info(
                 "a leader refuses a fetch",
@@ -287,7 +287,8 @@ class LeaderLink:
         if row.end > row.start:
             partition.append_fetched(view, row.start, row.end)
         partition.leader_said(row.high_watermark, row.log_start_offset)
-        self.followed.progressed(followed, moved=partition.log.log_end_offset != before)
+        after = (partition.log.log_start_offset, partition.log.log_end_offset)
+        self.followed.progressed(followed, moved=after != before)
 
     def _audit(self, event: str, partition: Partition, offset: int) -> None:
         self._services.audit(

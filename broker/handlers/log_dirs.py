@@ -1,0 +1,67 @@
+"""DescribeLogDirs: v1-4. One log directory, with the size and lag of each replica in it.
+
+A null list of topics means all. The lag of a leader is that of its log end over its high watermark, as Kafka has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import Partition
+from broker.request import RequestContext
+from common.errors import ErrorCode
+from common.ports import Disk
+from wire.messages import DescribeLogDirsResponse
+
+UNKNOWN_BYTES = -1
+
+_Result = DescribeLogDirsResponse.DescribeLogDirsResult
+_Topic = _Result.DescribeLogDirsTopic
+_Partition = _Topic.DescribeLogDirsPartition
+
+
+class DescribeLogDirs:
+    def __init__(self, hosted: HostedPartitions, disk: Disk, directory: str) -> None:
+        """`directory` is what the answer calls the log directory."""
+        self._hosted = hosted
+        self._disk = disk
+        self._directory = directory
+
+    def handle(self, context: RequestContext, request: Any) -> Any:
+        if self._hosted.offline:
+            result = _Result(
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+                log_dir=self._directory,
+                topics=[],
+                total_bytes=UNKNOWN_BYTES,
+                usable_bytes=UNKNOWN_BYTES,
+            )
+        else:
+            topics: dict[str, list[Any]] = {}
+            for partition in self._asked(request):
+                topics.setdefault(partition.topic, []).append(_row(partition))
+            result = _Result(
+                error_code=ErrorCode.NONE,
+                log_dir=self._directory,
+                topics=[_Topic(name=name, partitions=rows) for name, rows in topics.items()],
+                total_bytes=UNKNOWN_BYTES,
+                usable_bytes=self._disk.free_bytes(),
+            )
+        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=[result])
+
+    def _asked(self, request: Any) -> list[Partition]:
+        if request.topics is None:
+            return list(self._hosted)
+        named = [self._hosted.get(topic.topic, index) for topic in request.topics for index in topic.partitions]
+        return [partition for partition in named if partition is not None]
+
+
+def _row(partition: Partition) -> Any:
+    log = partition.log
+    return _Partition(
+        partition_index=partition.index,
+        partition_size=log.size_bytes,
+        offset_lag=max(log.log_end_offset - partition.high_watermark, 0),
+        is_future_key=False,
+    )

@@ -1,0 +1,114 @@
+"""OffsetForLeaderEpoch v2-4 and DeleteRecords v0-2: where epochs end, and where logs are to begin.
+
+OffsetForLeaderEpoch: only the leader answers; an epoch that it does not know is answered with -1.
+DeleteRecords: offset -1 means the high watermark. The answer waits until every replica that is alive has moved its log
+start, at most for the request's timeout; a topic that is only compacted refuses with POLICY_VIOLATION.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.coordination.placement import INTERNAL_TOPICS
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import Partition
+from broker.request import RequestContext
+from common.errors import ErrorCode, ProtocolError
+from wire.messages import DeleteRecordsResponse, OffsetForLeaderEpochResponse
+
+POLL_S = 0.02
+DELETE_TIMEOUT_MS_MAX = 600_000
+
+_EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+_EpochEnd = _EpochTopic.EpochEndOffset
+_DeleteTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
+_Deleted = _DeleteTopic.DeleteRecordsPartitionResult
+
+
+class OffsetForLeaderEpoch:
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def handle(self, context: RequestContext, request: Any) -> Any:
+        """Answer per partition. A replica's question is refused outside the internal listener."""
+        refused = request.replica_id >= 0 and not context.internal
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for asked in topic.partitions:
+                try:
+                    if refused:
+                        raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                    partition = self._hosted.find_leader(topic.topic, asked.partition, asked.current_leader_epoch)
+                    found = partition.log.end_offset_for_epoch(asked.leader_epoch)
+                    rows.append(
+                        _EpochEnd(
+                            error_code=ErrorCode.NONE,
+                            partition=asked.partition,
+                            leader_epoch=found.epoch,
+                            end_offset=found.end_offset,
+                        )
+                    )
+                except ProtocolError as error:
+                    rows.append(
+                        _EpochEnd(error_code=error.code, partition=asked.partition, leader_epoch=-1, end_offset=-1)
+                    )
+            topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
+        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
+
+
+class DeleteRecords:
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    async def handle(self, context: RequestContext, request: Any) -> Any:
+        """Move the log starts, then wait for the replicas."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max(request.timeout_ms, 0), DELETE_TIMEOUT_MS_MAX) / 1000
+        rows: dict[tuple[str, int], tuple[int, ErrorCode]] = {}
+        waiting: dict[tuple[str, int], tuple[Partition, int]] = {}
+        for topic in request.topics:
+            for asked in topic.partitions:
+                key = (topic.name, asked.partition_index)
+                try:
+                    waiting[key] = self._delete(topic.name, asked.partition_index, asked.offset)
+                except ProtocolError as error:
+                    rows[key] = (-1, error.code)
+        while waiting:
+            for key, (partition, target) in list(waiting.items()):
+                if not partition.is_leader:
+                    rows[key] = (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                elif partition.low_watermark >= target:
+                    rows[key] = (partition.low_watermark, ErrorCode.NONE)
+                elif loop.time() >= deadline:
+                    rows[key] = (-1, ErrorCode.REQUEST_TIMED_OUT)
+                if key in rows:
+                    del waiting[key]
+            if waiting:
+                await asyncio.sleep(POLL_S)
+        return DeleteRecordsResponse(
+            throttle_time_ms=0,
+            topics=[
+                _DeleteTopic(
+                    name=topic.name,
+                    partitions=[
+                        _Deleted(
+                            partition_index=asked.partition_index,
+                            low_watermark=rows[topic.name, asked.partition_index][0],
+                            error_code=rows[topic.name, asked.partition_index][1],
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+    def _delete(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
+        if topic in INTERNAL_TOPICS:
+            raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        partition = self._hosted.find_leader(topic, index)
+        target = partition.high_watermark if offset == -1 else offset
+        partition.delete_records(offset)
+        return partition, target

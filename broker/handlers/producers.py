@@ -1,0 +1,74 @@
+"""InitProducerId v0-5, without transactions, and DescribeProducers v0.
+
+InitProducerId: a fresh producer id with epoch 0 from this broker's block. A transactional id is refused for good:
+there is no transaction coordinator.
+DescribeProducers: the producers that this broker's replica remembers; only the leader answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.partitions.hosted import HostedPartitions
+from broker.producer_ids import ProducerIds
+from broker.request import RequestContext
+from common.errors import ErrorCode, ProtocolError
+from wire.messages import DescribeProducersResponse, InitProducerIdResponse
+
+_Topic = DescribeProducersResponse.TopicResponse
+_Partition = _Topic.PartitionResponse
+_Producer = _Partition.ProducerState
+
+
+class InitProducerId:
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    async def handle(self, context: RequestContext, request: Any) -> Any:
+        if request.transactional_id is not None:
+            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        try:
+            producer_id = await self._producer_ids.take()
+        except ProtocolError as error:
+            return _refused(error.code)
+        return InitProducerIdResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+        )
+
+
+def _refused(error: ErrorCode) -> Any:
+    return InitProducerIdResponse(throttle_time_ms=0, error_code=error, producer_id=-1, producer_epoch=-1)
+
+
+class DescribeProducers:
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def handle(self, context: RequestContext, request: Any) -> Any:
+        return DescribeProducersResponse(
+            throttle_time_ms=0,
+            topics=[
+                _Topic(name=topic.name, partitions=[self._row(topic.name, index) for index in topic.partition_indexes])
+                for topic in request.topics
+            ],
+        )
+
+    def _row(self, topic: str, index: int) -> Any:
+        try:
+            partition = self._hosted.find_leader(topic, index)
+        except ProtocolError as error:
+            return _Partition(partition_index=index, error_code=error.code, error_message=None, active_producers=[])
+        producers = [
+            _Producer(
+                producer_id=view.producer_id,
+                producer_epoch=view.producer_epoch,
+                last_sequence=view.last_sequence,
+                last_timestamp=view.last_timestamp,
+                coordinator_epoch=view.coordinator_epoch,
+                current_txn_start_offset=view.transaction_start_offset,
+            )
+            for view in partition.log.producers.views()
+        ]
+        return _Partition(
+            partition_index=index, error_code=ErrorCode.NONE, error_message=None, active_producers=producers
+        )

@@ -1,0 +1,166 @@
+"""One replica's state whatever its role: its log, its high watermark, what may be read of it, how it follows."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol
+
+from common.errors import ErrorCode, ProtocolError
+from common.invariants import check
+from storage.leader_epochs import EpochEnd
+from storage.partition_log import PartitionLog
+from storage.region import Region
+
+NO_LEADER = -1
+
+
+class Role(IntEnum):
+    """What this broker is to the partition."""
+
+    OFFLINE = 0
+    FOLLOWER = 1
+    LEADER = 2
+
+
+class Watcher(Protocol):
+    """A fetch, or a fetch session, that wants to know when there may be something new to read."""
+
+    def partition_changed(self, partition: Replica, *, committed: bool) -> None:
+        """The log grew; or, with `committed`, the high watermark moved or the role changed."""
+        ...
+
+
+class Replica:
+    """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`."""
+
+    __slots__ = (
+        "high_watermark",
+        "index",
+        "leader_epoch",
+        "log",
+        "name",
+        "role",
+        "topic",
+        "topic_id",
+        "watchers",
+    )
+
+    def __init__(self, topic: str, index: int, topic_id: bytes, log: PartitionLog, high_watermark: int) -> None:
+        self.topic = topic
+        self.name = topic.encode()
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.role = Role.OFFLINE
+        self.leader_epoch = -1
+        self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        self.watchers: dict[Watcher, None] = {}
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether nobody can have been shown more than this replica's high watermark."""
+        return False
+
+    # following ---------------------------------------------------------------------------------------------
+
+    def append_fetched(self, view: memoryview, at: int, end: int) -> None:
+        """Append what the leader of this epoch sent. Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE,
+        KAFKA_STORAGE_ERROR); nothing is appended then."""
+        check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
+        self.log.append_as_follower(view, at, end)
+
+    def leader_said(self, high_watermark: int, log_start_offset: int) -> None:
+        """Take over what a fetch response tells of the leader. The high watermark only rises."""
+        log = self.log
+        if log.log_start_offset < log_start_offset <= log.log_end_offset:
+            log.advance_log_start(log_start_offset, "leader's log start")
+            self.high_watermark = max(self.high_watermark, log.log_start_offset)
+        reached = min(high_watermark, log.log_end_offset)
+        if reached > self.high_watermark:
+            self.high_watermark = reached
+            self._notify(committed=True)
+
+    def truncate(self, offset: int) -> None:
+        """Give up what the leader of this epoch does not have, from `offset` on."""
+        check(self.role is Role.FOLLOWER, "only a follower truncates")
+        end = self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, end)
+        self._notify(committed=True)
+
+    def start_again_at(self, offset: int) -> None:
+        """Give up everything and begin at `offset`, the leader's log start."""
+        check(self.role is Role.FOLLOWER, "only a follower starts again")
+        self.log.truncate_fully_and_start_at(offset)
+        self.high_watermark = offset
+        self._notify(committed=True)
+
+    # reading -----------------------------------------------------------------------------------------------
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH unless the client means the present epoch (-1: any)."""
+        if current_leader_epoch in (-1, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise ProtocolError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise ProtocolError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset(self.high_watermark)
+
+    def read_committed(self, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool) -> Region | None:
+        """What a consumer may have: below the high watermark, or with `stable` below the last stable offset.
+
+        None when nothing is there yet or it does not fit. The caller releases the region. Raises ProtocolError:
+        OFFSET_OUT_OF_RANGE; OFFSET_NOT_AVAILABLE for an offset that exists and may not be shown yet (KIP-392).
+        """
+        log = self.log
+        until = self.last_stable_offset if stable else self.high_watermark
+        if offset < until:
+            return log.read(offset, bytes_max, until, at_least_one=at_least_one)
+        if offset > log.log_end_offset or offset < log.log_start_offset:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if offset > self.high_watermark and not self.knows_high_watermark:
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return None
+
+    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Region | None:
+        """What a follower may have: all that is in this leader's page cache, be it on its device or not."""
+        log = self.log
+        if log.log_start_offset <= offset <= log.log_end_offset:
+            if offset >= log.readable_end_offset:
+                return None
+            return log.read(offset, bytes_max, log.readable_end_offset, at_least_one=at_least_one)
+        raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    def read_log(self, offset: int, bytes_max: int) -> bytes:
+        """Whole batches from the one that holds `offset`, committed or not, copied; empty at the end of the log."""
+        region = self.read_as_replica(offset, bytes_max, at_least_one=True)
+        if region is None:
+            return b""
+        try:
+            return region.read()
+        finally:
+            region.release()
+
+    def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+        """Where a reader's lineage leaves this log (KIP-595): the largest epoch both know and its end here.
+
+        None when a reader at `offset`, whose last record is of `last_fetched_epoch`, is on this lineage. Raises
+        ProtocolError(OFFSET_OUT_OF_RANGE) when this log knows nothing of that epoch or before it.
+        """
+        if last_fetched_epoch < 0:
+            return None
+        found = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if found.epoch < 0 or found.end_offset < 0:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, "an epoch before this log's first")
+        if found.epoch < last_fetched_epoch or found.end_offset < offset:
+            return found
+        return None
+
+    def _notify(self, *, committed: bool) -> None:
+        for watcher in list(self.watchers):
+            watcher.partition_changed(self, committed=committed)
