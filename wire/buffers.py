@@ -67,15 +67,17 @@ class BufferPool:
     def hold(self, count: int) -> None:
         """Count `count` more bytes as held; negative when they are done with."""
         self.held += count
-        if count < 0 and self._line:
+        if count < 0:
             self._admit()
 
     def may_go_on(self, holder: Holder) -> bool:
         """Ask with half a frame held. If not, the holder is in the line and will be resumed."""
-        if not self.is_full or holder is self._head:
+        if not self.is_full:
+            self._admit()
             return True
         if self._head is None:
             self._head = holder
+        if holder is self._head:
             return True
         self._line[holder] = None
         return False
@@ -85,10 +87,11 @@ class BufferPool:
         self._line.pop(holder, None)
         if holder is self._head:
             self._head = None
-            self._admit()
+        self._admit()
 
     def _admit(self) -> None:
-        while self._line and (not self.is_full or self._head is None):
+        """Resume the first in the line; what it does next admits the second, if there is room."""
+        if self._line and (not self.is_full or self._head is None):
             holder = next(iter(self._line))
             del self._line[holder]
             if self.is_full:

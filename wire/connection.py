@@ -25,6 +25,7 @@ from wire.watch import Watch
 
 RECEIVES_PER_TURN_MAX = 4
 SET_ASIDE_BYTES_MAX = 64 << 10
+SCARCE_RECEIVE_BYTES = 16 << 10  # at first, when the node's budget is used up
 FIRST_GROWTH_BYTES = 2 << 20
 FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all together have too much
 
@@ -118,6 +119,7 @@ class Connection:
         self._until = 0  # how far the next receive may fill the buffer
         self._aside = b""  # received bytes without a buffer of their own
         self._frame_bytes_last = BUFFER_BYTES
+        self._completed = False  # a frame, since the buffer was last settled
         self._held_receiving = 0
         self._held_by_handlers = 0
         self._pending: deque[Reply] = deque()
@@ -155,7 +157,7 @@ class Connection:
                 return
             self._end += received
             self._frames()
-            if received < space or self._paused or self.is_closed or self._end == self._until:
+            if received < space or self._paused or self.is_closed or self._end == self._until or self._pool.is_full:
                 return
 
     def _work(self, step: Callable[[], None]) -> None:
@@ -179,12 +181,12 @@ class Connection:
         self._buffer = buffer = self._pool.take(max(self._frame_bytes_last, BUFFER_BYTES if not have else 2 * have))
         self._view = memoryview(buffer)
         self._start, self._end = 0, have
-        self._until = BUFFER_BYTES
+        self._until = BUFFER_BYTES if not self._pool.is_full else have + SCARCE_RECEIVE_BYTES
         if have:
             buffer[:have] = self._aside
             self._aside = b""
             if have >= BUFFER_BYTES:  # frames that came before a pause
-                self._until = len(buffer)
+                self._until = min(len(buffer), have + BUFFER_BYTES)
 
     def _frames(self) -> None:
         """Handle every whole frame in the buffer, and see to it that half a one can grow."""
@@ -199,6 +201,7 @@ class Connection:
             if end - start < needed:
                 break
             self._start = start + needed
+            self._completed = True
             self.handler(self, buffer, self._view, start + 4, start + needed)
             if self._paused or self.is_closed:
                 return
@@ -234,29 +237,31 @@ class Connection:
         buffer = self._buffer
         if buffer is None:
             return
-        have = self._end - self._start
-        held = have
-        if self.is_closed or have <= SET_ASIDE_BYTES_MAX or self._paused:
-            self._aside = bytes(self._view[self._start : self._end]) if have and not self.is_closed else b""
+        have = 0 if self.is_closed else self._end - self._start
+        if have or self._held_receiving:
+            if self._completed and self._pool.is_full:
+                self._pool.leave(self)  # the right to go beyond the limit was for one frame
+            self._hold_receiving(have)
+        self._completed = False
+        if have <= SET_ASIDE_BYTES_MAX or self._paused:
+            self._aside = bytes(self._view[self._start : self._end]) if have else b""
             self._view = memoryview(b"")
             self._buffer = None
             self._start = self._end = 0
             self._pool.give(buffer)
-            held = len(self._aside)
         else:
-            held = len(buffer)
-        if held or self._held_receiving:
-            self._hold_receiving(held)
+            self._pool.hold(len(buffer) - have)
+            self._held_receiving = len(buffer)
 
     def _hold_receiving(self, held: int) -> None:
         self._pool.hold(held - self._held_receiving)
         self._held_receiving = held
         if not held:
             self._pool.leave(self)
+        elif not self._pool.may_go_on(self):
+            self._pause(_Pause.MEMORY)
         elif self._pool.is_full:
             self._watch.at(self._watch.now + self._limits.stall_s, self)
-            if not self._pool.may_go_on(self):
-                self._pause(_Pause.MEMORY)
 
     def resume_receiving(self) -> None:
         """The pool has room again for half a frame of this connection."""
