@@ -11,7 +11,7 @@ from typing import Any
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.ports import Address
 from kraft.links import Link, Links
-from wire.client import CallTimeout, ConnectionLost
+from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 
 
 class ControllerUnavailable(Exception):
@@ -88,6 +88,8 @@ class ControllerChannel:
                 response = await link.call(request, version, min(left_s, config.attempt_timeout_s))
                 if response.error_code != ErrorCode.NOT_CONTROLLER:
                     return response
+            except TooManyCalls as error:
+                raise ControllerUnavailable("too many calls wait for the controller") from error
             except (ConnectionLost, CallTimeout, MalformedFrame) as error:
                 if link is not None:  # it was sent, or may have been
                     in_doubt = True

@@ -51,9 +51,8 @@ class LeaderReturn:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._config.interval_s)
-            while self._driver.is_active and await self._step():
-                await asyncio.sleep(self._config.step_pause_s)
+            more = self._driver.is_active and await self._step()
+            await asyncio.sleep(self._config.step_pause_s if more else self._config.interval_s)
 
     async def _step(self) -> bool:
         """Whether a whole step's worth was moved, so that there may be more."""

@@ -122,7 +122,7 @@ class BrokerLiveness:
             self._moved_by.pop(broker_id, None)
             return False
         offset = self._moved_by.setdefault(broker_id, image.offset)
-        return self._sessions.all_have_seen(offset, without=broker_id)
+        return self._sessions.all_have_seen(offset, [b.broker_id for b in image.brokers.values() if b.is_active])
 
     async def _watch(self) -> None:
         """Fence at each deadline. After a stall of this process everybody gets a new timeout instead."""

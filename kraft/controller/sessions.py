@@ -70,6 +70,7 @@ class BrokerSessions:
     def next_deadline(self) -> float | None:
         return min((session.deadline for session in self._sessions.values()), default=None)
 
-    def all_have_seen(self, offset: int, without: int) -> bool:
-        """Whether every broker with a session but `without` said that its metadata reaches `offset`."""
-        return all(s.metadata_offset >= offset for b, s in self._sessions.items() if b != without)
+    def all_have_seen(self, offset: int, among: Iterable[int]) -> bool:
+        """Whether each of these brokers that has a session said that its metadata reaches `offset`."""
+        sessions = (self._sessions.get(broker_id) for broker_id in among)
+        return all(session.metadata_offset >= offset for session in sessions if session is not None)

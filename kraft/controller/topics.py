@@ -39,8 +39,12 @@ _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 def decide_create_topics(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Decision[MetadataRecord, Any]:
-    """CreateTopics (19): each topic succeeds or fails on its own. Raises POLICY_VIOLATION for far too many at once."""
-    _check_partition_total(request.topics, policy)
+    """CreateTopics (19): each topic succeeds or fails on its own, unless the request as a whole asks for too much."""
+    total = _partition_total(request.topics, policy)
+    if total > policy.partitions_per_request_max:
+        message = f"{total} partitions are too many for one request."
+        refused = [_failed_topic(topic.name, ErrorCode.POLICY_VIOLATION, message) for topic in request.topics]
+        return Decision(CreateTopicsResponse(topics=refused))
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
     results = [_failed_topic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in repeated]
@@ -262,13 +266,12 @@ def _topic_to_delete(
     return topic
 
 
-def _check_partition_total(topics: Any, policy: ControllerPolicy) -> None:
+def _partition_total(topics: Any, policy: ControllerPolicy) -> int:
     total = 0
     for topic in topics:
         count = len(topic.assignments) if topic.assignments else topic.num_partitions
         total += max(policy.num_partitions if count == -1 else count, 0)
-    if total > policy.partitions_per_request_max:
-        raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"{total} partitions are too many for one request.")
+    return total
 
 
 def _repeated(names: list[str]) -> dict[str, None]:

@@ -1,0 +1,157 @@
+"""Serving the committed metadata to observers, on every controller: Fetch (1) and FetchSnapshot (59).
+
+An answer names the epoch and the end that this controller has applied, so that an observer can tell a controller
+that is behind. A controller without contact to a quorum serves nothing: it might not know what it is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from common.errors import ErrorCode
+from common.identifiers import ONE_UUID
+from kraft.controller.state_machine import MetadataStateMachine
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.image.snapshot import encode_snapshot
+from kraft.records import METADATA_TOPIC
+from wire.messages import FetchResponse, FetchSnapshotResponse, raw_uuid, schema_uuid
+
+SNAPSHOTS_KEPT = 2
+WAIT_S_MAX = 5.0
+FETCH_BYTES_MAX = 16 << 20
+SNAPSHOT_PART_BYTES_MAX = 4 << 20
+_Topic = FetchResponse.FetchableTopicResponse
+_Partition = _Topic.PartitionData
+_SnapshotTopic = FetchSnapshotResponse.TopicSnapshot
+_SnapshotPartition = _SnapshotTopic.PartitionSnapshot
+
+
+class MetadataFetch:
+    """`in_touch` says whether this controller hears a leader, or as a leader a majority."""
+
+    def __init__(self, machine: MetadataStateMachine, in_touch: Callable[[], bool]) -> None:
+        self._machine = machine
+        self._in_touch = in_touch
+        self._moved = asyncio.Event()
+        self._snapshots: dict[tuple[int, int], bytes] = {}
+        machine.subscribe(self._applied)
+
+    async def fetch(self, request: Any) -> Any:
+        """Committed batches from the asked offset on; waits up to `max_wait_ms` for the first of them."""
+        wanted = _metadata_partition(request.topics)
+        if wanted is None:
+            return FetchResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+        refusal = self._refusal(request.cluster_id)
+        if refusal is not None:
+            return FetchResponse(error_code=int(refusal))
+        log, offset = self._machine.log, wanted.fetch_offset
+        deadline = asyncio.get_running_loop().time() + min(request.max_wait_ms / 1000, WAIT_S_MAX)
+        while log.end_offset == offset and self._in_touch():
+            moved = self._moved
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await moved.wait()
+            except TimeoutError:
+                break
+        refusal = self._refusal(request.cluster_id)
+        if refusal is not None:
+            return FetchResponse(error_code=int(refusal))
+        return FetchResponse(
+            error_code=0,
+            responses=[
+                _Topic(
+                    topic=METADATA_TOPIC,
+                    topic_id=schema_uuid(ONE_UUID),
+                    partitions=[self._answer(wanted, min(request.max_bytes, FETCH_BYTES_MAX))],
+                )
+            ],
+        )
+
+    def fetch_snapshot(self, request: Any) -> Any:
+        """A part of a snapshot whose id an earlier Fetch named; SNAPSHOT_NOT_FOUND when it is not kept any more."""
+        refusal = self._refusal(request.cluster_id)
+        if refusal is not None or not request.topics or not request.topics[0].partitions:
+            return FetchSnapshotResponse(error_code=int(refusal or ErrorCode.INVALID_REQUEST), topics=[])
+        wanted = request.topics[0].partitions[0]
+        snapshot_id = (wanted.snapshot_id.end_offset, wanted.snapshot_id.epoch)
+        data = self._snapshots.get(snapshot_id)
+        code, part = ErrorCode.NONE, b""
+        if data is None:
+            code = ErrorCode.SNAPSHOT_NOT_FOUND
+        elif not 0 <= wanted.position < len(data):
+            code = ErrorCode.POSITION_OUT_OF_RANGE
+        else:
+            size = max(1, min(request.max_bytes, SNAPSHOT_PART_BYTES_MAX))
+            part = data[wanted.position : wanted.position + size]
+        partition = _SnapshotPartition(
+            index=0,
+            error_code=int(code),
+            snapshot_id=_SnapshotPartition.SnapshotId(end_offset=snapshot_id[0], epoch=snapshot_id[1]),
+            current_leader=_SnapshotPartition.LeaderIdAndEpoch(
+                leader_id=self._machine.image.leader_id, leader_epoch=self._machine.image.epoch
+            ),
+            size=len(data or b""),
+            position=wanted.position,
+            unaligned_records=part,
+        )
+        return FetchSnapshotResponse(error_code=0, topics=[_SnapshotTopic(name=METADATA_TOPIC, partitions=[partition])])
+
+    def _applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    def _refusal(self, cluster_id: str | None) -> ErrorCode | None:
+        image = self._machine.image
+        if cluster_id is not None and image.cluster_id is not None and cluster_id != image.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        return None if self._in_touch() else ErrorCode.BROKER_NOT_AVAILABLE
+
+    def _answer(self, wanted: Any, bytes_max: int) -> Any:
+        image, log = self._machine.image, self._machine.log
+        answer = _Partition(
+            partition_index=0,
+            error_code=0,
+            high_watermark=log.end_offset,
+            last_stable_offset=log.end_offset,
+            log_start_offset=log.start_offset,
+            current_leader=_Partition.LeaderIdAndEpoch(leader_id=image.leader_id, leader_epoch=image.epoch),
+            records=b"",
+        )
+        if wanted.fetch_offset > log.end_offset:
+            answer.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+            return answer
+        known = log.epoch_before(wanted.fetch_offset)
+        if known is not None and wanted.last_fetched_epoch not in (-1, known):
+            answer.diverging_epoch = _Partition.EpochEndOffset(epoch=known, end_offset=wanted.fetch_offset)
+            return answer
+        records = log.read(wanted.fetch_offset, bytes_max)
+        if records is None:
+            end_offset, epoch = self._snapshot_id()
+            answer.snapshot_id = _Partition.SnapshotId(end_offset=end_offset, epoch=epoch)
+        else:
+            answer.records = records
+        return answer
+
+    def _snapshot_id(self) -> tuple[int, int]:
+        """A snapshot of now, or one of lately from which the log goes on."""
+        log = self._machine.log
+        for snapshot_id in reversed(self._snapshots):
+            if snapshot_id[0] >= log.start_offset:
+                return snapshot_id
+        image = self._machine.image
+        snapshot_id = (image.next_offset, image.epoch)
+        self._snapshots[snapshot_id] = encode_snapshot(image)
+        while len(self._snapshots) > SNAPSHOTS_KEPT:
+            del self._snapshots[next(iter(self._snapshots))]
+        return snapshot_id
+
+
+def _metadata_partition(topics: Any) -> Any:
+    """The one partition that may be fetched here, None when the request asks for anything else."""
+    if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].partitions[0].partition != 0:
+        return None
+    is_metadata = raw_uuid(topics[0].topic_id) == ONE_UUID or topics[0].topic == METADATA_TOPIC
+    return topics[0].partitions[0] if is_metadata else None

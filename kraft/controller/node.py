@@ -1,0 +1,148 @@
+"""A controller process: quorum, state machine, driver and the internal listener, wired over ports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from common.identifiers import parse_uuid
+from common.ports import Address, Ports
+from kraft.controller.driver import ControllerDriver, DriverConfig
+from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
+from kraft.controller.liveness import BrokerLiveness, LivenessConfig
+from kraft.controller.metadata_fetch import MetadataFetch
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.requests import ControllerRequests
+from kraft.controller.state_machine import MetadataStateMachine
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.metadata_log import MetadataLog
+from kraft.quorum.quorum import QuorumConfig, RaftQuorum
+from wire.buffers import BufferPool
+from wire.connection import Connection
+from wire.listeners import ListenerConfig
+from wire.server import Server, ServerLimits
+from wire.tick import Tick
+from wire.watch import Watch
+
+log = logging.getLogger(__name__)
+
+CLOSE_GRACE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """`voters` holds the consensus address of every voter, this one included; `listener` is internal. `directory`
+    is below the node's disk. `cluster` binds the nodes' proofs to one cluster's name."""
+
+    node_id: int
+    voters: Mapping[int, Address]
+    listener: ListenerConfig
+    secret: bytes
+    directory: str = "__cluster_metadata-0"
+    cluster: str = ""
+    policy: ControllerPolicy = field(default_factory=ControllerPolicy)
+    driver: DriverConfig = field(default_factory=DriverConfig)
+    liveness: LivenessConfig = field(default_factory=LivenessConfig)
+    leader_return: LeaderReturnConfig = field(default_factory=LeaderReturnConfig)
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    limits: ServerLimits = field(default_factory=ServerLimits)
+    tail_batches_max: int = 20_000
+    tail_bytes_max: int = 128 << 20
+
+
+class ControllerNode:
+    """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
+
+    def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
+        self._config = config
+        self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
+        self.quorum = RaftQuorum(
+            ports,
+            config.node_id,
+            dict(config.voters),
+            config.directory,
+            config.secret,
+            self.machine,
+            config.quorum,
+            fatal=fatal,
+        )
+        self.machine.subscribe(self._applied)
+        self.driver = ControllerDriver(
+            ports,
+            config.node_id,
+            self.quorum,
+            self.machine,
+            config.policy,
+            config.driver,
+            on_active=self._activity_changed,
+            fatal=fatal,
+        )
+        self.liveness = BrokerLiveness(ports, self.quorum, self.driver, config.policy, config.liveness)
+        self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
+        self._requests = ControllerRequests(
+            self.driver,
+            self.liveness,
+            MetadataFetch(self.machine, self._in_touch),
+            config.policy,
+            ports.random,
+            sorted(config.voters),
+        )
+        self._watch = Watch()
+        self.server = Server(
+            ports,
+            [config.listener],
+            self._requests.frame,
+            self._requests.closed,
+            self._violated,
+            config.limits,
+            Tick(),
+            BufferPool(),
+            self._watch,
+            secret=config.secret,
+            cluster=config.cluster,
+        )
+
+    async def start(self) -> None:
+        """Listen, recover and take part; returns when this voter votes. Raises as `RaftQuorum.start`, and OSError."""
+        await self.driver.start()
+        self.liveness.start()
+        self._leader_return.start()
+        await self.quorum.start()
+        self.server.start()
+
+    async def stop(self) -> None:
+        """Resign, hand the leadership over and leave."""
+        self.server.stop_accepting()
+        await self._leader_return.stop()
+        await self.liveness.stop()
+        await self.driver.stop()
+        await self.quorum.stop()
+        await self._requests.stop()
+        await self.server.close(CLOSE_GRACE_S)
+        self._watch.close()
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed metadata as far as this voter has applied it."""
+        return self.machine.image
+
+    @property
+    def address(self) -> Address:
+        """Where the internal listener is bound."""
+        return self.server.addresses[self._config.listener.name]
+
+    def _applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if image.cluster_id is not None and delta.base.cluster_id is None:
+            self.quorum.adopt_cluster_id(parse_uuid(image.cluster_id))
+
+    def _activity_changed(self, is_active: bool) -> None:
+        if is_active:
+            self.liveness.became_active()
+
+    def _in_touch(self) -> bool:
+        return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None
+
+    def _violated(self, connection: Connection, reason: str) -> None:
+        log.warning("connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason})

@@ -1,0 +1,201 @@
+"""The controller's internal listener: frames in, the one table of what is served, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
+from kraft.controller.driver import ControllerDriver, Decide, not_controller
+from kraft.controller.features import SUPPORTED_FEATURES, decide_update_features
+from kraft.controller.liveness import BrokerLiveness
+from kraft.controller.metadata_fetch import MetadataFetch
+from kraft.controller.partitions import decide_alter_partition
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.producer_ids import decide_allocate_producer_ids
+from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
+from kraft.records import METADATA_TOPIC
+from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
+from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
+from wire.connection import Connection
+from wire.listeners import ListenerKind
+from wire.messages import (
+    AllocateProducerIdsResponse,
+    AlterPartitionResponse,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationResponse,
+    DescribeQuorumResponse,
+    EnvelopeResponse,
+    FetchResponse,
+    FetchSnapshotResponse,
+    UnregisterBrokerResponse,
+)
+
+log = logging.getLogger(__name__)
+
+LENGTH_BYTES = 4
+_Handler = Callable[[RequestHeader, Any, int], Awaitable[Any]]
+
+
+class ControllerRequests:
+    """Handles the frames of all connections; each connection gets a number, by which its end is reported."""
+
+    def __init__(
+        self,
+        driver: ControllerDriver,
+        liveness: BrokerLiveness,
+        fetch: MetadataFetch,
+        policy: ControllerPolicy,
+        rng: random.Random,
+        voters: list[int],
+    ) -> None:
+        self._driver = driver
+        self._liveness = liveness
+        self._fetch = fetch
+        self._policy = policy
+        self._random = rng
+        self._voters = voters
+        self._connections = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._handlers: dict[int, tuple[_Handler, Any]] = {
+            1: (self._metadata_fetch, FetchResponse),
+            55: (self._describe_quorum, DescribeQuorumResponse),
+            56: (self._alter_partition, AlterPartitionResponse),
+            58: (self._envelope, EnvelopeResponse),
+            59: (self._snapshot_fetch, FetchSnapshotResponse),
+            62: (self._registration, BrokerRegistrationResponse),
+            63: (self._heartbeat, BrokerHeartbeatResponse),
+            64: (self._unregister, UnregisterBrokerResponse),
+            67: (self._allocate_producer_ids, AllocateProducerIdsResponse),
+        }
+
+    def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
+        """A request; what is not served closes the connection."""
+        if connection.state is None:
+            self._connections += 1
+            connection.state = self._connections
+        number = connection.state
+        try:
+            header, request = decode_request(view[at:end])
+        except UnsupportedRequest as error:
+            if error.header.api_key != API_VERSIONS:
+                raise
+            connection.reply([api_versions_unsupported(error.header.correlation)])
+            return
+        if header.api_key == API_VERSIONS:
+            image = self._driver.image
+            answer = api_versions(
+                ListenerKind.INTERNAL, header.version, Features(image.epoch, image.features, SUPPORTED_FEATURES)
+            )
+            connection.reply([encode_response(API_VERSIONS, header.version, header.correlation, answer)])
+            return
+        if header.api_key not in self._handlers or not isinstance(number, int):
+            raise MalformedFrame(f"api {header.api_key} is not the controller's")
+        reply = connection.reply_later(end - at)
+        task = asyncio.create_task(self._answer(reply, header, request, number), name=f"api-{header.api_key}")
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def closed(self, connection: Connection) -> None:
+        if isinstance(connection.state, int):
+            self._liveness.connection_closed(connection.state)
+
+    async def stop(self) -> None:
+        """End all requests in work."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, reply: Any, header: RequestHeader, request: Any, connection: int) -> None:
+        handler, response = self._handlers[header.api_key]
+        try:
+            answer = await handler(header, request, connection)
+        except ProtocolError as error:
+            answer = response(error_code=int(error.code))
+        except OutcomeUnknown:
+            answer = response(error_code=int(ErrorCode.REQUEST_TIMED_OUT))
+        except Exception:
+            log.exception("a request failed", extra={"api": header.api_key})
+            answer = response(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
+
+    async def _registration(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return await self._liveness.register(request)
+
+    async def _heartbeat(self, _header: RequestHeader, request: Any, connection: int) -> Any:
+        return await self._liveness.heartbeat(request, connection)
+
+    async def _unregister(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return await self._liveness.unregister(request)
+
+    async def _alter_partition(self, header: RequestHeader, request: Any, _connection: int) -> Any:
+        version, policy = header.version, self._policy
+        return await self._driver.write(lambda image: decide_alter_partition(image, request, version, policy))
+
+    async def _allocate_producer_ids(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return await self._driver.write(lambda image: decide_allocate_producer_ids(image, request))
+
+    async def _metadata_fetch(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return await self._fetch.fetch(request)
+
+    async def _snapshot_fetch(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return self._fetch.fetch_snapshot(request)
+
+    async def _envelope(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
+        try:
+            header, inner = decode_request(request.request_data)
+        except MalformedFrame as error:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "The envelope holds no request.") from error
+        if header.api_key == 64:
+            answer = await self._liveness.unregister(inner)
+        else:
+            answer = await self._driver.write(self._decision(header, inner))
+        framed = encode_response(header.api_key, header.version, header.correlation, answer)
+        return EnvelopeResponse(
+            error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=self._driver.image.offset
+        )
+
+    def _decision(self, header: RequestHeader, inner: Any) -> Decide:
+        policy, rng = self._policy, self._random
+        decisions: dict[int, Decide] = {
+            19: lambda image: decide_create_topics(image, inner, policy, rng),
+            20: lambda image: decide_delete_topics(image, inner, policy),
+            33: lambda image: decide_alter_configs(image, inner, policy),
+            37: lambda image: decide_create_partitions(image, inner, policy, rng),
+            44: lambda image: decide_incremental_alter_configs(image, inner, policy),
+            57: lambda image: decide_update_features(image, inner),
+        }
+        decide = decisions.get(header.api_key)
+        if decide is None:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
+        return decide
+
+    async def _describe_quorum(self, _header: RequestHeader, _request: Any, _connection: int) -> Any:
+        """From the active controller alone. How far the other voters are is the quorum's own affair: -1."""
+        if not self._driver.is_active:
+            raise not_controller()
+        image = self._driver.image
+        topic = DescribeQuorumResponse.TopicData
+        replica = topic.PartitionData.ReplicaState
+        voters = [
+            replica(replica_id=v, log_end_offset=image.next_offset if v == image.leader_id else -1)
+            for v in self._voters
+        ]
+        partition = topic.PartitionData(
+            partition_index=0,
+            error_code=0,
+            leader_id=image.leader_id,
+            leader_epoch=image.epoch,
+            high_watermark=image.next_offset,
+            current_voters=voters,
+            observers=[],
+        )
+        return DescribeQuorumResponse(
+            error_code=0, topics=[topic(topic_name=METADATA_TOPIC, partitions=[partition])], nodes=[]
+        )
