@@ -137,6 +137,12 @@ class CommittedRecordsStay:
         if self._committed.end(partition) < until:
             raise InvariantBroken(self, f"{state.node} {partition}: high watermark {until} lies within a batch")
 
+    def cut(self, node: str, partition: TopicPartition, before: list[Batch], end: int) -> None:
+        """A replica that held `before` now ends at `end`: what it gave up must not have been committed."""
+        for batch in before:
+            if batch.next_offset > end and self._committed.at(partition, batch.base_offset) == batch:
+                raise InvariantBroken(self, f"{node} {partition}: it cuts its log to {end} and gives up {tell(batch)}")
+
 
 class SequencesWithoutGap:
     """Of each idempotent producer every record is committed once, in the order of its sequences."""

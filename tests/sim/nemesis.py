@@ -16,7 +16,7 @@ from tests.sim.loop import MS
 from tests.sim.world import World
 
 CRASHES = ("kill", "kill_in_write", "power", "stop")
-LINKS = ("cut", "one_way", "isolate", "slow_link", "reset")
+LINKS = ("cut", "one_way", "isolate", "slow_link", "stall", "reset")
 DISKS = ("slow_disk", "stuck_disk", "full_disk", "failed_disk")
 TOGETHER = ("kill_all", "power_all")
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
@@ -121,6 +121,9 @@ class Nemesis:
         world, fabric, pairs = self.world, self.world.fabric, [(fault.target, fault.other)]
         if fault.kind == "reset":
             world.trace(f"{fabric.reset_some(rng, fault.target, fault.other)} connections reset")
+        elif fault.kind == "stall":
+            until_ns = world.scheduler.now_ns + fault.duration_ms * MS
+            world.trace(f"{fabric.stall_some(rng, fault.target, fault.other, until_ns)} connections stall")
         elif fault.kind == "slow_link":
             delay_ns = rng.randint(10, 300) * MS
             fabric.slow[pairs[0]] = fabric.slow.get(pairs[0], 0) + delay_ns

@@ -98,6 +98,15 @@ class Fabric:
         self.reset_count += broken
         return broken
 
+    def stall_some(self, rng: random.Random, host: str, other: str, until_ns: int) -> int:
+        """About half of the connections from one host to another get nothing through until then; others do."""
+        stalled = 0
+        for socket in list(self.sockets.values()):
+            if (socket.loop.name, socket.twin.loop.name) == (host, other) and not socket.gone and rng.random() < 0.6:
+                stalled += 1
+                socket.stall(until_ns)
+        return stalled
+
     def host_down(self, loop: SimLoop, *, silent: bool) -> None:
         for address in [a for a, listener in self.listeners.items() if listener.loop is loop]:
             del self.listeners[address]
@@ -262,6 +271,13 @@ class SimSocket:
         self._last_arrival_ns = arrival_ns = max(arrival_ns, self._last_arrival_ns)
         self.flights.append(Flight(now_ns, arrival_ns, data, end))
         fabric.scheduler.at(arrival_ns, self.arrive)
+
+    def stall(self, until_ns: int) -> None:
+        """What this end sends arrives then at the earliest."""
+        self._last_arrival_ns = max(self._last_arrival_ns, until_ns)
+        for flight in self.flights:
+            flight.arrival_ns = max(flight.arrival_ns, until_ns)
+        self.fabric.scheduler.at(until_ns, self.arrive)
 
     def arrive(self) -> None:
         """Move what is due to the other end's kernel, if the link and the host let it."""

@@ -133,6 +133,17 @@ def test_a_committed_record_that_is_replaced_or_lost() -> None:
         cluster.stay.advanced(state("broker-1", 1, leader_epoch=2), cluster.replicas[1].files)
 
 
+def test_a_replica_that_gives_up_what_is_committed() -> None:
+    cluster = Cluster()
+    cluster.append_all(0)
+    cluster.append_all(1)
+    cluster.stay.advanced(state("broker-0", 1), cluster.replicas[0].files)
+    held = list(cluster.replicas[1].files.look().batches)
+    cluster.stay.cut("broker-1", PARTITION, held, 1)
+    with pytest.raises(InvariantBroken, match="gives up"):
+        cluster.stay.cut("broker-1", PARTITION, held, 0)
+
+
 def test_high_watermarks_past_what_is_there() -> None:
     cluster = Cluster()
     cluster.append_all(0)

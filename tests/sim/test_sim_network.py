@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from common.ports import Ports
+from tests.sim.loop import NS
 from tests.sim.sample_nodes import Pair, forever, world_of
 
 
@@ -64,6 +65,18 @@ def test_a_cut_one_way_only() -> None:
     assert (pair.server.got, pair.client.got) == (b"hello", b"2")
     pair.world.run_for(30)
     assert pair.client.lost == "ETIMEDOUT"
+    pair.world.close()
+
+
+def test_a_stalled_connection_beside_one_that_is_not() -> None:
+    pair = Pair()
+    pair.client.socket.stall(pair.world.scheduler.now_ns + 2 * NS)  # type: ignore[attr-defined]
+    pair.client.socket.send(b"1")
+    pair.server.socket.send(b"2")
+    pair.world.run_for(1)
+    assert (pair.server.got, pair.client.got) == (b"hello", b"2")
+    pair.world.run_for(2)
+    assert pair.server.got == b"hello1"
     pair.world.close()
 
 
