@@ -40,10 +40,10 @@ def plan(
 ) -> RetentionPlan:
     """Segments go oldest first and only while each lies wholly below the HW; `segments` is in order.
 
-    Below the log start offset they go under any policy, by time and by size under `delete`. The last segment may go
-    too (the caller rolls an empty one first), unless it is empty.
+    Below the log start offset they go under any policy, but for the last one. By time and by size they go under
+    `delete`, and the last one may, too, unless it is empty; the caller rolls a new one first.
     """
-    below_start = _leading(segments, high_watermark, lambda view: view.next_offset <= log_start_offset)
+    below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     best, cause = below_start, Cause.LOG_START
     if config.deletes:
         if config.retention_ms >= 0:

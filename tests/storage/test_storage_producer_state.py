@@ -1,0 +1,260 @@
+"""Producer state: each rule by itself, then against a model that remembers everything."""
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import ErrorCode, ProtocolError
+from records.batch import CONTROL, SEQUENCE_MASK, TRANSACTIONAL, BatchHeader
+from records.control import EndMarker, MarkerKind
+from storage.producer_state import BATCHES_KEPT, CompletedTransaction, Duplicate, LastRecord, ProducerStates
+
+PID = 7
+
+
+def batch(
+    sequence: int,
+    count: int = 1,
+    *,
+    offset: int = 0,
+    epoch: int = 0,
+    pid: int = PID,
+    attributes: int = 0,
+    at_ms: int = 5,
+) -> BatchHeader:
+    return BatchHeader(offset, 100, 0, 2, 0, attributes, count - 1, at_ms, at_ms, pid, epoch, sequence, count)
+
+
+def marker(offset: int, epoch: int = 0, pid: int = PID) -> BatchHeader:
+    return batch(-1, offset=offset, epoch=epoch, pid=pid, attributes=CONTROL | TRANSACTIONAL)
+
+
+COMMIT, ABORT = EndMarker(MarkerKind.COMMIT, 3, 9), EndMarker(MarkerKind.ABORT, 3, 9)
+
+
+def states(producers_max: int = 100, expiration_ms: int = 1000) -> ProducerStates:
+    return ProducerStates(expiration_ms, producers_max)
+
+
+def refusal(producers: ProducerStates, header: BatchHeader) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        producers.check(header)
+    return caught.value.code
+
+
+def test_sequences_follow_each_other() -> None:
+    producers = states()
+    assert producers.check(batch(0, 3)) is None
+    producers.update(batch(0, 3, offset=10))
+    assert producers.end_offset == 13
+    assert producers.check(batch(3)) is None
+    assert refusal(producers, batch(4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(producers, batch(0, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(producers, batch(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_the_last_five_batches_are_recognised_again() -> None:
+    producers = states()
+    for number in range(7):
+        producers.update(batch(2 * number, 2, offset=100 + 2 * number, at_ms=number))
+    for number in range(7 - BATCHES_KEPT, 7):
+        found = producers.check(batch(2 * number, 2))
+        assert found == Duplicate(100 + 2 * number, 102 + 2 * number, number)
+    assert refusal(producers, batch(2, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
+    producers = states()
+    producers.update(batch(5, epoch=2))
+    assert refusal(producers, batch(6, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(producers, batch(5, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(producers, batch(6, epoch=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(batch(0, epoch=3)) is None
+    producers.update(batch(0, epoch=3, offset=1))
+    assert refusal(producers, batch(5, epoch=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    assert states().check(batch(41)) is None
+
+
+def test_sequences_wrap() -> None:
+    producers = states()
+    producers.update(batch(SEQUENCE_MASK - 1, 2))
+    assert producers.check(batch(0)) is None
+    assert refusal(producers, batch(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producers = states()
+    producers.update(batch(SEQUENCE_MASK, 3, offset=4))
+    assert producers.check(batch(2)) is None
+    assert producers.check(batch(SEQUENCE_MASK, 3)) == Duplicate(4, 7, 5)
+    loaded = states()
+    loaded.load_snapshot(producers.snapshot(), 7, 5)
+    assert loaded.check(batch(SEQUENCE_MASK, 3)) == Duplicate(4, 7, 5)
+
+
+def test_followers_take_what_the_leader_took() -> None:
+    producers = states()
+    producers.update(batch(0, offset=0))
+    producers.update(batch(9, offset=1))
+    assert producers.check(batch(10)) is None
+
+
+def test_transactions_hold_the_stable_offset_until_their_marker_is_replicated() -> None:
+    producers = states()
+    producers.update(batch(0, 2, offset=10, attributes=TRANSACTIONAL))
+    producers.update(batch(0, 2, offset=12, attributes=TRANSACTIONAL, pid=8))
+    assert producers.first_unstable_offset == 10
+    assert refusal(producers, batch(2)) is ErrorCode.INVALID_TXN_STATE
+    assert producers.update(marker(14), ABORT) == CompletedTransaction(PID, 10, 14, True, 12)
+    assert (producers.first_unstable_offset, producers.first_undecided_offset) == (10, 12)
+    producers.on_high_watermark(14)
+    assert producers.first_unstable_offset == 10
+    producers.on_high_watermark(15)
+    assert producers.first_unstable_offset == 12
+    assert producers.update(marker(15, pid=8), COMMIT) == CompletedTransaction(8, 12, 15, False, 16)
+    producers.on_high_watermark(16)
+    assert producers.first_unstable_offset is None
+    assert producers.update(marker(16), COMMIT) is None
+
+
+def test_markers_are_fenced_by_both_epochs() -> None:
+    producers = states()
+    producers.update(batch(0, epoch=2, attributes=TRANSACTIONAL))
+    producers.check_marker(marker(1, epoch=2), COMMIT)
+    with pytest.raises(ProtocolError) as caught:
+        producers.check_marker(marker(1, epoch=1), COMMIT)
+    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    producers.update(marker(1, epoch=2), COMMIT)
+    with pytest.raises(ProtocolError) as caught:
+        producers.check_marker(marker(2, epoch=2), COMMIT._replace(coordinator_epoch=2))
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_marker_of_a_new_epoch_makes_the_next_batch_begin_at_zero() -> None:
+    producers = states()
+    producers.update(batch(0, 4, attributes=TRANSACTIONAL))
+    producers.update(marker(4, epoch=1), COMMIT)
+    assert refusal(producers, batch(4)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(producers, batch(4, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producers.check(batch(0, epoch=1)) is None
+    assert producers.last_records() == {PID: LastRecord(-1, 1)}
+
+
+def test_idle_producers_expire_but_open_transactions_stay() -> None:
+    producers = states(expiration_ms=100)
+    producers.update(batch(0, pid=1, at_ms=0))
+    producers.update(batch(0, pid=2, at_ms=50, offset=1))
+    producers.update(batch(0, pid=3, at_ms=0, offset=2, attributes=TRANSACTIONAL))
+    assert producers.expire(99) == 0
+    assert producers.expire(100) == 1
+    assert [view.producer_id for view in producers.views()] == [2, 3]
+
+
+def test_memory_is_bounded_and_the_longest_idle_goes_first() -> None:
+    producers = states(producers_max=3)
+    for number, pid in enumerate((1, 2, 3, 1, 4)):
+        producers.update(batch(0, pid=pid, offset=number))
+    assert [view.producer_id for view in producers.views()] == [3, 1, 4]
+    for pid in range(100, 1100):
+        producers.update(batch(0, pid=pid, offset=pid))
+        assert len(producers) <= 3
+
+
+def test_open_transactions_outlive_the_bound() -> None:
+    producers = states(producers_max=2)
+    for pid in (1, 2, 3):
+        producers.update(batch(0, pid=pid, offset=pid, attributes=TRANSACTIONAL))
+    assert len(producers) == 3
+    producers.update(marker(4, pid=1), COMMIT)
+    producers.update(batch(0, pid=9, offset=5))
+    assert [view.producer_id for view in producers.views()] == [2, 3, 9]
+    assert producers.first_undecided_offset == 2
+
+
+def test_the_snapshot_is_kafkas_bytes() -> None:
+    producers = states()
+    producers.update(batch(3, 4, offset=20, epoch=2, at_ms=77, attributes=TRANSACTIONAL))
+    producers.update(marker(24, pid=8, epoch=1), ABORT)
+    body = struct.pack(">i", 2) + struct.pack(">qhiqiqiq", PID, 2, 6, 23, 3, 77, -1, 20)
+    body += struct.pack(">qhiqiqiq", 8, 1, -1, -1, 0, 9, 3, -1)
+    assert producers.snapshot() == struct.pack(">hI", 1, crc32c(body)) + body
+    assert states().snapshot() == struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
+
+
+@pytest.mark.parametrize("at", range(0, 56, 3))
+def test_a_damaged_snapshot_changes_nothing(at: int) -> None:
+    producers = states()
+    producers.update(batch(3, 4))
+    data = bytearray(producers.snapshot())
+    data[at] ^= 0x40
+    for damaged in (bytes(data), producers.snapshot()[:at], producers.snapshot() + b"\0"):
+        with pytest.raises(ValueError, match="producer snapshot"):
+            producers.load_snapshot(damaged, 99, 0)
+    assert producers.end_offset == 4
+    assert len(producers) == 1
+
+
+def test_expired_producers_are_not_loaded() -> None:
+    producers = states(expiration_ms=100)
+    producers.update(batch(0, pid=1, at_ms=0))
+    producers.update(batch(0, pid=2, at_ms=60, offset=1))
+    loaded = states(expiration_ms=100)
+    loaded.load_snapshot(producers.snapshot(), 2, 120)
+    assert [view.producer_id for view in loaded.views()] == [2]
+    assert loaded.end_offset == 2
+
+
+class Model:
+    """All batches ever appended, searched from the start for each question."""
+
+    def __init__(self) -> None:
+        self.log: list[BatchHeader] = []
+
+    def answer(self, header: BatchHeader) -> Duplicate | ErrorCode | None:
+        mine = [known for known in self.log if known.producer_id == header.producer_id]
+        if not mine:
+            return None
+        epoch = mine[-1].producer_epoch
+        if header.producer_epoch < epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if header.producer_epoch > epoch:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if header.base_sequence else None
+        recent = [known for known in mine if known.producer_epoch == epoch][-BATCHES_KEPT:]
+        for known in recent:
+            if (known.base_sequence, known.count) == (header.base_sequence, header.count):
+                return Duplicate(known.base_offset, known.next_offset, known.max_timestamp)
+        due = (recent[-1].base_sequence + recent[-1].count) % 2**31
+        return None if header.base_sequence == due else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+near_the_wrap = st.sampled_from([0, 1, 2, 3, SEQUENCE_MASK - 1, SEQUENCE_MASK])
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), near_the_wrap, st.integers(1, 3), st.booleans())))
+def test_leader_answers_match_the_model(attempts: list[tuple[int, int, int, int, bool]]) -> None:
+    producers, model, offset = states(), Model(), 0
+    for pid, epoch, sequence, count, in_order in attempts:
+        mine = [known for known in model.log if (known.producer_id, known.producer_epoch) == (pid, epoch)]
+        if in_order and mine:
+            sequence = (mine[-1].base_sequence + mine[-1].count) % 2**31
+        header = batch(sequence, count, pid=pid, epoch=epoch, offset=offset, at_ms=offset)
+        try:
+            answer: Duplicate | ErrorCode | None = producers.check(header)
+        except ProtocolError as error:
+            answer = error.code
+        assert answer == model.answer(header)
+        if answer is None:
+            producers.update(header)
+            model.log.append(header)
+            offset = header.next_offset
+    replayed = states()
+    for header in model.log:
+        replayed.update(header)
+    assert replayed.snapshot() == producers.snapshot()
+    loaded = states(expiration_ms=2**60)
+    loaded.load_snapshot(producers.snapshot(), producers.end_offset, 0)
+    assert loaded.snapshot() == producers.snapshot()
+    assert loaded.last_records() == producers.last_records()
