@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+from common.errors import ErrorCode, OutcomeUnknown
 from common.ports import Ports
-from kraft.controller_channel import ControllerChannel
+from kraft.controller_channel import ControllerChannel, ControllerUnavailable
 from kraft.records import Endpoint
+from wire.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest, schema_uuid
+
+log = logging.getLogger(__name__)
+
+REGISTRATION_VERSION = 4
+HEARTBEAT_VERSION = 1
+_WRONG_FOR_GOOD = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "it belongs to another cluster",
+    ErrorCode.INVALID_REGISTRATION: "its id, rack or listeners are not valid",
+    ErrorCode.UNSUPPORTED_VERSION: "it lacks a feature level that the cluster has finalised",
+}
+
+
+class RegistrationRefused(Exception):
+    """The controller will not have this broker, however often it asks; the text says why."""
 
 
 class BrokerState(StrEnum):
@@ -38,17 +57,22 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleConfig:
-    """Seconds."""
+    """Seconds; the settings that set them stand beside."""
 
-    heartbeat_interval_s: float = 0.5
+    heartbeat_interval_s: float = 0.5  # broker.heartbeat.interval.ms
     call_timeout_s: float = 1.5
-    registration_pause_s: float = 0.2
-    shutdown_timeout_s: float = 20.0
+    registration_pause_s: float = 0.1
+    shutdown_timeout_s: float = 20.0  # tidelog.controlled.shutdown.timeout.ms
     shutdown_poll_s: float = 0.05
+    retry_s: float = 0.05
 
 
 class BrokerLifecycle:
-    """Owns one task. `metadata_offset` tells how far the local image is."""
+    """Owns one task. Give it a channel of its own: the controller takes the end of its connection for a sign.
+
+    `metadata_offset` tells how far the local image is. Every heartbeat is answered or given up within
+    `call_timeout_s`, and the next follows at once when one failed.
+    """
 
     def __init__(
         self,
@@ -58,33 +82,163 @@ class BrokerLifecycle:
         config: LifecycleConfig,
         metadata_offset: Callable[[], int],
         on_fatal: Callable[[str], None],
-        on_reregistered: Callable[[int], None] | None = None,
     ) -> None:
-        """`on_fatal` gets a sentence when the controller refuses this broker for good (another process has its id,
-        another cluster). `on_reregistered` gets a new broker epoch when the controller had forgotten the old one."""
+        """`on_fatal` gets a sentence when the controller refuses this broker for good: another process has its id,
+        its cluster is another one, it was unregistered."""
         self.state = BrokerState.STARTING
         self.broker_epoch = -1
         self.fenced = True
+        self._channel = channel
+        self._registration = registration
+        self._config = config
+        self._metadata_offset = metadata_offset
+        self._on_fatal = on_fatal
+        self._wants_unfence = False
+        self._wants_shutdown = False
+        self._offline: tuple[bytes, ...] = ()
+        self._may_stop = asyncio.Event()
+        self._unfenced = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Register, retrying until the controller answers; then heartbeats begin. Returns the broker epoch."""
-        raise NotImplementedError
+        """Register, retrying until the controller answers; then heartbeats begin. Returns the broker epoch.
+
+        Raises RegistrationRefused.
+        """
+        while self.broker_epoch < 0:
+            try:
+                answer = await self._channel.call(
+                    self._registration_request(), REGISTRATION_VERSION, timeout_s=self._config.call_timeout_s
+                )
+            except (ControllerUnavailable, OutcomeUnknown) as error:
+                log.warning("not registered yet", extra={"reason": str(error)})
+                await asyncio.sleep(self._config.registration_pause_s)
+                continue
+            if answer.error_code == ErrorCode.NONE:
+                self.broker_epoch = answer.broker_epoch
+                break
+            reason = _WRONG_FOR_GOOD.get(answer.error_code)
+            if reason is not None:
+                raise RegistrationRefused(f"broker {self._registration.broker_id} cannot register: {reason}")
+            await asyncio.sleep(self._config.registration_pause_s)
+        self.state = BrokerState.RECOVERING
+        self._task = asyncio.create_task(self._beat(), name="broker-heartbeat")
+        return self.broker_epoch
 
     def logs_recovered(self) -> None:
         """From now on the broker asks to be unfenced."""
-        raise NotImplementedError
+        self._wants_unfence = True
+        self._hurry.set()
 
     async def wait_unfenced(self) -> None:
-        raise NotImplementedError
+        """Until the broker was unfenced for the first time."""
+        await self._unfenced.wait()
 
     async def shut_down(self) -> bool:
         """Ask for a controlled shutdown and wait until the leaderships have moved; False after the timeout."""
-        raise NotImplementedError
+        self.state = BrokerState.STOPPING
+        self._wants_shutdown = True
+        self._hurry.set()
+        if self._task is None:
+            return False
+        try:
+            async with asyncio.timeout(self._config.shutdown_timeout_s):
+                await self._may_stop.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def storage_failed(self, log_dirs: tuple[bytes, ...]) -> None:
         """Report that log directories went offline; the controller takes this broker out of all leaderships."""
-        raise NotImplementedError
+        self._offline = log_dirs
+        self._wants_unfence = False
+        self._hurry.set()
+
+    def metadata_advanced(self) -> None:
+        """The local image moved: if that is what the unfencing waits for, say so at once."""
+        if self.fenced and self._wants_unfence and self._metadata_offset() >= self.broker_epoch:
+            self._hurry.set()
 
     async def stop(self) -> None:
         """End the heartbeats; idempotent."""
-        raise NotImplementedError
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.state = BrokerState.STOPPED
+
+    async def _beat(self) -> None:
+        while True:
+            self._hurry.clear()
+            wait_s = self._config.heartbeat_interval_s
+            try:
+                answer = await self._channel.call(
+                    self._heartbeat_request(), HEARTBEAT_VERSION, timeout_s=self._config.call_timeout_s
+                )
+            except (ControllerUnavailable, OutcomeUnknown) as error:
+                log.warning("no answer to a heartbeat", extra={"reason": str(error)})
+                wait_s = self._config.retry_s
+            else:
+                if not self._heard(answer):
+                    return
+                if self._wants_shutdown:
+                    wait_s = self._config.shutdown_poll_s
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+
+    def _heard(self, answer: Any) -> bool:
+        """Take the answer in; False when this broker has lost its place."""
+        code = answer.error_code
+        if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            why = "another process registered its id" if code == ErrorCode.STALE_BROKER_EPOCH else "it was unregistered"
+            self.fenced = True
+            if self._wants_shutdown:
+                self._may_stop.set()
+            else:
+                self._on_fatal(f"broker {self._registration.broker_id} has to stop: {why}")
+            return False
+        if code:
+            return True
+        self.fenced = bool(answer.is_fenced)
+        if not self.fenced:
+            self._unfenced.set()
+            if self.state is BrokerState.RECOVERING:
+                self.state = BrokerState.RUNNING
+        if self._wants_shutdown and answer.should_shut_down:
+            self._may_stop.set()
+        return True
+
+    def _heartbeat_request(self) -> Any:
+        return BrokerHeartbeatRequest(
+            broker_id=self._registration.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=not self._wants_unfence,
+            want_shut_down=self._wants_shutdown,
+            offline_log_dirs=[schema_uuid(directory) for directory in self._offline],
+        )
+
+    def _registration_request(self) -> Any:
+        given = self._registration
+        request = BrokerRegistrationRequest
+        return request(
+            broker_id=given.broker_id,
+            cluster_id=given.cluster_id,
+            incarnation_id=schema_uuid(given.incarnation),
+            listeners=[
+                request.Listener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+                for e in given.endpoints
+            ],
+            features=[
+                request.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in given.features.items()
+            ],
+            rack=given.rack,
+            is_migrating_zk_broker=False,
+            log_dirs=[schema_uuid(directory) for directory in given.log_dirs],
+            previous_broker_epoch=given.previous_broker_epoch,
+        )

@@ -2,28 +2,47 @@
 
 The observer asks any controller for the committed records after its own end, folds them into its image, tells its
 subscribers, and keeps an fsynced copy (`kraft.local_copy`) so that a restart needs only what it missed. It never
-goes back: an answer with a lower epoch or end than its own is ignored and another controller is asked.
+goes back: an answer with a lower epoch or end than its own is ignored and another controller is asked. If the active
+controller itself keeps knowing less than this node, or something else at the same place, then this node's metadata
+is not of that quorum, and the node has to stop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
+from common.identifiers import ONE_UUID
 from common.ports import Address, Ports
 from kraft.image.delta import MetadataDelta
+from kraft.image.difference import difference
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.links import Links
+from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
+from kraft.links import Link, Links
+from kraft.local_copy import LocalCopy
+from kraft.metadata_log import unframe_batches
+from kraft.records import METADATA_TOPIC
+from wire.client import CallTimeout, ConnectionLost, TooManyCalls
+from wire.messages import FetchRequest, FetchSnapshotRequest, schema_uuid
 
 log = logging.getLogger(__name__)
+
+FETCH_VERSION = 13
+FETCH_SNAPSHOT_VERSION = 0
+SNAPSHOT_BYTES_MAX = 512 << 20
+SNAPSHOT_PART_BYTES = 1 << 20
 
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ObserverConfig:
-    """Times in seconds. `directory` is relative to the node's disk."""
+    """Times in seconds. `directory` is relative to the node's disk. `cluster_id`, when this node knows one already
+    (from its log directory), has to be the quorum's."""
 
     node_id: int
     directory: str
@@ -34,13 +53,22 @@ class ObserverConfig:
     connect_timeout_s: float = 1.0
     backoff_s: float = 0.05
     backoff_max_s: float = 0.5
+    avoid_s: float = 1.0
     ahead_patience_s: float = 5.0
     persist_pause_s: float = 0.05
     unsaved_bytes_max: int = 64 << 20
 
 
+class _Unusable(Exception):
+    """This controller's answer does not help; another one is asked."""
+
+
+class _Foreign(Exception):
+    """The local metadata is not of this quorum."""
+
+
 class MetadataObserver:
-    """`image` is always a committed state, only ever replaced by a later one."""
+    """`image` is always a committed state, only ever replaced by a later one. Owns two tasks."""
 
     def __init__(
         self,
@@ -50,20 +78,287 @@ class MetadataObserver:
         config: ObserverConfig,
         on_fatal: Callable[[str], None],
     ) -> None:
-        """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum."""
+        """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum or
+        cannot be written any more."""
         self.image: MetadataImage = EMPTY_IMAGE
+        self._links = links
+        self._controllers = dict(sorted(controllers.items()))
+        self._config = config
+        self._on_fatal = on_fatal
+        self._random = ports.random
+        self._copy = LocalCopy(ports.disk, config.directory)
+        self._subscribers: list[Subscriber] = []
+        self._moved = asyncio.Event()
+        self._unsaved: list[bytes] = []
+        self._unsaved_bytes = 0
+        self._jumped = False  # a snapshot came in: the copy has to be replaced, not continued
+        self._save_wanted = asyncio.Event()
+        self._saved = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._controller = -1
+        self._rotation = config.node_id
+        self._avoided = -1
+        self._avoided_at = 0.0
+        self._stopping = False
+        self._behind_since: float | None = None
 
     async def start(self) -> None:
-        """Load the local copy, then follow in the background. Raises StorageFailure when the copy cannot be read."""
-        raise NotImplementedError
+        """Load the local copy, then follow in the background. Raises StorageFailure when the copy cannot be read.
+
+        Subscribers are told of the loaded image first, as one delta from the empty one.
+        """
+        image = await asyncio.to_thread(self._copy.load)
+        if image.offset >= 0:
+            self._publish(difference(EMPTY_IMAGE, image))
+        self._tasks = [
+            asyncio.create_task(self._follow(), name="metadata-observer"),
+            asyncio.create_task(self._persist(), name="metadata-copy"),
+        ]
 
     async def stop(self) -> None:
-        raise NotImplementedError
+        """Save what is not saved yet, and end. Idempotent."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        follower, keeper = tasks
+        follower.cancel()
+        self._stopping = True
+        self._save_wanted.set()  # the keeper ends by itself: a save in a thread cannot be cancelled
+        await asyncio.gather(follower, keeper, return_exceptions=True)
+        await asyncio.to_thread(self._copy.close)
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(delta, image)` on the loop after each step; a delta may span many batches or a snapshot."""
-        raise NotImplementedError
+        """Call `callback(delta, image)` on the loop after each step; a delta may span many batches or a snapshot.
+
+        Whoever subscribes before `start` sees everything. A callback must not raise.
+        """
+        self._subscribers.append(callback)
 
     async def wait_for(self, offset: int, timeout_s: float) -> bool:
         """Whether the image holds `offset` within `timeout_s`."""
-        raise NotImplementedError
+        return await self.wait_until(lambda image: image.offset >= offset, timeout_s)
+
+    async def wait_until(self, holds: Callable[[MetadataImage], bool], timeout_s: float) -> bool:
+        """Whether `holds(image)` becomes true within `timeout_s`; asked again at each step."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not holds(self.image):
+                    moved = self._moved
+                    await moved.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # -- following
+
+    async def _follow(self) -> None:
+        backoff_s = self._config.backoff_s
+        while True:
+            link: Link | None = None
+            try:
+                link = await self._links.connect(self._next_controller(), self._config.connect_timeout_s)
+                while not self._should_switch():
+                    await self._step(link)
+                    backoff_s = self._config.backoff_s
+                continue
+            except (_Unusable, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
+                self._avoided, self._avoided_at = self._controller, asyncio.get_running_loop().time()
+                log.debug("a controller does not help", extra={"controller": self._controller, "reason": str(error)})
+            except _Foreign as error:
+                self._on_fatal(str(error))
+                return
+            except Exception as error:  # a bug: a node that does not follow must not look alive
+                log.exception("following the metadata failed")
+                self._on_fatal(f"following the metadata failed: {error}")
+                return
+            finally:
+                if link is not None:
+                    link.close()
+            await asyncio.sleep(backoff_s * (0.5 + self._random.random()))
+            backoff_s = min(backoff_s * 2, self._config.backoff_max_s)
+
+    def _next_controller(self) -> Address:
+        """The active controller unless it failed lately, else all in turn."""
+        if self._wants_leader():
+            self._controller = self.image.leader_id
+        else:
+            ids = list(self._controllers)
+            self._controller = ids[self._rotation % len(ids)]
+            self._rotation += 1
+        return self._controllers[self._controller]
+
+    def _should_switch(self) -> bool:
+        """The active controller answers soonest: commits are known there first."""
+        return self.image.leader_id != self._controller and self._wants_leader()
+
+    def _wants_leader(self) -> bool:
+        leader = self.image.leader_id
+        if leader not in self._controllers:
+            return False
+        waited_s = asyncio.get_running_loop().time() - self._avoided_at
+        return leader != self._avoided or waited_s > self._config.avoid_s
+
+    async def _step(self, link: Link) -> None:
+        config = self._config
+        while self._unsaved_bytes > config.unsaved_bytes_max:
+            self._saved.clear()
+            await self._saved.wait()
+        response = await link.call(self._fetch_request(), FETCH_VERSION, config.attempt_timeout_s)
+        if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            raise _Foreign(f"this node's metadata is of cluster {self._cluster_id()}, the controllers' of another one")
+        if response.error_code or not response.responses or not response.responses[0].partitions:
+            raise _Unusable(f"error {response.error_code}")
+        answer = response.responses[0].partitions[0]
+        leader = answer.current_leader
+        if leader is None or leader.leader_epoch < self.image.epoch or answer.high_watermark < self.image.next_offset:
+            self._note_behind(answer)
+            raise _Unusable("it is behind")
+        self._behind_since = None
+        if answer.error_code:
+            raise _Unusable(f"error {answer.error_code}")
+        if answer.diverging_epoch is not None and answer.diverging_epoch.epoch >= 0:
+            raise _Foreign("this node's metadata differs from the quorum's at the same offset")
+        if answer.snapshot_id is not None and answer.snapshot_id.end_offset >= 0:
+            await self._jump(link, answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
+        elif answer.records:
+            self._advance(bytes(answer.records))
+
+    def _note_behind(self, answer: Any) -> None:
+        """A follower may lag. The active controller of our epoch or a later one has applied all that was committed
+        before it, so if it stays behind us, we hold what this quorum never committed."""
+        leader = answer.current_leader
+        is_active = leader is not None and leader.leader_id == self._controller
+        if not is_active or leader.leader_epoch < self.image.epoch:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._behind_since is None:
+            self._behind_since = now
+        elif now - self._behind_since > self._config.ahead_patience_s:
+            raise _Foreign(
+                f"this node's metadata reaches offset {self.image.offset}, the quorum's only "
+                f"{answer.high_watermark - 1}: it is of another or of an older quorum"
+            )
+
+    def _advance(self, frames: bytes) -> None:
+        """Fold whole batches; what does not follow on what is known, or is damaged, is fetched again elsewhere."""
+        view = memoryview(frames)
+        delta, expected, epoch = MetadataDelta(self.image), self.image.next_offset, self.image.epoch
+        first, end = 0, 0
+        try:
+            for framed in unframe_batches(view):
+                header = framed.batch.header
+                if framed.batch.end_offset <= expected:
+                    first = end = framed.position + framed.size
+                    continue
+                if header.base_offset != expected or header.epoch < epoch:
+                    raise _Unusable("its records do not follow")
+                delta.replay_batch(framed.batch)
+                expected, epoch, end = framed.batch.end_offset, header.epoch, framed.position + framed.size
+        except (ProtocolError, ValueError) as error:
+            raise _Unusable("its records are damaged") from error
+        if expected == self.image.next_offset:
+            raise _Unusable("its answer holds no new record")
+        self._unsaved.append(frames[first:end])
+        self._unsaved_bytes += end - first
+        self._publish(delta)
+
+    async def _jump(self, link: Link, end_offset: int, epoch: int) -> None:
+        data = bytearray()
+        while True:
+            request = self._snapshot_request(end_offset, epoch, len(data))
+            response = await link.call(request, FETCH_SNAPSHOT_VERSION, self._config.attempt_timeout_s)
+            part = response.topics[0].partitions[0] if response.topics and response.topics[0].partitions else None
+            if response.error_code or part is None or part.error_code or not part.unaligned_records:
+                raise _Unusable("its snapshot cannot be had")
+            data += part.unaligned_records
+            if part.size > SNAPSHOT_BYTES_MAX or len(data) > part.size:
+                raise _Unusable("its snapshot has a wrong size")
+            if len(data) == part.size:
+                break
+        try:
+            image = await asyncio.to_thread(decode_snapshot, bytes(data))
+        except DamagedSnapshot as error:
+            raise _Unusable(str(error)) from error
+        if image.offset < self.image.offset or image.epoch < self.image.epoch:
+            raise _Unusable("its snapshot is older than what is known")
+        self._unsaved, self._unsaved_bytes, self._jumped = [], 0, True
+        self._publish(difference(self.image, image))
+
+    def _publish(self, delta: MetadataDelta) -> None:
+        self.image = delta.image()
+        self._save_wanted.set()
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+        for callback in self._subscribers:
+            callback(delta, self.image)
+
+    # -- the local copy
+
+    async def _persist(self) -> None:
+        """Save in groups, not more often than each pause: nothing waits for it."""
+        while not (self._stopping and not self._unsaved and not self._jumped):
+            await self._save_wanted.wait()
+            self._save_wanted.clear()
+            try:
+                await self._save()
+            except StorageFailure as error:
+                self._saved.set()
+                self._on_fatal(str(error))
+                return
+            if not self._stopping:
+                await asyncio.sleep(self._config.persist_pause_s)
+            elif self._unsaved or self._jumped:
+                self._save_wanted.set()
+
+    async def _save(self) -> None:
+        frames, jumped, image = self._unsaved, self._jumped, self.image
+        self._unsaved, self._unsaved_bytes, self._jumped = [], 0, False
+        self._saved.set()
+        if jumped:
+            await asyncio.to_thread(self._copy.replace, image)
+        elif frames:
+            await asyncio.to_thread(self._copy.save, b"".join(frames), image)
+
+    # -- requests
+
+    def _cluster_id(self) -> str | None:
+        return self.image.cluster_id or self._config.cluster_id
+
+    def _fetch_request(self) -> Any:
+        config = self._config
+        partition = FetchRequest.FetchTopic.FetchPartition(
+            partition=0,
+            current_leader_epoch=-1,
+            fetch_offset=self.image.next_offset,
+            last_fetched_epoch=self.image.epoch if self.image.offset >= 0 else -1,
+            log_start_offset=-1,
+            partition_max_bytes=config.fetch_bytes_max,
+        )
+        return FetchRequest(
+            cluster_id=self._cluster_id(),
+            replica_id=-1,
+            max_wait_ms=int(config.fetch_wait_s * 1000),
+            min_bytes=1,
+            max_bytes=config.fetch_bytes_max,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchRequest.FetchTopic(topic_id=schema_uuid(ONE_UUID), partitions=[partition])],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+
+    def _snapshot_request(self, end_offset: int, epoch: int, position: int) -> Any:
+        topic = FetchSnapshotRequest.TopicSnapshot
+        partition = topic.PartitionSnapshot(
+            partition=0,
+            current_leader_epoch=-1,
+            snapshot_id=topic.PartitionSnapshot.SnapshotId(end_offset=end_offset, epoch=epoch),
+            position=position,
+        )
+        return FetchSnapshotRequest(
+            cluster_id=self._cluster_id(),
+            replica_id=self._config.node_id,
+            max_bytes=SNAPSHOT_PART_BYTES,
+            topics=[topic(name=METADATA_TOPIC, partitions=[partition])],
+        )
