@@ -1,78 +1,429 @@
-"""One broker's log directory: finds, recovers, makes and removes its partitions' logs."""
+"""One broker's log directory: finds, recovers, makes and removes its partitions' logs, and keeps its checkpoints.
 
-from collections.abc import Callable, Mapping
+Recovery starts at the smaller of a log's recovery point and its checkpointed high watermark: a log that was truncated
+after its recovery point was written down was cut at or above its high watermark, so what was written anew is scanned.
+"""
 
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from common.errors import ProtocolError
+from common.identifiers import ZERO_UUID, random_uuid
 from common.ports import Ports
+from storage import checkpoint_files
+from storage.checkpoint_files import (
+    CLEAN_STOP,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    TopicPartition,
+    join,
+    replace_file,
+    write_fully,
+)
+from storage.directory_files import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    DirectoryState,
+    directory_name,
+    read_directory,
+    renamed,
+)
+from storage.directory_health import DirectoryHealth, FreeSpace
+from storage.loaded_log import LoadedLog, empty_log
 from storage.log_config import LogConfig
-from storage.log_context import Audit, DirectoryConfig, FreeSpace
+from storage.log_context import Audit, DirectoryConfig, LogContext
+from storage.log_flusher import FlushDepth, FlushJob, LogFlusher
+from storage.log_writer import LogWriter
+from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
+from storage.recovery import RecoveryInput, load_log
+from storage.segment import SNAPSHOT_SUFFIX, file_stem
+from storage.trash import Trash, remove_all
 
-TopicPartition = tuple[str, int]
+FLUSH_CHUNK_LOGS = 64
+FLUSH_THREADS = 4  # at a clean stop: the device merges what they wait for
 
 
 class LogDirectory:
     """`await open()`, then `await recover(...)`, then the rest; `await close_clean(epoch)` or `await close()`."""
 
-    node_id: int
-    cluster_id: str | None
-    directory_id: bytes
-    previous_broker_epoch: int  # of the run that stopped cleanly, -1 after an unclean stop
-    on_failed: Callable[[str], None] | None  # called once, when the directory goes offline
-
     def __init__(self, ports: Ports, path: str, node_id: int, audit: Audit, config: DirectoryConfig) -> None:
         """`path` lies below the disk's root; "" is the root itself."""
-        raise NotImplementedError
+        health = DirectoryHealth()
+        self._ports = ports
+        self._disk = ports.disk
+        self._path = path
+        self._audit = audit
+        self._config = config
+        self._health = health
+        self._context = LogContext(
+            disk=ports.disk,
+            clock=ports.clock,
+            rng=ports.random,
+            audit=audit,
+            config=config,
+            health=health,
+            open_files=OpenFiles(ports.disk, config.open_files_max),
+            writer=LogWriter(ports.disk, ports.clock, health, config.slow_write_s, config.unwritten_bytes_max),
+            flusher=LogFlusher(ports.disk, ports.clock, health),
+            trash=Trash(),
+        )
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._state: DirectoryState | None = None
+        self._root_changed = False
+        self._checkpoints = asyncio.Lock()
+        self._written_recovery_points: dict[TopicPartition, int] = {}
+        self._upkeep: asyncio.Task[None] | None = None
+        self.node_id = node_id
+        self.cluster_id: str | None = None
+        self.directory_id = ZERO_UUID
+        self.previous_broker_epoch = -1  # of the run that stopped cleanly, -1 after an unclean stop
+
+    # Start
 
     async def open(self, cluster_id: str) -> None:
         """Read or make meta.properties, read checkpoints and the clean-stop marker, then remove the marker durably.
 
         Raises StorageFailure when the directory belongs to another cluster or node, or cannot be used.
         """
-        raise NotImplementedError
+        state = await asyncio.to_thread(
+            read_directory, self._disk, self._path, cluster_id, self.node_id, self._ports.random
+        )
+        self._state = state
+        self.cluster_id = cluster_id
+        self.directory_id = state.meta.directory_id
+        if state.clean_epoch is not None:
+            self.previous_broker_epoch = state.clean_epoch
+        elif state.partitions:
+            self._audit("unclean_start", directory=self._path, partitions=len(state.partitions))
+        now_s = self._ports.clock.monotonic()
+        for name in state.deleted:
+            self._context.trash.add(join(self._path, name), now_s, is_directory=True)
+        self._upkeep = asyncio.get_running_loop().create_task(self._keep_up())
+        self._upkeep.add_done_callback(self._upkeep_ended)
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        """Whether the last run left its marker; also true of a directory that is new."""
+        state = self._opened()
+        return state.clean_epoch is not None or not state.partitions
 
     async def recover(
         self,
         config_of: Callable[[str], LogConfig],
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Load all logs, in a thread and in chunks; `progress(done, total)` runs on the loop."""
-        raise NotImplementedError
+        """Load all logs, in threads and in chunks; `progress(done, total)` runs on the loop.
+
+        An I/O error takes the directory offline and is raised as ProtocolError(KAFKA_STORAGE_ERROR).
+        """
+        state = self._opened()
+        total = len(state.partitions)
+        size = self._config.recovery_chunk_logs
+        chunks = iter([state.partitions[at : at + size] for at in range(0, total, size)])
+        done = 0
+
+        async def work(remaining: Iterator[list[tuple[str, TopicPartition]]]) -> None:
+            nonlocal done
+            for chunk in remaining:
+                given = [self._recovery_input(state, name, who, config_of(who[0])) for name, who in chunk]
+                for loaded in await asyncio.to_thread(self._load_chunk, given):
+                    self._adopt(loaded)
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, total)
+
+        workers = [asyncio.create_task(work(chunks)) for _ in range(min(self._config.recovery_threads, total))]
+        try:
+            await asyncio.gather(*workers)
+        except OSError as error:
+            self._health.fail(f"recovery: {error}")
+            raise self._health.error() from error
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    def _recovery_input(
+        self, state: DirectoryState, name: str, who: TopicPartition, config: LogConfig
+    ) -> RecoveryInput:
+        recovery_point = state.recovery_points.get(who, 0)
+        return RecoveryInput(
+            directory=join(self._path, name),
+            topic=who[0],
+            partition=who[1],
+            config=config,
+            clean=state.clean_epoch is not None,
+            recovery_point=min(recovery_point, state.high_watermarks.get(who, recovery_point)),
+            log_start_offset=state.log_starts.get(who, 0),
+            now_ms=self._ports.clock.wall_ms(),
+        )
+
+    def _load_chunk(self, given: list[RecoveryInput]) -> list[LoadedLog]:
+        return [load_log(self._disk, self._context.open_files, self._audit, one) for one in given]
+
+    def _adopt(self, loaded: LoadedLog) -> None:
+        log = PartitionLog(self._context, loaded)
+        self._logs[loaded.topic, loaded.partition] = log
+        if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
+            self.set_stray(log)  # nobody can tell which topic these records belong to
+
+    def _opened(self) -> DirectoryState:
+        if self._state is None:
+            raise RuntimeError("the log directory is not open")
+        return self._state
+
+    # Logs
 
     @property
     def logs(self) -> Mapping[TopicPartition, PartitionLog]:
-        raise NotImplementedError
+        return MappingProxyType(self._logs)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
-        raise NotImplementedError
+        return self._logs.get((topic, partition))
 
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
-        """Make the directory and its partition.metadata; their fsync is batched off the loop."""
-        raise NotImplementedError
+        """The log of this topic id, made if need be; another topic's log of the same name is set aside as stray.
+
+        Directory and partition.metadata are made at once, their fsync is batched off the loop.
+        Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses.
+        """
+        if self._health.offline is not None:
+            raise self._health.error()
+        log = self._logs.get((topic, partition))
+        if log is not None and log.topic_id == topic_id:
+            log.update_config(config)
+            return log
+        if log is not None and (log.topic_id != ZERO_UUID or log.log_end_offset > 0):
+            self.set_stray(log)
+            log = None
+        directory = join(self._path, directory_name(topic, partition))
+        with self._failing(f"create {directory}"):
+            self._disk.make_directory(directory)
+            file = self._disk.open(join(directory, PARTITION_METADATA), create=True)
+            try:
+                file.truncate(0)
+                write_fully(file, checkpoint_files.encode_partition_metadata(topic_id), 0)
+            finally:
+                file.close()
+        self._root_changed = True
+        if log is not None:  # found empty and without its id: a crash came between
+            log.topic_id = topic_id
+            log.is_new = True
+            log.update_config(config)
+            return log
+        loaded = empty_log(
+            self._context.open_files, directory, topic, partition, topic_id, config, self._ports.clock.wall_ms()
+        )
+        log = self._logs[topic, partition] = PartitionLog(self._context, loaded)
+        return log
 
     def set_stray(self, log: PartitionLog) -> None:
-        """Set a directory aside whose topic id is not the image's: renamed, never served."""
-        raise NotImplementedError
+        """Set a directory aside whose topic id is not the image's: renamed, never served, never removed."""
+        self._audit("log_set_aside", topic=log.topic, partition=log.partition, log_end_offset=log.log_end_offset)
+        self._rename_away(log, STRAY_SUFFIX)
 
     def delete_log(self, log: PartitionLog) -> None:
         """Rename it away now; its files go after file.delete.delay.ms."""
-        raise NotImplementedError
+        self._audit("log_deleted", topic=log.topic, partition=log.partition, log_end_offset=log.log_end_offset)
+        path = self._rename_away(log, DELETE_SUFFIX)
+        due_s = self._ports.clock.monotonic() + log.config.file_delete_delay_ms / 1000
+        self._context.trash.add(path, due_s, is_directory=True)
 
-    def high_watermark_checkpoint(self, topic: str, partition: int) -> int:
-        """As the last run left it, 0 when unknown."""
-        raise NotImplementedError
+    def _rename_away(self, log: PartitionLog, suffix: str) -> str:
+        log.close()
+        del self._logs[log.topic, log.partition]
+        path = join(self._path, renamed(log.topic, log.partition, random_uuid(self._ports.random), suffix))
+        with self._failing(f"rename {log.directory}"):
+            self._disk.rename(log.directory, path)
+        self._root_changed = True
+        return path
 
-    async def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace replication-offset-checkpoint."""
-        raise NotImplementedError
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """An I/O error within takes the directory offline."""
+        try:
+            yield
+        except OSError as error:
+            self._health.fail(f"{what}: {error}")
+            raise self._health.error() from error
+
+    # Health
+
+    @property
+    def offline(self) -> str | None:
+        """Why the directory serves no more, None while it does."""
+        return self._health.offline
+
+    @property
+    def on_failed(self) -> Callable[[str], None] | None:
+        """Called once, with the reason, when the directory goes offline."""
+        return self._health.on_failed
+
+    @on_failed.setter
+    def on_failed(self, callback: Callable[[str], None] | None) -> None:
+        self._health.on_failed = callback
 
     @property
     def free_space_state(self) -> FreeSpace:
-        raise NotImplementedError
+        return self._health.free_space
+
+    @property
+    def open_file_count(self) -> int:
+        return len(self._context.open_files)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that wait for a slow disk."""
+        return self._context.writer.unwritten_bytes
+
+    # Checkpoints and upkeep
+
+    def high_watermark_checkpoint(self, topic: str, partition: int) -> int:
+        """As the last run left it, 0 when unknown."""
+        return self._opened().high_watermarks.get((topic, partition), 0)
+
+    async def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace replication-offset-checkpoint."""
+        await self._write_checkpoint(HIGH_WATERMARKS, offsets)
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise."""
+        points = {who: log.recovery_point for who, log in self._logs.items()}
+        if points != self._written_recovery_points:
+            await self._write_checkpoint(RECOVERY_POINTS, points)
+            self._written_recovery_points = points
+        await self._checkpoint_log_starts()
+
+    async def _checkpoint_log_starts(self) -> None:
+        if self._context.log_starts_changed:
+            self._context.log_starts_changed = False
+            starts = {
+                who: log.log_start_offset
+                for who, log in self._logs.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            }
+            await self._write_checkpoint(LOG_STARTS, starts)
+
+    async def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self._health.offline is not None:
+            return
+        data = checkpoint_files.encode_offsets(offsets)
+        async with self._checkpoints:
+            try:
+                await asyncio.to_thread(replace_file, self._disk, self._path, name, data)
+            except OSError as error:
+                self._health.fail(f"write {name}: {error}")
+
+    async def _keep_up(self) -> None:
+        """One task for all logs: nothing runs per partition."""
+        clock = self._ports.clock
+        checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
+        while self._health.offline is None:
+            await self._tidy(self._context.trash.take_due(clock.monotonic()))
+            self._context.flusher.request_due()
+            await self._checkpoint_log_starts()
+            if clock.monotonic() >= checkpoint_s:
+                checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
+                await self.checkpoint_recovery_points()
+            await asyncio.sleep(self._config.upkeep_interval_ms / 1000)
+
+    async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
+        """Remove what is due, make new names durable, look how much room is left; one turn of a thread."""
+        root_changed, self._root_changed = self._root_changed, False
+        try:
+            free_bytes = await asyncio.to_thread(self._tidy_in_thread, discarded, root_changed)
+        except OSError as error:
+            self._health.fail(f"upkeep: {error}")
+            return
+        least = self._config.free_bytes_min
+        state = FreeSpace.PLENTY if free_bytes >= 2 * least else FreeSpace.THROTTLED
+        self._health.update_free_space(FreeSpace.REFUSED if free_bytes < least else state)
+
+    def _tidy_in_thread(self, discarded: list[tuple[str, bool]], root_changed: bool) -> int:
+        remove_all(self._disk, discarded)
+        if root_changed:
+            self._disk.sync_directory(self._path)
+        return self._disk.free_bytes()
+
+    def _upkeep_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._health.fail(f"upkeep stopped: {task.exception()!r}")
+
+    # Stop
 
     async def close_clean(self, broker_epoch: int) -> None:
-        """Write, flush and checkpoint everything, then the clean-stop marker with `broker_epoch`."""
-        raise NotImplementedError
+        """Write, flush and checkpoint everything, then the clean-stop marker with `broker_epoch`.
+
+        Without the marker when the directory is offline or goes so meanwhile: the next start recovers.
+        """
+        await self._stop_tasks()
+        if self._health.offline is None:
+            try:
+                await self._flush_all()
+                self._context.log_starts_changed = True
+                await self.checkpoint_recovery_points()
+                if self._health.offline is None:
+                    marker = checkpoint_files.encode_clean_stop(broker_epoch)
+                    await asyncio.to_thread(replace_file, self._disk, self._path, CLEAN_STOP, marker)
+            except (OSError, ProtocolError) as error:
+                self._health.fail(f"clean stop: {error}")
+        self._close_logs()
 
     async def close(self) -> None:
         """Stop without the marker: the next start recovers."""
-        raise NotImplementedError
+        await self._stop_tasks()
+        self._close_logs()
+
+    async def _stop_tasks(self) -> None:
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+            self._upkeep = None
+        await self._context.writer.drained()
+        await self._context.flusher.idle()
+
+    def _close_logs(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        self._context.open_files.close_all()
+
+    async def _flush_all(self) -> None:
+        """Everything of every log on the device, a few threads at a time."""
+        self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
+        planned = [(log, job) for log in self._logs.values() if (job := _plan_complete(log)) is not None]
+        chunks = iter([planned[at : at + FLUSH_CHUNK_LOGS] for at in range(0, len(planned), FLUSH_CHUNK_LOGS)])
+
+        async def work(remaining: Iterator[list[tuple[PartitionLog, FlushJob]]]) -> None:
+            for chunk in remaining:
+                await asyncio.to_thread(self._run_jobs, [job for _, job in chunk])
+                for log, job in chunk:
+                    log.flush_finished(job)
+
+        await asyncio.gather(*[asyncio.create_task(work(chunks)) for _ in range(FLUSH_THREADS)])
+
+    def _run_jobs(self, jobs: list[FlushJob]) -> None:
+        for job in jobs:
+            job.run(self._disk)
+
+
+def _plan_complete(log: PartitionLog) -> FlushJob | None:
+    """With a producer snapshot at the log's end, unless there never was a producer."""
+    end_offset = log.log_end_offset
+    needs_snapshot = (len(log.producers) or log.snapshots) and end_offset not in log.snapshots
+    if needs_snapshot:
+        log.write_producer_snapshot(end_offset)
+    job = log.plan_flush(FlushDepth.COMPLETE)
+    if needs_snapshot:
+        job = job or FlushJob(log.directory, log.generation, end_offset, log.recovery_point)
+        path = file_stem(log.directory, end_offset) + SNAPSHOT_SUFFIX
+        if path not in job.paths:
+            job.paths.append(path)
+        if log.directory not in job.directories:
+            job.directories.append(log.directory)
+    return job

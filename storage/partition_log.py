@@ -1,83 +1,39 @@
 """One replica's log: Kafka's segment files, appended with one write, read as regions of a file.
 
-One writer; every call runs on the event loop unless it says otherwise. The unit is the record batch.
+One writer; every call runs on the event loop unless it says otherwise. Appends and the roll are in `log_appends`, cold
+reads in `log_reads`, truncation in `log_truncation`, removal of old segments in `segment_removal`.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import asyncio
+from bisect import bisect_right
 
-from records.batch import BatchHeader
-from storage.leader_epochs import EpochEnd, LeaderEpochCache
-from storage.log_config import LogConfig
+from common.errors import ErrorCode, ProtocolError
+from storage import log_reads, log_truncation, segment_removal
+from storage.leader_epochs import EpochEnd
+from storage.log_appends import AppendableLog, Appended
+from storage.log_flusher import FlushDepth
+from storage.log_reads import TimestampHit
 from storage.region import Region
 
-
-class Appended(NamedTuple):
-    """Offsets of an append, half-open; `max_timestamp` is the log append time, -1 where clients set timestamps."""
-
-    base_offset: int
-    next_offset: int
-    max_timestamp: int
-    duplicate: bool
+__all__ = ["Appended", "PartitionLog", "TimestampHit"]
 
 
-class TimestampHit(NamedTuple):
-    """The batch in which a timestamp was found; `resolve` looks into its records and may run in a thread."""
-
-    header: BatchHeader
-    region: Region
-    timestamp: int
-
-
-class PartitionLog:
+class PartitionLog(AppendableLog):
     """Offsets: `log_start_offset` is the first that is served, `log_end_offset` the next to be assigned.
 
     `written_end_offset` is what may count as this replica's log end: bytes below it are in the page cache, and on
     the device where flush.messages is 1. It lags `log_end_offset` only while the disk is slow or a flush runs;
-    `on_written` is called, on the loop, whenever it caught up some.
+    `on_written` is called, on the loop, whenever it caught up some. `readable_end_offset` is what the page cache holds:
+    a leader's followers may read what the leader itself has not flushed yet. `flushed_end_offset` is on the device,
+    and below `recovery_point` so are the indexes. `generation` counts truncations.
     """
 
-    topic: str
-    partition: int
-    topic_id: bytes
-    directory: str  # path below the disk's root
-    config: LogConfig
-    log_start_offset: int
-    log_end_offset: int
-    written_end_offset: int
-    flushed_end_offset: int  # the recovery point: everything below is on the device
-    leader_epochs: LeaderEpochCache
-    on_written: Callable[[], None] | None
+    __slots__ = ()
 
-    def append_as_leader(
-        self,
-        buffer: bytearray | memoryview,
-        view: memoryview,
-        at: int,
-        end: int,
-        leader_epoch: int,
-        now_ms: int,
-        header: BatchHeader | None = None,
-    ) -> Appended:
-        """Append the one batch `view[at:end]`, which `check_produced` and `producers.check` accepted.
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset}))"
 
-        `buffer` is the same memory, writable: offsets, epoch and log append time are stamped in place. `header` saves
-        reading it again. Raises ProtocolError(KAFKA_STORAGE_ERROR) when the directory is offline, nearly full or
-        more bytes than its budget wait for a slow disk; nothing is appended then.
-        """
-        raise NotImplementedError
-
-    def append_as_follower(self, view: memoryview, at: int, end: int) -> Appended | None:
-        """Append a leader's whole batches, each checked by CRC; a torn last one is left out. None: none was whole.
-
-        Raises ProtocolError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE (does not begin at the log's end or after it),
-        KAFKA_STORAGE_ERROR. Either all batches are appended or none.
-        """
-        raise NotImplementedError
-
-    def append_as_mirror(self, view: memoryview, at: int, end: int, leader_epoch: int) -> Appended | None:
-        """As a follower with given offsets, but under this leader's own epoch, which is written into the batches."""
-        raise NotImplementedError
+    # Reads
 
     def read(self, offset: int, bytes_max: int, until_offset: int, *, at_least_one: bool = True) -> Region | None:
         """Whole batches from the one that holds `offset`, of one segment, none at or past `until_offset`.
@@ -86,62 +42,138 @@ class PartitionLog:
         `at_least_one` is off. Raises ProtocolError: OFFSET_OUT_OF_RANGE (before the log's start, after its end),
         KAFKA_STORAGE_ERROR. The caller releases the region.
         """
-        raise NotImplementedError
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        if self._health.offline is not None or self.closed:
+            raise self.refusal()
+        until_offset = min(until_offset, self.readable_end_offset)
+        if offset >= until_offset:
+            return None
+        tail = self.tail
+        if tail is None or offset - tail.base < tail.starts[0]:
+            return log_reads.read_cold(self, offset, bytes_max, until_offset, at_least_one)
+        starts, positions, active = tail.starts, tail.positions, self.active
+        found = bisect_right(starts, offset - tail.base) - 1
+        start = positions[found]
+        if until_offset == self.log_end_offset:
+            end = active.size
+        else:
+            end = positions[bisect_right(starts, until_offset - tail.base) - 1]
+        if end - start > bytes_max:
+            cut = bisect_right(positions, start + bytes_max) - 1
+            if cut > found:
+                end = positions[cut]
+            elif not at_least_one:
+                return None
+            elif found + 1 < len(positions):
+                end = min(end, positions[found + 1])
+        if end <= start:
+            return None
+        handle = active.log
+        file = handle.file
+        if file is None:
+            return log_reads.open_region(self, active, start, end)
+        handle.recently_used = True
+        handle.pins += 1
+        return Region(file, start, end - start, handle)
+
+    def _out_of_range(self, offset: int) -> ProtocolError:
+        message = f"offset {offset} outside [{self.log_start_offset}, {self.log_end_offset}]"
+        return ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
 
     def locate_timestamp(self, timestamp: int) -> TimestampHit | None:
         """The first batch with a record at or after `timestamp` (ms); `TimestampHit.resolve` finds the record."""
-        raise NotImplementedError
+        return log_reads.locate_timestamp(self, timestamp)
+
+    def locate_max_timestamp(self) -> TimestampHit | None:
+        """The first batch that holds the log's largest timestamp; None when no record has one."""
+        return log_reads.locate_max_timestamp(self)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record at or after `timestamp`; decodes one batch."""
-        raise NotImplementedError
+        hit = self.locate_timestamp(timestamp)
+        return hit.resolve() if hit is not None else None
 
     def max_timestamp_entry(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the log's largest timestamp."""
-        raise NotImplementedError
+        hit = self.locate_max_timestamp()
+        return hit.resolve() if hit is not None else None
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """Where the largest epoch up to `epoch` ends in this log."""
-        raise NotImplementedError
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest open transaction."""
-        raise NotImplementedError
+        """First offset of the oldest transaction that is open, or ended above the high watermark."""
+        first = self.producers.first_unstable_offset
+        return first if first is None else max(first, self.log_start_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        raise NotImplementedError
+        """What a reader of committed records may see."""
+        self.producers.on_high_watermark(high_watermark)
+        first = self.first_unstable_offset
+        return high_watermark if first is None else min(first, high_watermark)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of every aborted transaction that touches the range."""
-        raise NotImplementedError
+        return log_reads.aborted_transactions(self, start_offset, end_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    # Truncation, removal, flush
 
     def truncate_to(self, offset: int) -> int:
         """Cut everything from the batch that holds `offset` on; the new log end, which the follower fetches next.
 
         Raises ProtocolError(KAFKA_STORAGE_ERROR) while bytes of this log wait for a slow disk: try again later.
         """
-        raise NotImplementedError
+        return log_truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin at `offset`: this replica is too far behind its leader's log start."""
-        raise NotImplementedError
+        log_truncation.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start(self, offset: int, cause: str) -> bool:
-        """Serve nothing below `offset` any more; segments wholly below it go. Whether it moved."""
-        raise NotImplementedError
+        """Serve nothing below `offset` any more; segments wholly below it go. Whether it moved.
 
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Begin a new segment when the active one is older than segment.ms; whether it did."""
-        raise NotImplementedError
+        Raises ProtocolError(OFFSET_OUT_OF_RANGE) past the log's end.
+        """
+        if offset > self.log_end_offset:
+            raise self._out_of_range(offset)
+        return segment_removal.advance_log_start(self, offset, cause)
 
     def delete_old_segments(self, now_ms: int, high_watermark: int, *, tiered_end_offset: int | None = None) -> int:
         """Drop what retention.ms, retention.bytes and the log start allow, nothing at or past the high watermark.
 
         The number of segments dropped. `tiered_end_offset`: with a tier, nothing at or past it goes.
         """
-        raise NotImplementedError
+        bound = high_watermark if tiered_end_offset is None else min(high_watermark, tiered_end_offset)
+        return segment_removal.delete_old_segments(self, now_ms, bound)
 
     async def flush(self, upto_offset: int | None = None) -> int:
         """fsync, in a thread, everything below `upto_offset` (the end); the new `flushed_end_offset`."""
-        raise NotImplementedError
+        target = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
+        while self.flushed_end_offset < target:
+            if self._health.offline is not None:
+                raise self._health.error()
+            if self.pending_writes:
+                await self._writer.drained()
+            job = self.plan_flush(FlushDepth.DATA)
+            if job is None:
+                break
+            try:
+                await asyncio.to_thread(job.run, self.context.disk)
+            except OSError as error:
+                self._health.fail(f"flush {self.directory}: {error}")
+                raise self._health.error() from error
+            self.flush_finished(job)
+        return self.flushed_end_offset
+
+    def close(self) -> None:
+        """Let go of its files, without a flush; regions under send keep theirs."""
+        self.closed = True
+        for segment in self.segments:
+            segment.retire()

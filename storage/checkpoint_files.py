@@ -1,0 +1,136 @@
+"""The small text files of a log directory: encoded, decoded, and replaced whole or not at all.
+
+Formats are Apache Kafka's: offset checkpoints (version 0, count, "topic partition offset" lines), `meta.properties`
+(version 1), `partition.metadata` (version 0) and the clean-stop marker `.kafka_cleanshutdown` (version 0, JSON).
+Decoders raise ValueError on anything that is not such a file.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from common.identifiers import parse_uuid, uuid_text
+from common.ports import Buffer, Disk, File
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+CLEAN_STOP = ".kafka_cleanshutdown"
+PARTITION_METADATA = "partition.metadata"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+TEMPORARY_SUFFIX = ".tmp"
+
+TopicPartition = tuple[str, int]
+
+
+class MetaProperties(NamedTuple):
+    """Whose directory it is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = ["0", str(len(offsets))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
+    lines = data.decode().splitlines()
+    if len(lines) < 2 or lines[0].strip() != "0" or int(lines[1]) != len(lines) - 2:
+        raise ValueError("not an offset checkpoint of version 0")
+    offsets = {}
+    for line in lines[2:]:
+        topic, partition, offset = line.split()
+        offsets[topic, int(partition)] = int(offset)
+    return offsets
+
+
+def encode_meta_properties(meta: MetaProperties) -> bytes:
+    return (
+        f"#\ncluster.id={meta.cluster_id}\nversion=1\n"
+        f"directory.id={uuid_text(meta.directory_id)}\nnode.id={meta.node_id}\n"
+    ).encode()
+
+
+def decode_meta_properties(data: bytes) -> MetaProperties:
+    values = {}
+    for line in data.decode().splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            values[name.strip()] = value.strip()
+    if values.get("version") != "1" or not {"cluster.id", "node.id", "directory.id"} <= values.keys():
+        raise ValueError("not a meta.properties of version 1")
+    return MetaProperties(values["cluster.id"], int(values["node.id"]), parse_uuid(values["directory.id"]))
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
+
+
+def decode_partition_metadata(data: bytes) -> bytes:
+    """The topic id."""
+    lines = data.decode().splitlines()
+    if len(lines) != 2 or lines[0] != "version: 0" or not lines[1].startswith("topic_id: "):
+        raise ValueError("not a partition.metadata of version 0")
+    return parse_uuid(lines[1].removeprefix("topic_id: ").strip())
+
+
+def encode_clean_stop(broker_epoch: int) -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def decode_clean_stop(data: bytes) -> int:
+    """The broker epoch of the run that stopped; -1 when its writer noted none."""
+    marker = json.loads(data)
+    if not isinstance(marker, dict) or marker.get("version") != 0:
+        raise ValueError("not a clean-stop marker of version 0")
+    epoch = marker.get("brokerEpoch", -1)
+    if not isinstance(epoch, int):
+        raise ValueError("no broker epoch in the clean-stop marker")
+    return epoch
+
+
+def write_fully(file: File, data: Buffer, position: int) -> None:
+    """All of `data`, also where the disk takes it piece by piece."""
+    written = file.pwrite(data, position)
+    if written < len(data):
+        with memoryview(data) as view:
+            while written < len(view):
+                written += file.pwrite(view[written:], position + written)
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """The bytes of a small file, None when there is no such file."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        size = file.size()
+        return file.pread(size, 0) if size else b""
+    finally:
+        file.close()
+
+
+def replace_file(disk: Disk, directory: str, name: str, data: bytes) -> None:
+    """Write a temporary file, fsync it, rename it over `name`, fsync the directory. Blocks: call it in a thread."""
+    path = join(directory, name)
+    temporary = path + TEMPORARY_SUFFIX
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        write_fully(file, data, 0)
+        file.fsync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+
+
+def join(directory: str, name: str) -> str:
+    """A path below the disk's root; the root itself is ""."""
+    return f"{directory}/{name}" if directory else name

@@ -1,0 +1,50 @@
+"""Whether a log directory's disk works and has room: one value that every log of it looks at."""
+
+import asyncio
+import enum
+from collections.abc import Callable
+
+from common.errors import ErrorCode, ProtocolError
+
+
+class FreeSpace(enum.Enum):
+    """Room on the device, in the order of growing distress."""
+
+    PLENTY = "plenty"
+    THROTTLED = "throttled"
+    REFUSED = "refused"
+
+
+class DirectoryHealth:
+    """`refuses_appends` is all that the hot path looks at; it follows from the other two."""
+
+    __slots__ = ("_announced", "free_space", "offline", "on_failed", "refuses_appends")
+
+    def __init__(self) -> None:
+        self.offline: str | None = None  # the reason, once the directory has failed
+        self.free_space = FreeSpace.PLENTY
+        self.refuses_appends = False
+        self.on_failed: Callable[[str], None] | None = None
+        self._announced = False
+
+    def fail(self, reason: str) -> None:
+        """Take the directory offline for good; `on_failed` is called once, in a later turn of the loop."""
+        if self.offline is None:
+            self.offline = reason
+            self.refuses_appends = True
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _announce(self) -> None:
+        if not self._announced and self.on_failed is not None:
+            self._announced = True
+            self.on_failed(self.offline or "")
+
+    def update_free_space(self, state: FreeSpace) -> None:
+        self.free_space = state
+        self.refuses_appends = self.offline is not None or state is FreeSpace.REFUSED
+
+    def error(self) -> ProtocolError:
+        """What is answered while the directory refuses."""
+        if self.offline is not None:
+            return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is nearly full")

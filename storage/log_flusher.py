@@ -1,0 +1,135 @@
+"""fsync off the loop, for all logs of one directory together.
+
+One turn takes every log that asked, fsyncs their files in a thread and tells each how far it is on the device; who
+asks meanwhile waits for the next turn. A failed fsync is never tried again: the kernel may have dropped the pages.
+"""
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from common.ports import Clock, Disk
+from storage.checkpoint_files import LEADER_EPOCHS, replace_file
+from storage.directory_health import DirectoryHealth
+
+JOBS_PER_TURN_MAX = 64
+
+
+class FlushDepth(enum.IntEnum):
+    """How much of a log a flush takes; the recovery point moves past what is flushed with its indexes."""
+
+    CLOSED = 0  # closed segments with their indexes
+    DATA = 1  # and the batches of the active segment
+    COMPLETE = 2  # and its indexes
+
+
+@dataclass(slots=True)
+class FlushJob:
+    """What one log wants on the device; `generation` tells a truncation meanwhile."""
+
+    directory: str
+    generation: int
+    upto_offset: int
+    recovery_point: int
+    directories: list[str] = field(default_factory=list)  # whose names to make durable, after the files
+    epochs: bytes | None = None  # leader-epoch-checkpoint
+    paths: list[str] = field(default_factory=list)  # files to fsync
+
+    def run(self, disk: Disk) -> None:
+        """In a thread. Files that were deleted meanwhile need no flush; OSError for anything else."""
+        for path in self.paths:
+            try:
+                file = disk.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                file.fsync()
+            finally:
+                file.close()
+        if self.epochs is not None:
+            replace_file(disk, self.directory, LEADER_EPOCHS, self.epochs)
+        for directory in self.directories:
+            disk.sync_directory(directory)
+
+
+class Flushable(Protocol):
+    """A log, as the flusher sees it."""
+
+    closed: bool
+
+    def plan_flush(self, depth: FlushDepth) -> FlushJob | None:
+        """What to flush now, None when all of it is on the device."""
+        ...
+
+    def flush_finished(self, job: FlushJob) -> None: ...
+
+
+class LogFlusher:
+    """One per log directory; calls on the loop."""
+
+    __slots__ = ("_clock", "_disk", "_due", "_health", "_task", "_wanted", "flush_count")
+
+    def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._health = health
+        self._wanted: dict[Flushable, FlushDepth] = {}
+        self._due: dict[Flushable, float] = {}  # logs under flush.ms with unflushed bytes -> when to flush
+        self._task: asyncio.Task[None] | None = None
+        self.flush_count = 0
+
+    def note_unflushed(self, log: Flushable, flush_ms: int) -> None:
+        """`log` has unflushed bytes from now on; `request_due` asks for their flush in time."""
+        if log not in self._due:
+            self._due[log] = self._clock.monotonic() + flush_ms / 1000
+
+    def request_due(self) -> None:
+        """Once per interval: flush what waited for flush.ms."""
+        if self._due:
+            now_s = self._clock.monotonic()
+            for log in [log for log, due_s in self._due.items() if due_s <= now_s]:
+                del self._due[log]
+                self.request(log, FlushDepth.DATA)
+
+    def request(self, log: Flushable, depth: FlushDepth) -> None:
+        """Flush what `log` has written by the time its turn comes."""
+        self._wanted[log] = max(depth, self._wanted.get(log, depth))
+        if self._task is None and self._health.offline is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._stopped)
+
+    async def _run(self) -> None:
+        while self._wanted and self._health.offline is None:
+            logs = dict(list(self._wanted.items())[:JOBS_PER_TURN_MAX])
+            for log in logs:
+                del self._wanted[log]
+            planned = [(log, log.plan_flush(depth)) for log, depth in logs.items() if not log.closed]
+            jobs = [(log, job) for log, job in planned if job is not None]
+            try:
+                if jobs:
+                    await asyncio.to_thread(self._run_jobs, jobs)
+                    self.flush_count += len(jobs)
+                    for log, job in jobs:
+                        if not log.closed:
+                            log.flush_finished(job)
+            except OSError as error:
+                self._health.fail(f"flush: {error}")
+
+    def _run_jobs(self, jobs: list[tuple[Flushable, FlushJob]]) -> None:
+        for log, job in jobs:
+            try:
+                job.run(self._disk)
+            except OSError:
+                if not log.closed:  # deleted meanwhile: its directory has another name
+                    raise
+
+    def _stopped(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            self._health.fail(f"flushing stopped: {task.exception()!r}")
+
+    async def idle(self) -> None:
+        """Return when nobody waits for a flush any more."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))

@@ -1,0 +1,162 @@
+"""Reads that the tail does not answer: by sparse index and header walk, by time, of aborted transactions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from common.errors import ProtocolError
+from records.batch import BatchHeader
+from records.compression import InflatedTooLarge
+from records.record import decode_records
+from storage.batch_walk import walk
+from storage.region import Region
+from storage.segment import TRANSACTION_INDEX_SUFFIX, Segment
+from storage.transaction_index import ENTRY_BYTES, collect, decode
+
+if TYPE_CHECKING:
+    from storage.log_appends import AppendableLog
+
+INFLATED_BYTES_MAX = 128 << 20  # of the one batch that a look-up by time decodes
+
+
+class TimestampHit(NamedTuple):
+    """The batch in which a timestamp was found; `resolve` looks into its records and may run in a thread."""
+
+    header: BatchHeader
+    region: Region
+    timestamp: int
+    least_offset: int
+
+    def resolve(self) -> tuple[int, int, int]:
+        """(timestamp, offset, leader epoch) of the record, and release the region.
+
+        A batch whose records lie is answered by its header: its first offset and its largest timestamp.
+        """
+        header = self.header
+        try:
+            data = memoryview(self.region.read())
+            for record in decode_records(data, 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX):
+                if record.timestamp >= self.timestamp and record.offset >= self.least_offset:
+                    return record.timestamp, record.offset, header.leader_epoch
+        except (ProtocolError, InflatedTooLarge, ValueError):
+            pass
+        finally:
+            self.region.release()
+        return header.max_timestamp, max(header.base_offset, self.least_offset), header.leader_epoch
+
+
+def segment_at(log: AppendableLog, offset: int) -> int:
+    """The number of the segment that holds `offset`, the first for any offset before it."""
+    return max(bisect_right(log.segments, offset, key=_base_offset) - 1, 0)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def read_cold(log: AppendableLog, offset: int, bytes_max: int, until_offset: int, at_least_one: bool) -> Region | None:
+    """As `PartitionLog.read` for an offset in [log start, until), `until_offset` not past the readable end."""
+    try:
+        for number in range(segment_at(log, offset), len(log.segments)):
+            segment = log.segments[number]
+            if segment.base_offset >= until_offset:
+                return None
+            if not segment.written:
+                continue
+            start = segment.find(offset)
+            if start < segment.written:
+                end = _limit(log, number, until_offset)
+                if end - start > bytes_max:
+                    end = min(end, _cut(segment, start, bytes_max, at_least_one))
+                return open_region(log, segment, start, end) if end > start else None
+    except OSError as error:
+        raise _failed(log, error) from error
+    return None
+
+
+def _limit(log: AppendableLog, number: int, until_offset: int) -> int:
+    """Where reads of a segment end that may not see `until_offset`."""
+    segment = log.segments[number]
+    if number + 1 < len(log.segments) and log.segments[number + 1].base_offset <= until_offset:
+        return segment.written
+    if until_offset >= log.readable_end_offset:
+        return segment.written
+    tail = log.tail
+    if segment is log.active and tail is not None and until_offset - tail.base >= tail.starts[0]:
+        return tail.positions[bisect_right(tail.starts, until_offset - tail.base) - 1]
+    bound = log.bound
+    if bound is None or bound[0] != until_offset or bound[1] is not segment:
+        bound = log.bound = (until_offset, segment, segment.find(until_offset))
+    return bound[2]
+
+
+def _cut(segment: Segment, start: int, bytes_max: int, at_least_one: bool) -> int:
+    """The last batch boundary within `bytes_max`; where the first batch is longer, its end or `start`."""
+    end = segment.boundary_at_or_before(start + bytes_max, start)
+    if end <= start and at_least_one:
+        position, header = next(walk(segment.log.use(), start, segment.written))
+        return position + header.size
+    return end
+
+
+def open_region(log: AppendableLog, segment: Segment, start: int, end: int) -> Region:
+    """A region with its pin."""
+    handle = segment.log
+    try:
+        file = handle.use()
+    except OSError as error:
+        raise _failed(log, error) from error
+    handle.pin()
+    return Region(file, start, end - start, handle)
+
+
+def _failed(log: AppendableLog, error: OSError) -> ProtocolError:
+    log.context.health.fail(f"read {log.directory}: {error}")
+    return log.context.health.error()
+
+
+def locate_timestamp(log: AppendableLog, timestamp: int) -> TimestampHit | None:
+    """The first batch with a record at or after `timestamp`."""
+    try:
+        for segment in log.segments[segment_at(log, log.log_start_offset) :]:
+            if segment.written and segment.largest_timestamp().timestamp >= timestamp:
+                found = segment.find_timestamp(timestamp, log.log_start_offset)
+                if found is not None:
+                    position, header = found
+                    region = open_region(log, segment, position, position + header.size)
+                    return TimestampHit(header, region, timestamp, log.log_start_offset)
+    except OSError as error:
+        raise _failed(log, error) from error
+    return None
+
+
+def locate_max_timestamp(log: AppendableLog) -> TimestampHit | None:
+    """The first batch that holds the log's largest timestamp."""
+    try:
+        live = log.segments[segment_at(log, log.log_start_offset) :]
+        largest = max((segment.largest_timestamp().timestamp for segment in live if segment.written), default=-1)
+    except OSError as error:
+        raise _failed(log, error) from error
+    return locate_timestamp(log, largest) if largest >= 0 else None
+
+
+def aborted_transactions(log: AppendableLog, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+    """(producer id, first offset) of every aborted transaction that touches [start, end)."""
+    found: list[tuple[int, int]] = []
+    for segment in log.segments[segment_at(log, start_offset) :]:
+        if not segment.transaction_bytes:
+            continue
+        try:
+            file = log.context.disk.open(segment.stem + TRANSACTION_INDEX_SUFFIX)
+            try:
+                data = file.pread(segment.transaction_bytes, 0)
+            finally:
+                file.close()
+        except OSError as error:
+            raise _failed(log, error) from error
+        entries, complete = collect(decode(data[: len(data) - len(data) % ENTRY_BYTES]), start_offset, end_offset)
+        found += [(entry.producer_id, entry.first_offset) for entry in entries]
+        if complete:
+            break
+    return found

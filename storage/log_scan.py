@@ -1,0 +1,207 @@
+"""The scan after an unclean stop: believes batches, not lengths, and builds anew all that follows from them."""
+
+import contextlib
+
+from common.errors import ProtocolError
+from common.ports import Disk
+from records.batch import CONTROL
+from storage.checkpoint_files import read_whole, write_fully
+from storage.loaded_log import LoadedLog
+from storage.log_context import Audit
+from storage.open_files import OpenFiles
+from storage.producer_replay import load_newest, marker_of, replay_segments
+from storage.segment import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    IndexBuilder,
+    Segment,
+    SegmentIndexes,
+    file_stem,
+)
+from storage.segment_scan import (
+    IndexedPart,
+    SoundBatch,
+    nothing_indexed,
+    settle_index_file,
+    sound_batches,
+    trusted_part,
+)
+from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, encode
+
+
+class LogScan:
+    """One log's segments on their way from trusted lengths to checked contents. In a thread."""
+
+    def __init__(self, disk: Disk, open_files: OpenFiles, audit: Audit, now_ms: int, loaded: LoadedLog) -> None:
+        self._disk = disk
+        self._open_files = open_files
+        self._audit = audit
+        self._now_ms = now_ms
+        self._loaded = loaded
+        self._aborted: list[AbortedTransaction] = []  # of the segment under the scan
+
+    def run(self, first: int, recovery_point: int) -> None:
+        """Scan from segment number `first` on; in it, from `recovery_point` on where its indexes lead there."""
+        loaded = self._loaded
+        part = self._trusted_part(loaded.segments[first], recovery_point)
+        self._prepare(first, part)
+        end_offset = part.end_offset
+        for number in range(first, len(loaded.segments)):
+            segment = loaded.segments[number]
+            if number > first:
+                if segment.base_offset != end_offset and self._is_hole(segment, end_offset):
+                    self._cut(number, end_offset)
+                    break
+                part = nothing_indexed(segment.base_offset)
+                self._write_snapshot(segment.base_offset)
+                end_offset = segment.base_offset
+            is_last = number + 1 == len(loaded.segments)
+            end_offset, size = self._scan_segment(segment, part, is_last)
+            loaded.log_end_offset = end_offset
+            if size < segment.size:
+                self._truncate(segment, size, end_offset)
+                if not is_last:
+                    self._cut(number + 1, end_offset)
+                break
+        loaded.log_end_offset = end_offset
+        loaded.producers.end_offset = end_offset
+
+    def _trusted_part(self, segment: Segment, recovery_point: int) -> IndexedPart:
+        if recovery_point <= segment.base_offset:
+            return nothing_indexed(segment.base_offset)
+        try:
+            return trusted_part(self._disk, segment, recovery_point)
+        except (ValueError, ProtocolError):  # the log is shorter than it was, or its indexes are gone
+            return nothing_indexed(segment.base_offset)
+
+    def _prepare(self, first: int, part: IndexedPart) -> None:
+        """Epochs and producers as they stood where the scan begins; later snapshots are written anew."""
+        loaded = self._loaded
+        start_offset = part.end_offset
+        loaded.epochs.truncate_from_end(start_offset)
+        for offset in [offset for offset in loaded.snapshots if offset > start_offset]:
+            self._disk.remove(file_stem(loaded.directory, offset) + SNAPSHOT_SUFFIX)
+            loaded.snapshots.remove(offset)
+        loaded.log_end_offset = start_offset
+        load_newest(self._disk, loaded, start_offset, self._now_ms)
+        replay_segments(self._disk, loaded, loaded.segments[: first + 1], part.size)
+        self._aborted = [
+            entry for entry in self._read_aborted(loaded.segments[first]) if entry.last_offset < start_offset
+        ]
+
+    def _is_hole(self, segment: Segment, end_offset: int) -> bool:
+        """A segment that does not begin where the one before ends: bytes are lost, unless compaction left the gap."""
+        return segment.base_offset < end_offset or not self._loaded.config.is_compacted
+
+    def _scan_segment(self, segment: Segment, part: IndexedPart, is_last: bool) -> tuple[int, int]:
+        """Where its sound batches end, as offset and as position; its indexes are on disk then."""
+        loaded = self._loaded
+        indexes = SegmentIndexes(self._open_files, segment.stem, part.offsets, part.times)
+        builder = IndexBuilder(indexes, loaded.config.index_interval_bytes)
+        builder.largest = part.largest
+        end_offset, size = part.end_offset, part.size
+        file = self._disk.open(segment.stem + LOG_SUFFIX)
+        try:
+            for batch in sound_batches(file, part.size, segment.size, part.end_offset):
+                self._take_in(batch)
+                builder.add(batch.position, batch.header)
+                end_offset = batch.header.next_offset
+                size = batch.position + batch.header.size
+        finally:
+            file.close()
+        if not is_last and size == segment.size:
+            builder.finish()
+        for index in (indexes.offset_file, indexes.time_file):
+            settle_index_file(self._disk, index)
+        self._write_aborted(segment)
+        segment.adopt_indexes(indexes)
+        segment.bytes_since_index = builder.bytes_since_index
+        segment.max_timestamp, segment.max_timestamp_offset = builder.largest
+        return end_offset, size
+
+    def _take_in(self, batch: SoundBatch) -> None:
+        loaded, header = self._loaded, batch.header
+        if header.leader_epoch >= 0 and header.leader_epoch != loaded.epochs.latest_epoch:
+            loaded.epochs.assign(header.leader_epoch, header.base_offset)
+        marker = marker_of(batch.view, batch.at, header) if header.attributes & CONTROL else None
+        ended = loaded.producers.update(header, marker)
+        if ended is not None and ended.aborted:
+            self._aborted.append(
+                AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
+            )
+
+    # Aborted transactions and snapshots
+
+    def _read_aborted(self, segment: Segment) -> list[AbortedTransaction]:
+        if not segment.transaction_bytes:
+            return []
+        data = read_whole(self._disk, segment.stem + TRANSACTION_INDEX_SUFFIX) or b""
+        try:
+            return decode(data[: len(data) - len(data) % ENTRY_BYTES])
+        except ValueError:
+            return []
+
+    def _write_aborted(self, segment: Segment) -> None:
+        data = b"".join(encode(entry) for entry in self._aborted)
+        self._aborted = []
+        if data or segment.transaction_bytes:
+            self._replace_bytes(segment.stem + TRANSACTION_INDEX_SUFFIX, data)
+        segment.transaction_bytes = len(data)
+
+    def _write_snapshot(self, offset: int) -> None:
+        self._replace_bytes(
+            file_stem(self._loaded.directory, offset) + SNAPSHOT_SUFFIX, self._loaded.producers.snapshot()
+        )
+        self._loaded.snapshots.append(offset)
+
+    def _replace_bytes(self, path: str, data: bytes) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            if data:
+                write_fully(file, data, 0)
+        finally:
+            file.close()
+
+    # Cutting
+
+    def _truncate(self, segment: Segment, size: int, end_offset: int) -> None:
+        self._audit(
+            "torn_tail_cut",
+            topic=self._loaded.topic,
+            partition=self._loaded.partition,
+            segment=segment.base_offset,
+            new_end_offset=end_offset,
+            bytes_cut=segment.size - size,
+        )
+        file = self._disk.open(segment.stem + LOG_SUFFIX)
+        try:
+            file.truncate(size)
+        finally:
+            file.close()
+        segment.size = segment.written = size
+
+    def _cut(self, number: int, end_offset: int) -> None:
+        """Segments from `number` on follow no sound end: they go, newest first."""
+        loaded = self._loaded
+        gone = loaded.segments[number:]
+        self._audit(
+            "segments_after_damage_removed",
+            topic=loaded.topic,
+            partition=loaded.partition,
+            base_offsets=[segment.base_offset for segment in gone],
+            new_end_offset=end_offset,
+            bytes_cut=sum(segment.size for segment in gone),
+        )
+        for segment in reversed(gone):
+            remove_segment_files(self._disk, segment)
+        del loaded.segments[number:]
+
+
+def remove_segment_files(disk: Disk, segment: Segment) -> None:
+    """The `.log` last: a segment without it is no segment."""
+    for suffix in reversed(SEGMENT_SUFFIXES):
+        with contextlib.suppress(FileNotFoundError):
+            disk.remove(segment.stem + suffix)

@@ -1,0 +1,132 @@
+"""Cutting a log's end: a follower diverged from its leader, or starts over where the leader's log begins.
+
+Producer state is cut with the log: the newest snapshot at or below the cut is loaded and the headers from there on
+are replayed. Files go newest first, so that a crash in between leaves a shorter log and no hole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import ErrorCode, ProtocolError
+from storage.batch_walk import walk
+from storage.log_reads import segment_at
+from storage.producer_replay import load_newest, replay_segments
+from storage.segment import SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, file_stem
+from storage.segment_removal import remove_segments
+from storage.transaction_index import bytes_below, decode
+
+if TYPE_CHECKING:
+    from storage.partition_log import PartitionLog
+
+
+def truncate_to(log: PartitionLog, offset: int) -> int:
+    """The new log end: `offset`, or the base of the batch that holds it."""
+    _check_idle(log)
+    if offset >= log.log_end_offset:
+        return log.log_end_offset
+    if offset <= log.segments[0].base_offset or offset <= log.log_start_offset:
+        truncate_fully_and_start_at(log, offset)
+        return offset
+    number = segment_at(log, offset)
+    segment = log.segments[number]
+    try:
+        position, end_offset = _cut_point(segment, offset)
+        log.context.audit(
+            "log_truncated",
+            topic=log.topic,
+            partition=log.partition,
+            old_end_offset=log.log_end_offset,
+            new_end_offset=end_offset,
+        )
+        log.generation += 1
+        if number + 1 < len(log.segments):
+            remove_segments(log, log.segments[number + 1 :], "truncation")
+        segment.truncate(position, end_offset)
+        _truncate_transactions(log, segment, end_offset)
+        _end_at(log, segment, end_offset)
+        _reload_producers(log)
+    except OSError as error:
+        log.context.health.fail(f"truncate {log.directory}: {error}")
+        raise log.context.health.error() from error
+    return end_offset
+
+
+def _check_idle(log: PartitionLog) -> None:
+    if log.context.health.offline is not None or log.closed:
+        raise log.refusal()
+    if log.pending_writes:
+        raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "writes wait for a slow disk")
+
+
+def _cut_point(segment: Segment, offset: int) -> tuple[int, int]:
+    """Where the first batch lies that does not end at or before `offset`, and what the log's end becomes."""
+    position = segment.find(offset)
+    if position < segment.written:
+        _, header = next(walk(segment.log.use(), position, segment.written))
+        return position, min(header.base_offset, offset)
+    return position, offset
+
+
+def _truncate_transactions(log: PartitionLog, segment: Segment, end_offset: int) -> None:
+    if segment.transaction_bytes:
+        file = log.context.disk.open(segment.stem + TRANSACTION_INDEX_SUFFIX)
+        try:
+            segment.transaction_bytes = bytes_below(decode(file.pread(segment.transaction_bytes, 0)), end_offset)
+            file.truncate(segment.transaction_bytes)
+        finally:
+            file.close()
+
+
+def _end_at(log: PartitionLog, active: Segment, end_offset: int) -> None:
+    log.tail = log.bound = None
+    log.log_end_offset = log.readable_end_offset = log.written_end_offset = end_offset
+    log.flushed_end_offset = min(log.flushed_end_offset, end_offset)
+    log.flush_requested_offset = min(log.flush_requested_offset, end_offset)
+    log.recovery_point = min(log.recovery_point, end_offset)
+    log.leader_epochs.truncate_from_end(end_offset)
+    log.epochs_changed = True
+    log.make_active(active)
+
+
+def _reload_producers(log: PartitionLog) -> None:
+    """Snapshots past the cut go; state is what the rest of the log says."""
+    end_offset = log.log_end_offset
+    for offset in [offset for offset in log.snapshots if offset > end_offset]:
+        log.context.disk.remove(file_stem(log.directory, offset) + SNAPSHOT_SUFFIX)
+        log.snapshots.remove(offset)
+    if not len(log.producers):
+        log.producers.reset(end_offset)
+        return
+    load_newest(log.context.disk, log, end_offset, log.context.clock.wall_ms())
+    replay_segments(log.context.disk, log, log.segments, log.active.size)
+
+
+def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
+    """An empty log that begins and ends at `offset`."""
+    _check_idle(log)
+    context = log.context
+    context.audit(
+        "log_truncated",
+        topic=log.topic,
+        partition=log.partition,
+        old_end_offset=log.log_end_offset,
+        new_end_offset=offset,
+    )
+    log.generation += 1
+    try:
+        remove_segments(log, log.segments, "truncation")
+        for snapshot in log.snapshots:
+            context.disk.remove(file_stem(log.directory, snapshot) + SNAPSHOT_SUFFIX)
+        log.snapshots.clear()
+    except OSError as error:
+        context.health.fail(f"truncate {log.directory}: {error}")
+        raise context.health.error() from error
+    log.start_segment(offset, context.clock.wall_ms())
+    log.create_active_files()
+    log.leader_epochs.clear()
+    log.producers.reset(offset)
+    log.log_start_offset = offset
+    context.log_starts_changed = True
+    _end_at(log, log.active, offset)
+    log.flushed_end_offset = log.flush_requested_offset = log.recovery_point = offset

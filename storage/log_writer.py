@@ -1,0 +1,170 @@
+"""Writes of all logs of one directory: at once, or copied and in order by a thread while the disk is slow.
+
+The first write that takes too long is waited for, like any call; everything after it goes to the thread until the
+thread has caught up and its last write was fast again. So a stuck disk stops its partitions and never the loop.
+Invariant: as long as anything waits, nothing is written directly, hence each file is written in order.
+"""
+
+import asyncio
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from common.errors import ErrorCode, ProtocolError
+from common.ports import Buffer, Clock, Disk, File
+from storage.checkpoint_files import write_fully
+from storage.directory_health import DirectoryHealth
+from storage.open_files import FileHandle
+
+WRITES_PER_TURN_MAX = 1_024
+
+
+class WriteOwner(Protocol):
+    """The log that a postponed write belongs to."""
+
+    closed: bool
+
+    def write_finished(self, tag: object) -> None:
+        """Its bytes are in the page cache now; called on the loop, in order."""
+        ...
+
+
+class _Postponed(NamedTuple):
+    owner: WriteOwner
+    tag: object
+    handle: FileHandle
+    file: File | None
+    data: bytes
+    position: int
+
+
+class LogWriter:
+    """One per log directory; all calls on the loop."""
+
+    __slots__ = (
+        "_clock",
+        "_disk",
+        "_health",
+        "_monotonic",
+        "_queue",
+        "_slow_write_s",
+        "_task",
+        "_unwritten_bytes_max",
+        "slow",
+        "slow_count",
+        "unwritten_bytes",
+    )
+
+    def __init__(
+        self, disk: Disk, clock: Clock, health: DirectoryHealth, slow_write_s: float, unwritten_bytes_max: int
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._monotonic = clock.monotonic
+        self._health = health
+        self._slow_write_s = slow_write_s
+        self._unwritten_bytes_max = unwritten_bytes_max
+        self._queue: deque[_Postponed] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self.slow = False
+        self.slow_count = 0  # how often the disk became slow
+        self.unwritten_bytes = 0
+
+    def admit(self, size: int) -> None:
+        """Raise ProtocolError(KAFKA_STORAGE_ERROR) when `size` more bytes would not fit the budget."""
+        if self.slow and self.unwritten_bytes + size > self._unwritten_bytes_max:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is too slow")
+
+    def write(self, handle: FileHandle, data: Buffer, position: int, owner: WriteOwner, tag: object = None) -> bool:
+        """Whether the bytes are in the page cache on return; else `owner.write_finished(tag)` follows, in order.
+
+        Makes the file when it does not exist. Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses, which
+        takes the directory offline.
+        """
+        if self.slow:
+            self._postpone(handle, data, position, owner, tag)
+            return False
+        monotonic = self._monotonic
+        try:
+            file = handle.file
+            if file is None:
+                file = handle.use(create=True)
+            else:
+                handle.recently_used = True
+            started = monotonic()
+            if file.pwrite(data, position) != len(data):
+                write_fully(file, data, position)
+        except OSError as error:
+            self._health.fail(f"write {handle.path}: {error}")
+            raise self._health.error() from error
+        if monotonic() - started > self._slow_write_s:
+            self.slow = True
+            self.slow_count += 1
+        return True
+
+    def _postpone(self, handle: FileHandle, data: Buffer, position: int, owner: WriteOwner, tag: object) -> None:
+        if self._health.offline is not None:
+            raise self._health.error()
+        copied = bytes(data)
+        handle.pin()  # the thread may use its file: eviction must not close it
+        self._queue.append(_Postponed(owner, tag, handle, handle.file, copied, position))
+        self.unwritten_bytes += len(copied)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task.add_done_callback(self._drained)
+
+    async def _drain(self) -> None:
+        queue = self._queue
+        while queue and self._health.offline is None:
+            turn = [queue.popleft() for _ in range(min(len(queue), WRITES_PER_TURN_MAX))]
+            try:
+                slowest = await asyncio.to_thread(self._write_all, turn)
+            except OSError as error:
+                self._health.fail(f"write: {error}")
+                queue.extendleft(reversed(turn))
+                break
+            for write in turn:
+                self.unwritten_bytes -= len(write.data)
+                write.handle.unpin()
+                if not write.owner.closed:
+                    write.owner.write_finished(write.tag)
+            if slowest <= self._slow_write_s and not queue:
+                self.slow = False
+        while queue:  # offline: nobody will write these
+            write = queue.popleft()
+            self.unwritten_bytes -= len(write.data)
+            write.handle.unpin()
+
+    def _drained(self, task: "asyncio.Task[None]") -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            self._health.fail(f"writing stopped: {task.exception()!r}")
+
+    def _write_all(self, writes: list[_Postponed]) -> float:
+        """In the thread: seconds of the slowest write."""
+        slowest = 0.0
+        for owner, _, handle, file, data, position in writes:
+            if owner.closed:
+                continue
+            started = self._clock.monotonic()
+            try:
+                self._write_one(handle.path, file, data, position)
+            except OSError:
+                if not owner.closed:  # deleted meanwhile: its directory has another name
+                    raise
+            slowest = max(slowest, self._clock.monotonic() - started)
+        return slowest
+
+    def _write_one(self, path: str, file: File | None, data: bytes, position: int) -> None:
+        if file is not None:
+            write_fully(file, data, position)
+            return
+        file = self._disk.open(path, create=True)
+        try:
+            write_fully(file, data, position)
+        finally:
+            file.close()
+
+    async def drained(self) -> None:
+        """Return when nothing waits any more, written or given up."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))

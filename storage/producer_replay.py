@@ -1,0 +1,75 @@
+"""Producer state from a snapshot and the batches behind it, header by header; only markers are looked into.
+
+Opens files of its own, so it runs in a thread (recovery) as on the loop (truncation).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from common.errors import ProtocolError
+from common.ports import Disk
+from records.batch import CONTROL, BatchHeader
+from records.control import EndMarker, read_marker
+from storage.batch_walk import walk
+from storage.checkpoint_files import read_whole
+from storage.producer_state import ProducerStates
+from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_stem
+
+
+class Remembering(Protocol):
+    """A log, opened or still being loaded."""
+
+    directory: str
+    segments: list[Segment]
+    snapshots: list[int]
+    log_end_offset: int
+    producers: ProducerStates
+
+
+def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> None:
+    """Begin with the newest sound snapshot at or below `upto_offset`, or with nothing at the first segment."""
+    for offset in sorted(log.snapshots, reverse=True):
+        if offset <= upto_offset:
+            data = read_whole(disk, file_stem(log.directory, offset) + SNAPSHOT_SUFFIX)
+            try:
+                log.producers.load_snapshot(data or b"", offset, now_ms)
+                return
+            except ValueError:
+                continue
+    log.producers.reset(log.segments[0].base_offset)
+
+
+def replay_segments(disk: Disk, log: Remembering, segments: Sequence[Segment], last_size: int) -> None:
+    """Take in what `segments` hold between the producers' end offset and the log's; of the last one `last_size` bytes.
+
+    ProtocolError(KAFKA_STORAGE_ERROR) when their bytes are no batches.
+    """
+    start = log.producers.end_offset
+    for number, segment in enumerate(segments):
+        is_last = number + 1 == len(segments)
+        size = last_size if is_last else segment.size
+        is_before = not is_last and segments[number + 1].base_offset <= start
+        if size and not is_before and start < log.log_end_offset:
+            _replay(disk, log.producers, segment, size, start)
+    log.producers.end_offset = max(log.producers.end_offset, log.log_end_offset)
+
+
+def _replay(disk: Disk, producers: ProducerStates, segment: Segment, size: int, start_offset: int) -> None:
+    file = disk.open(segment.stem + LOG_SUFFIX)
+    try:
+        for position, header in walk(file, 0, size):
+            if header.next_offset > start_offset:
+                marker = None
+                if header.attributes & CONTROL:
+                    marker = marker_of(memoryview(file.pread(header.size, position)), 0, header)
+                producers.update(header, marker)
+    finally:
+        file.close()
+
+
+def marker_of(view: memoryview, at: int, header: BatchHeader) -> EndMarker | None:
+    """The marker of a control batch; None when its record lies, which no reader of the log can repair."""
+    try:
+        return read_marker(view, at, header.size)
+    except ProtocolError:
+        return None

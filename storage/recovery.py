@@ -1,0 +1,229 @@
+"""Opening a partition's directory: quickly after a clean stop, batch by batch after any other.
+
+Everything here runs in a thread and touches the disk and its arguments alone. After an unclean stop every segment from
+the recovery point on is scanned: sizes, magic, CRC, growing offsets. The log ends with the last sound batch; what
+comes after is cut, later segments go, and indexes, producer state, leader epochs and aborted transactions are built
+anew from the batches. Segments below the recovery point were fsynced with their indexes and are trusted.
+"""
+
+import contextlib
+from dataclasses import dataclass, replace
+
+from common.errors import ProtocolError
+from common.identifiers import ZERO_UUID
+from common.ports import Disk
+from storage import checkpoint_files
+from storage.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA, TEMPORARY_SUFFIX, join, read_whole
+from storage.leader_epochs import LeaderEpochCache
+from storage.loaded_log import LoadedLog, empty_log
+from storage.log_config import LogConfig
+from storage.log_context import Audit
+from storage.log_scan import LogScan, remove_segment_files
+from storage.open_files import OpenFiles
+from storage.producer_replay import load_newest, replay_segments
+from storage.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    SegmentIndexes,
+    file_stem,
+)
+from storage.segment_scan import trusted_part
+from storage.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, settle
+
+OFFSET_DIGITS = 20
+_LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, TEMPORARY_SUFFIX)
+
+
+@dataclass(slots=True, frozen=True)
+class RecoveryInput:
+    """What the directory knows of one partition before its files are read."""
+
+    directory: str
+    topic: str
+    partition: int
+    config: LogConfig
+    clean: bool  # the last run stopped in order
+    recovery_point: int
+    log_start_offset: int
+    now_ms: int
+
+
+def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
+    """The number of the first segment that may hold an unflushed byte: the one that holds the recovery point."""
+    first = 0
+    while first + 1 < len(base_offsets) and base_offsets[first + 1] <= recovery_point:
+        first += 1
+    return first
+
+
+def load_log(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput) -> LoadedLog:
+    """The partition in `given.directory`. OSError when the disk fails.
+
+    The topic id is ZERO_UUID when the metadata file is missing or damaged: whoever opens the log decides about it.
+    Where trusted bytes turn out to be damaged, everything is scanned.
+    """
+    try:
+        return _load(disk, open_files, audit, given)
+    except ProtocolError as error:
+        audit("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
+        return _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
+
+
+def _load(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput) -> LoadedLog:
+    names = disk.list(given.directory)
+    if any(name.endswith(_LEFTOVERS) for name in names):
+        names = _settle(disk, given.directory, names)
+    loaded = empty_log(
+        open_files,
+        given.directory,
+        given.topic,
+        given.partition,
+        _topic_id(disk, given.directory, names),
+        given.config,
+        given.now_ms,
+        given.log_start_offset,
+    )
+    loaded.is_new = loaded.names_changed = loaded.epochs_changed = False
+    bases = [int(stem) for stem in _stems(names, LOG_SUFFIX)]
+    loaded.snapshots = [int(stem) for stem in _stems(names, SNAPSHOT_SUFFIX)]
+    if bases:
+        _load_segments(disk, open_files, audit, given, loaded, names, bases)
+    _remove_strays(disk, given.directory, loaded, names)
+    return loaded
+
+
+def _settle(disk: Disk, directory: str, names: list[str]) -> list[str]:
+    """Finish or undo what a crash interrupted."""
+    for name in names:
+        if name.endswith(TEMPORARY_SUFFIX):
+            disk.remove(join(directory, name))
+    return settle(disk, directory, [name for name in names if not name.endswith(TEMPORARY_SUFFIX)])
+
+
+def _stems(names: list[str], suffix: str) -> list[str]:
+    """Of the files whose name is twenty digits and `suffix`, in the order of their offsets."""
+    length = OFFSET_DIGITS + len(suffix)
+    return [n[:OFFSET_DIGITS] for n in names if len(n) == length and n.endswith(suffix) and n[:OFFSET_DIGITS].isdigit()]
+
+
+def _topic_id(disk: Disk, directory: str, names: list[str]) -> bytes:
+    if PARTITION_METADATA not in names:
+        return ZERO_UUID
+    try:
+        return checkpoint_files.decode_partition_metadata(read_whole(disk, join(directory, PARTITION_METADATA)) or b"")
+    except ValueError:
+        return ZERO_UUID
+
+
+def _load_segments(
+    disk: Disk,
+    open_files: OpenFiles,
+    audit: Audit,
+    given: RecoveryInput,
+    loaded: LoadedLog,
+    names: list[str],
+    bases: list[int],
+) -> None:
+    epochs = _read_epochs(disk, given.directory, names)
+    loaded.segments = [_trusted_segment(disk, open_files, given, names, base) for base in bases]
+    loaded.log_start_offset = max(given.log_start_offset, bases[0])
+    clean = given.clean and epochs is not None
+    if epochs is not None:
+        loaded.epochs = epochs
+    if clean:
+        try:
+            _read_end(disk, open_files, loaded, given.now_ms)
+        except (ValueError, ProtocolError):  # damaged after all
+            clean = False
+    if not clean:
+        recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
+        loaded.names_changed = loaded.epochs_changed = True
+        scan = LogScan(disk, open_files, audit, given.now_ms, loaded)
+        scan.run(first_to_scan(bases, recovery_point), recovery_point)
+    if loaded.log_end_offset < loaded.log_start_offset:
+        _start_over(disk, open_files, audit, given, loaded)
+    loaded.epochs.truncate_from_end(loaded.log_end_offset)
+    loaded.epochs.truncate_from_start(loaded.log_start_offset)
+    loaded.recovery_point = loaded.log_end_offset if clean else min(given.recovery_point, loaded.log_end_offset)
+
+
+def _read_epochs(disk: Disk, directory: str, names: list[str]) -> LeaderEpochCache | None:
+    """None when the file is damaged, or missing: a log never flushed has none, and is scanned whole anyway."""
+    if LEADER_EPOCHS not in names:
+        return None
+    try:
+        return LeaderEpochCache.decode(read_whole(disk, join(directory, LEADER_EPOCHS)) or b"")
+    except ValueError:
+        return None
+
+
+def _trusted_segment(
+    disk: Disk, open_files: OpenFiles, given: RecoveryInput, names: list[str], base_offset: int
+) -> Segment:
+    """As long as its file; its indexes are loaded when somebody asks."""
+    stem = file_stem(given.directory, base_offset)
+    size = disk.file_size(stem + LOG_SUFFIX)
+    segment = Segment(open_files, stem, base_offset, size=size, created_ms=given.now_ms)
+    segment.exists = True
+    if f"{base_offset:0{OFFSET_DIGITS}d}{TRANSACTION_INDEX_SUFFIX}" in names:
+        segment.transaction_bytes = disk.file_size(stem + TRANSACTION_INDEX_SUFFIX)
+    return segment
+
+
+def _read_end(disk: Disk, open_files: OpenFiles, loaded: LoadedLog, now_ms: int) -> None:
+    """After a clean stop: the log's end from the last segment's indexes and the few batches behind them."""
+    segment = loaded.segments[-1]
+    part = trusted_part(disk, segment, None)
+    segment.adopt_indexes(SegmentIndexes(open_files, segment.stem, part.offsets, part.times))
+    segment.max_timestamp, segment.max_timestamp_offset = part.largest
+    loaded.log_end_offset = part.end_offset
+    if loaded.snapshots:
+        load_newest(disk, loaded, part.end_offset, now_ms)
+        replay_segments(disk, loaded, loaded.segments, segment.size)
+    else:
+        loaded.producers.reset(part.end_offset)
+
+
+def _start_over(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput, loaded: LoadedLog) -> None:
+    """The log start lies past all that is left: nothing of it may be served."""
+    audit(
+        "log_started_over",
+        topic=given.topic,
+        partition=given.partition,
+        log_end_offset=loaded.log_end_offset,
+        log_start_offset=loaded.log_start_offset,
+    )
+    for segment in reversed(loaded.segments):
+        remove_segment_files(disk, segment)
+    start = loaded.log_start_offset
+    segment = Segment.fresh(open_files, given.directory, start, given.now_ms)
+    disk.open(segment.stem + LOG_SUFFIX, create=True).close()  # its name keeps the log's end
+    segment.exists = True
+    loaded.segments = [segment]
+    loaded.log_end_offset = start
+    loaded.producers.reset(start)
+
+
+def _remove_strays(disk: Disk, directory: str, loaded: LoadedLog, names: list[str]) -> None:
+    """Indexes without their log, and snapshots that no segment begins with, but for the newest."""
+    bases = {segment.base_offset for segment in loaded.segments}
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+        for stem in _stems(names, suffix):
+            if int(stem) not in bases:
+                _remove_if_there(disk, f"{directory}/{stem}{suffix}")
+    newest = max((offset for offset in loaded.snapshots if offset <= loaded.log_end_offset), default=-1)
+    kept = [offset for offset in loaded.snapshots if offset == newest or (offset in bases and offset <= newest)]
+    for offset in loaded.snapshots:
+        if offset not in kept:
+            _remove_if_there(disk, file_stem(directory, offset) + SNAPSHOT_SUFFIX)
+    loaded.snapshots = kept
+
+
+def _remove_if_there(disk: Disk, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        disk.remove(path)

@@ -1,0 +1,116 @@
+"""Old segments go: by retention, by DeleteRecords, by a leader's log start. First the audit line, then the log start,
+then the files, which are renamed at once and removed later; regions under send keep theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage import retention
+from storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_stem
+
+if TYPE_CHECKING:
+    from storage.partition_log import PartitionLog
+
+
+def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
+    """Whether the log start moved; segments wholly below it are gone then."""
+    if offset <= log.log_start_offset:
+        return False
+    log.context.audit(
+        "log_start_advanced",
+        topic=log.topic,
+        partition=log.partition,
+        old_offset=log.log_start_offset,
+        new_offset=offset,
+        cause=cause,
+    )
+    log.log_start_offset = offset
+    log.leader_epochs.truncate_from_start(offset)
+    log.producers.advance_log_start(offset)
+    log.context.log_starts_changed = True
+    count = 0
+    while count + 1 < len(log.segments) and log.segments[count + 1].base_offset <= offset:
+        count += 1
+    if count:
+        remove_segments(log, log.segments[:count], cause)
+    return True
+
+
+def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
+    """How many segments retention took; nothing at or past the offset `bound` goes."""
+    if log.context.health.offline is not None or log.pending_writes or log.closed:
+        return 0
+    views = [
+        retention.SegmentView(segment.base_offset, end, segment.size, _largest_timestamp(log, segment))
+        for segment, end in zip(log.segments, _end_offsets(log), strict=True)
+    ]
+    count, start_offset, planned_cause = retention.plan(views, log.config, log.log_start_offset, bound, now_ms)
+    if count == 0:
+        return 0
+    cause = str(planned_cause)
+    doomed = log.segments[:count]
+    if count == len(log.segments):
+        log.roll(now_ms)
+    if not advance_log_start(log, start_offset, cause):
+        remove_segments(log, doomed, cause)
+    return len(doomed)
+
+
+def _end_offsets(log: PartitionLog) -> list[int]:
+    return [*(segment.base_offset for segment in log.segments[1:]), log.log_end_offset]
+
+
+def _largest_timestamp(log: PartitionLog, segment: Segment) -> int:
+    """Read from the time index only where retention by time asks for it."""
+    if not log.config.deletes or log.config.retention_ms < 0:
+        return segment.created_ms
+    largest = segment.largest_timestamp().timestamp
+    return largest if largest >= 0 else segment.created_ms
+
+
+def remove_segments(log: PartitionLog, segments: list[Segment], cause: str) -> None:
+    """Take segments out of the log and rename their files; an audit line comes first.
+
+    Newest first: a crash in between leaves a log without a hole where the log's end is cut.
+    """
+    log.context.audit(
+        "segments_deleted",
+        topic=log.topic,
+        partition=log.partition,
+        base_offsets=[segment.base_offset for segment in segments],
+        bytes=sum(segment.size for segment in segments),
+        cause=cause,
+    )
+    doomed = {segment.base_offset for segment in segments}
+    log.segments = [segment for segment in log.segments if segment.base_offset not in doomed]
+    log.bound = None
+    try:
+        for segment in reversed(segments):
+            _discard(log, segment)
+        first = log.segments[0].base_offset if log.segments else None
+        for offset in [
+            offset for offset in log.snapshots if offset in doomed or (first is not None and offset < first)
+        ]:
+            log.snapshots.remove(offset)
+            _discard_file(log, file_stem(log.directory, offset) + SNAPSHOT_SUFFIX)
+    except OSError as error:
+        log.context.health.fail(f"delete in {log.directory}: {error}")
+        raise log.context.health.error() from error
+    log.names_changed = True
+
+
+def _discard(log: PartitionLog, segment: Segment) -> None:
+    segment.retire()
+    if segment.exists:
+        for suffix in SEGMENT_SUFFIXES:
+            if suffix != SEGMENT_SUFFIXES[-1] or segment.transaction_bytes:
+                _discard_file(log, segment.stem + suffix)
+
+
+def _discard_file(log: PartitionLog, path: str) -> None:
+    context = log.context
+    try:
+        context.disk.rename(path, path + DELETED_SUFFIX)
+    except FileNotFoundError:
+        return
+    context.trash.add(path + DELETED_SUFFIX, context.clock.monotonic() + log.config.file_delete_delay_ms / 1000)

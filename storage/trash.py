@@ -1,0 +1,54 @@
+"""Files and directories that were renamed away and go for good after a delay, in a thread.
+
+Whoever reads a deleted segment keeps its open file; the delay is for readers that look it up again (Kafka's
+file.delete.delay.ms). What a crash leaves behind is removed at the next start, by its name.
+"""
+
+import heapq
+from typing import NamedTuple
+
+from common.ports import Disk
+
+
+class _Discarded(NamedTuple):
+    due_s: float
+    number: int  # keeps the order of equal times
+    path: str
+    is_directory: bool
+
+
+class Trash:
+    """Adding runs on the loop; `empty` runs in a thread, on what `take_due` gave."""
+
+    __slots__ = ("_count", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[_Discarded] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, path: str, due_s: float, *, is_directory: bool = False) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, _Discarded(due_s, self._count, path, is_directory))
+
+    def take_due(self, now_s: float) -> list[tuple[str, bool]]:
+        """(path, is directory) of all whose time has come; the caller removes them."""
+        due = []
+        while self._heap and self._heap[0].due_s <= now_s:
+            discarded = heapq.heappop(self._heap)
+            due.append((discarded.path, discarded.is_directory))
+        return due
+
+
+def remove_all(disk: Disk, discarded: list[tuple[str, bool]]) -> None:
+    """In a thread. What is gone already does not matter; OSError for anything else."""
+    for path, is_directory in discarded:
+        try:
+            if is_directory:
+                disk.remove_tree(path)
+            else:
+                disk.remove(path)
+        except FileNotFoundError:
+            continue
