@@ -23,6 +23,8 @@ from records.batch import BatchHeader, ProduceLimits, check_produced
 from storage.log_config import LogConfig
 from storage.partition_log import Appended, PartitionLog
 
+__all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
+
 
 class PartitionHost(Protocol):
     """What a partition tells the broker that hosts it. All calls are cheap and never raise."""
