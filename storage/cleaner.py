@@ -194,7 +194,12 @@ class LogCleaner:
                 raise _PassAborted
             if cleaned.is_same:
                 return
-            swapped = swap_in(log, replaced, cleaned.size, cleaned.transaction_bytes) is not None
+            try:
+                swapped = swap_in(log, replaced, cleaned.size, cleaned.transaction_bytes) is not None
+            except OSError as error:  # half done: only the next start can tell what holds
+                self._context.health.fail(f"swap segments in {log.directory}: {error}")
+                swapped = True
+                raise _PassAborted from error
             if not swapped:
                 raise _PassAborted
             await asyncio.to_thread(disk.sync_directory, log.directory)

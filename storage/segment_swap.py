@@ -58,6 +58,7 @@ def swap_in(log: PartitionLog, replaced: Sequence[Segment], size: int, transacti
     swapped.transaction_bytes = transaction_bytes
     log.segments[first:last] = [swapped]
     log.bound = None
+    log.names_changed = True
     removed = {segment.base_offset for segment in replaced[1:]}
     log.snapshots[:] = [offset for offset in log.snapshots if offset not in removed]
     return swapped

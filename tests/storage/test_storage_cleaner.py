@@ -1,0 +1,295 @@
+"""The cleaner over real logs: what readers see, what a restart finds, what a crash leaves."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from common.machine import MachineClock, MachineFile
+from records.batch import iterate_batches
+from records.builder import build_batch
+from records.record import Record, decode_records
+from storage.cleaner import CLEANER_OFFSETS, CleanerConfig, LogCleaner
+from storage.directory_health import DirectoryHealth
+from storage.loaded_log import empty_log
+from storage.log_config import LogConfig
+from storage.log_context import DirectoryConfig, LogContext
+from storage.log_flusher import FlushDepth, LogFlusher
+from storage.log_writer import LogWriter
+from storage.open_files import OpenFiles
+from storage.partition_log import PartitionLog
+from storage.recovery import RecoveryInput, load_log
+from storage.trash import Trash
+from tests.storage.segments_on_disk import CAP, UnsyncedDisk
+
+TOPIC_ID = bytes(range(16))
+CONFIG = LogConfig(cleanup_policy=("compact",), segment_bytes=700, delete_retention_ms=0)
+
+
+class Crash(BaseException):
+    """The process is gone: nothing catches this."""
+
+
+class CrashingDisk(UnsyncedDisk):
+    """Dies at the operation with number `fuse` that changes names or makes files."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fuse: int | None = None
+
+    def _burn(self) -> None:
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise Crash
+
+    def open(self, path: str, *, create: bool = False) -> MachineFile:
+        if create:
+            self._burn()
+        return super().open(path, create=create)
+
+    def rename(self, source: str, target: str) -> None:
+        self._burn()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._burn()
+        super().remove(path)
+
+
+class World:
+    """One compacted log in a directory of its own, with its cleaner."""
+
+    def __init__(self, root: Path, config: LogConfig = CONFIG, cleaner: CleanerConfig | None = None) -> None:
+        self.disk = CrashingDisk(root)
+        self.events: list[tuple[str, dict[str, object]]] = []
+        health = DirectoryHealth()
+        clock = MachineClock()
+        limits = DirectoryConfig()
+        self.context = LogContext(
+            disk=self.disk,
+            clock=clock,
+            rng=random.Random(1),
+            audit=lambda event, **fields: self.events.append((event, fields)),
+            config=limits,
+            health=health,
+            open_files=OpenFiles(self.disk),
+            writer=LogWriter(self.disk, clock, health, limits.slow_write_s, limits.unwritten_bytes_max),
+            flusher=LogFlusher(self.disk, clock, health),
+            trash=Trash(),
+        )
+        self.config = config
+        self.disk.make_directory("t-0")
+        self.log = PartitionLog(
+            self.context, empty_log(self.context.open_files, "t-0", "t", 0, TOPIC_ID, config, clock.wall_ms())
+        )
+        self.high_watermark: int | None = None
+        self.cleaner = LogCleaner(
+            self.context, "", lambda: [self.log], self._high_watermark, cleaner or CleanerConfig()
+        )
+
+    def _high_watermark(self, log: PartitionLog) -> int:
+        return log.log_end_offset if self.high_watermark is None else self.high_watermark
+
+    def append(self, key: str, value: str | None, **producer: int) -> None:
+        now = self.context.clock.wall_ms()
+        batch = build_batch([Record(0, now, key.encode(), None if value is None else value.encode())], **producer)  # type: ignore[arg-type]
+        self.log.append_as_leader(batch, memoryview(batch), 0, len(batch), 0, now)
+
+    async def fill(self, count: int, keys: int = 5) -> None:
+        for number in range(count):
+            self.append(f"key {number % keys}", f"value {number}")
+        self.append("end", "end")
+        await self.flush()
+
+    async def flush(self) -> None:
+        self.context.flusher.request(self.log, FlushDepth.COMPLETE)
+        await self.context.flusher.idle()
+        assert self.log.recovery_point == self.log.log_end_offset
+
+    def reopen(self) -> PartitionLog:
+        """What a new process finds after a kill."""
+        self.disk.fuse = None
+        given = RecoveryInput("t-0", "t", 0, self.config, False, self.log.recovery_point, 0, 0)
+        return PartitionLog(self.context, load_log(self.disk, OpenFiles(self.disk), self.context.audit, given))
+
+
+def records_of(log: PartitionLog) -> list[Record]:
+    """All records, fetched from the start to the end as a consumer would."""
+    found: list[Record] = []
+    offset = log.log_start_offset
+    while (region := log.read(offset, 1 << 20, log.log_end_offset)) is not None:
+        data = memoryview(region.read())
+        region.release()
+        for at, header in iterate_batches(data, 0, len(data)):
+            found += decode_records(data, at, header.size, inflated_bytes_max=CAP)
+            offset = header.next_offset
+    assert offset == log.log_end_offset
+    return found
+
+
+def values_of(log: PartitionLog) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in records_of(log) if record.key is not None}
+
+
+async def until_it_writes(world: World) -> None:
+    """The cleaner has begun a new segment and is held up by its throttle."""
+    while not any(name.endswith(".cleaned") for name in world.disk.list("t-0")):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def test_small_segments_melt_together(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.fill(60)
+    assert await world.cleaner.clean_dirtiest()
+    left = len(world.log.segments)
+    await world.fill(60)
+    grown = len(world.log.segments)
+    assert grown > left
+    assert await world.cleaner.clean_dirtiest()
+    assert len(world.log.segments) < grown - 4
+    assert values_of(world.reopen()) == values_of(world.log)
+
+
+async def test_a_log_shrinks_and_says_the_same(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.fill(60)
+    log = world.log
+    before, values = records_of(log), values_of(log)
+    size = log.size_bytes
+    held = log.read(0, 1 << 20, log.log_end_offset)
+    assert held is not None
+    held_bytes = held.read()
+    assert await world.cleaner.clean_dirtiest()
+    assert not await world.cleaner.clean_dirtiest()
+    after = records_of(log)
+    assert values_of(log) == values
+    assert set(after) < set(before)
+    assert len(after) < 20
+    assert log.size_bytes < size / 2
+    assert held.read() == held_bytes
+    held.release()
+    for offset in range(log.log_end_offset):
+        region = log.read(offset, 1, log.log_end_offset)
+        assert region is not None
+        data = memoryview(region.read())
+        region.release()
+        first = next(iterate_batches(data, 0, len(data)))[1]
+        assert first.next_offset > offset
+        assert decode_records(data, 0, first.size, inflated_bytes_max=CAP)[0] in after
+    assert values_of(world.reopen()) == values
+    assert world.disk.exists(CLEANER_OFFSETS)
+    assert "log_compacted" in [name for name, _ in world.events]
+
+
+async def test_a_restarted_cleaner_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.fill(60)
+    assert await world.cleaner.clean_dirtiest()
+    again = LogCleaner(world.context, "", lambda: [world.log], lambda log: log.log_end_offset, CleanerConfig())
+    assert not await again.clean_dirtiest()
+    await world.fill(60)
+    assert await again.clean_dirtiest()
+
+
+async def test_nothing_at_or_past_the_high_watermark_is_touched(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.fill(60)
+    world.high_watermark = 30
+    before = records_of(world.log)
+    assert await world.cleaner.clean_dirtiest()
+    assert [r for r in records_of(world.log) if r.offset >= 30] == [r for r in before if r.offset >= 30]
+    assert len(records_of(world.log)) < len(before)
+    world.high_watermark = 0
+    assert not await world.cleaner.clean_dirtiest()
+
+
+async def test_logs_that_are_not_compacted_are_left_alone(tmp_path: Path) -> None:
+    world = World(tmp_path, LogConfig(segment_bytes=700))
+    await world.fill(60)
+    assert not await world.cleaner.clean_dirtiest()
+
+
+async def test_a_small_map_takes_several_passes(tmp_path: Path) -> None:
+    world = World(tmp_path, cleaner=CleanerConfig(dedupe_buffer_bytes=3 * 223))
+    await world.fill(60, keys=12)
+    values = values_of(world.log)
+    passes = 0
+    while await world.cleaner.clean_dirtiest():
+        passes += 1
+        assert passes < 50
+    assert passes > 3
+    assert values_of(world.log) == values
+
+
+async def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(tmp_path: Path) -> None:
+    world = World(tmp_path, cleaner=CleanerConfig(io_bytes_per_second_max=10_000))
+    await world.fill(60)
+    task = asyncio.ensure_future(world.cleaner.clean_dirtiest())
+    await until_it_writes(world)
+    world.log.truncate_to(40)
+    before = records_of(world.log)
+    assert not await task
+    assert records_of(world.log) == before
+    assert not [name for name in world.disk.list("t-0") if name.endswith((".cleaned", ".swap"))]
+
+
+async def test_a_cleaner_that_is_stopped_leaves_the_log_whole(tmp_path: Path) -> None:
+    world = World(tmp_path, cleaner=CleanerConfig(io_bytes_per_second_max=10_000))
+    await world.fill(60)
+    before = records_of(world.log)
+    task = asyncio.ensure_future(world.cleaner.run())
+    await until_it_writes(world)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert records_of(world.log) == before
+    assert not [name for name in world.disk.list("t-0") if name.endswith(".cleaned")]
+
+
+async def test_a_damaged_log_is_named_and_left_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.fill(60)
+    first = world.log.segments[0]
+    file = world.disk.open(first.stem + ".log")
+    file.pwrite(b"\xff", first.size - 1)
+    file.close()
+    names = world.disk.list("t-0")
+    assert await world.cleaner.clean_dirtiest()
+    assert world.cleaner.uncleanable_count == 1
+    assert world.disk.list("t-0") == names
+    assert not await world.cleaner.clean_dirtiest()
+    assert "log_uncleanable" in [name for name, _ in world.events]
+
+
+@pytest.mark.parametrize("suffix", [".cleaned", ".swap"])
+async def test_names_of_other_files_do_not_disturb(tmp_path: Path, suffix: str) -> None:
+    world = World(tmp_path)
+    await world.fill(20)
+    values = values_of(world.log)
+    world.disk.open(f"t-0/{99:020d}.index{suffix}", create=True).close()
+    assert values_of(world.reopen()) == values
+
+
+async def test_a_crash_at_any_point_loses_no_value(tmp_path: Path) -> None:
+    for fuse in range(200):
+        world = World(tmp_path / str(fuse))
+        await world.fill(40)
+        values, end = values_of(world.log), world.log.log_end_offset
+        world.disk.fuse = fuse
+        crashed = False
+        try:
+            assert await world.cleaner.clean_dirtiest()
+        except Crash:
+            crashed = True
+        found = world.reopen()
+        assert values_of(found) == values, f"after {fuse} operations"
+        assert found.log_end_offset == end
+        bases = [segment.base_offset for segment in found.segments]
+        assert bases == sorted(set(bases))
+        assert not [name for name in world.disk.list("t-0") if name.endswith((".cleaned", ".swap", ".deleted"))]
+        if not crashed:
+            break
+    assert not crashed
+    assert fuse > 20
