@@ -1,0 +1,88 @@
+"""The cluster as clients of one listener see it: live brokers, their addresses there, partitions and their leaders."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from common.errors import ErrorCode
+from kraft.image.brokers import BrokerImage
+from kraft.image.metadata import MetadataImage
+from kraft.image.partitions import PartitionImage
+
+NO_NODE = -1
+LISTENER_NOT_FOUND_FROM = 6  # Metadata versions before know LEADER_NOT_AVAILABLE alone
+
+
+class VisibleBroker(NamedTuple):
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+
+
+class VisiblePartition(NamedTuple):
+    """`leader` is -1 with an error; `offline` are the replicas that cannot be reached on this listener."""
+
+    error: ErrorCode
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    offline: list[int]
+
+
+class ClientView:
+    """One image through one listener; made per request, cheap until asked."""
+
+    def __init__(self, image: MetadataImage, listener: str, node_id: int) -> None:
+        self.image = image
+        self._listener = listener
+        self._node_id = node_id
+        self._reachable = {broker.broker_id: broker for broker in self.brokers()}
+
+    def brokers(self, *, fenced_too: bool = False) -> list[VisibleBroker]:
+        """Brokers with an address on this listener, by id."""
+        found = []
+        for broker_id in sorted(self.image.brokers):
+            broker = self.image.brokers[broker_id]
+            visible = self._visible(broker) if fenced_too or not broker.fenced else None
+            if visible is not None:
+                found.append(visible)
+        return found
+
+    def _visible(self, broker: BrokerImage) -> VisibleBroker | None:
+        address = broker.address(self._listener)
+        if address is None:
+            return None
+        return VisibleBroker(broker.broker_id, address[0], address[1], broker.rack or None, broker.fenced)
+
+    def broker(self, broker_id: int) -> VisibleBroker | None:
+        """That broker if clients can reach it now."""
+        return self._reachable.get(broker_id)
+
+    @property
+    def controller_id(self) -> int:
+        """A live broker, which forwards what controllers decide: this one, if it is live."""
+        if self._node_id in self._reachable:
+            return self._node_id
+        return next(iter(self._reachable), NO_NODE)
+
+    def partition(self, partition: PartitionImage, *, listener_not_found: bool = True) -> VisiblePartition:
+        reachable = self._reachable
+        error, leader = ErrorCode.NONE, partition.leader
+        if leader not in reachable:
+            alive = self.image.brokers.get(leader)
+            elsewhere = listener_not_found and alive is not None and not alive.fenced
+            error = ErrorCode.LISTENER_NOT_FOUND if elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
+            leader = NO_NODE
+        return VisiblePartition(
+            error,
+            partition.partition,
+            leader,
+            partition.leader_epoch,
+            list(partition.replicas),
+            list(partition.isr),
+            [replica for replica in partition.replicas if replica not in reachable],
+        )

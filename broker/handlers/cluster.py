@@ -1,0 +1,147 @@
+"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6.
+
+Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
+internal topic when it is first needed. There is no transaction coordinator, and its seekers are told so for good.
+Versions: ApiVersions from 3 on names the client's software; DescribeCluster from 1 on asks for one type of endpoint,
+from 2 on for fenced brokers too; FindCoordinator from 4 on takes many keys.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from broker.coordination.internal_topics import InternalTopics
+from broker.coordination.placement import GROUP_TOPIC, partition_for
+from broker.forwarding import Forwarder
+from broker.handlers.authorized_operations import CLUSTER_OPERATIONS
+from broker.handlers.client_view import ClientView, VisibleBroker
+from broker.request import RequestContext
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.features import SUPPORTED_FEATURES
+from wire.apis import Features, api_versions
+from wire.listeners import ListenerKind
+from wire.messages import ApiVersionsResponse, DescribeClusterResponse, FindCoordinatorResponse
+
+SOFTWARE_FROM = 3
+MANY_KEYS_FROM = 4
+GROUP_KEY = 0
+BROKERS, CONTROLLERS = 1, 2
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_Coordinator = FindCoordinatorResponse.Coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A coordinator, or why there is none."""
+
+    broker: VisibleBroker | None
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+class ClusterHandlers:
+    """One method per API."""
+
+    def __init__(self, forwarder: Forwarder, internal_topics: InternalTopics, node_id: int) -> None:
+        self._forwarder = forwarder
+        self._internal_topics = internal_topics
+        self._node_id = node_id
+
+    def _view(self, context: RequestContext) -> ClientView:
+        return ClientView(self._forwarder.image, context.listener, self._node_id)
+
+    def api_versions(self, context: RequestContext, request: Any) -> Any:
+        version = context.api_version
+        if version >= SOFTWARE_FROM:
+            name, software_version = request.client_software_name, request.client_software_version
+            if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+            context.session.client_software = f"{name} {software_version}"
+        image = self._forwarder.image
+        finalized = {name: level for name, level in image.features.items() if level > 0}
+        return api_versions(_kind(context), version, Features(image.offset, finalized, SUPPORTED_FEATURES))
+
+    def describe_cluster(self, context: RequestContext, request: Any) -> Any:
+        if request.endpoint_type != BROKERS:
+            known = request.endpoint_type == CONTROLLERS
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            return DescribeClusterResponse(
+                error_code=code,
+                error_message="Brokers answer for brokers alone.",
+                endpoint_type=request.endpoint_type,
+                cluster_id="",
+                brokers=[],
+            )
+        view = self._view(context)
+        operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else None
+        return DescribeClusterResponse(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            endpoint_type=BROKERS,
+            cluster_id=view.image.cluster_id or "",
+            controller_id=view.controller_id,
+            brokers=[
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=broker.broker_id,
+                    host=broker.host,
+                    port=broker.port,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced,
+                )
+                for broker in view.brokers(fenced_too=bool(request.include_fenced_brokers))
+            ],
+            authorized_operations=operations,
+        )
+
+    # FindCoordinator ---------------------------------------------------------------------------------------
+
+    async def find_coordinator(self, context: RequestContext, request: Any) -> Any:
+        if context.api_version < MANY_KEYS_FROM:
+            found = await self._find(context, request.key_type, request.key)
+            broker = found.broker
+            return FindCoordinatorResponse(
+                error_code=found.error,
+                error_message=found.message,
+                node_id=-1 if broker is None else broker.broker_id,
+                host="" if broker is None else broker.host,
+                port=-1 if broker is None else broker.port,
+            )
+        coordinators = []
+        for key in request.coordinator_keys:
+            found = await self._find(context, request.key_type, key)
+            broker = found.broker
+            coordinators.append(
+                _Coordinator(
+                    key=key,
+                    node_id=-1 if broker is None else broker.broker_id,
+                    host="" if broker is None else broker.host,
+                    port=-1 if broker is None else broker.port,
+                    error_code=found.error,
+                    error_message=found.message,
+                )
+            )
+        return FindCoordinatorResponse(coordinators=coordinators)
+
+    async def _find(self, context: RequestContext, key_type: int, key: str) -> Found:
+        if key_type != GROUP_KEY:
+            return Found(None, ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
+        try:
+            await self._internal_topics.ensure(GROUP_TOPIC)
+        except ProtocolError as error:
+            return Found(None, error.code)
+        view = self._view(context)
+        topic = view.image.topics.get(GROUP_TOPIC)
+        if topic is None or not topic.partitions:
+            return Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        partition = topic.partitions[partition_for(key, len(topic.partitions))]
+        broker = view.broker(partition.leader)
+        return Found(broker) if broker is not None else Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _kind(context: RequestContext) -> ListenerKind:
+    if context.internal:
+        return ListenerKind.INTERNAL
+    return ListenerKind.OPERATOR if context.tenant is None else ListenerKind.TENANT

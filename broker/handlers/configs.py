@@ -1,0 +1,186 @@
+"""Settings as Kafka shows and changes them: DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1.
+
+Behaviour: every declared setting is described from its declaration, with its value's source; synonyms are all places
+that give it a value, the one that holds first. Sensitive values are never shown. Changes are the controller's to
+decide, and answered once this broker's image holds them.
+Versions: DescribeConfigs from 3 on tells types and documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+from broker.forwarding import Forwarder
+from broker.request import RequestContext
+from common.broker_settings import NODE_SETTINGS
+from common.errors import ErrorCode, ProtocolError
+from common.settings import Setting
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.controller.topic_configs import ConfigSource
+from kraft.controller.topic_names import check_topic_name
+from kraft.image.metadata import MetadataImage
+from kraft.records import ResourceType
+from wire.messages import AlterConfigsResponse, DescribeConfigsResponse, IncrementalAlterConfigsResponse
+
+ALTER_CONFIGS_VERSION = 2
+INCREMENTAL_VERSION = 1
+
+_Result = DescribeConfigsResponse.DescribeConfigsResult
+_Config = _Result.DescribeConfigsResourceResult
+_Synonym = _Config.DescribeConfigsSynonym
+
+
+class ConfigType(IntEnum):
+    """Kafka's numbers."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    PASSWORD = 9
+
+
+_TYPES = {
+    "boolean": ConfigType.BOOLEAN,
+    "string": ConfigType.STRING,
+    "int": ConfigType.INT,
+    "long": ConfigType.LONG,
+    "double": ConfigType.DOUBLE,
+    "list": ConfigType.LIST,
+}
+
+Source = tuple[str, str, ConfigSource]
+"""A setting's name, its text there, and where that is."""
+
+
+class ConfigHandlers:
+    """One method per API. `given` holds the node's own settings as text: those that its file or command line gave."""
+
+    def __init__(self, forwarder: Forwarder, node_id: int, given: Mapping[str, str]) -> None:
+        self._forwarder = forwarder
+        self._node_id = node_id
+        self._given = given
+
+    # DescribeConfigs ---------------------------------------------------------------------------------------
+
+    def describe_configs(self, context: RequestContext, request: Any) -> Any:
+        results = []
+        for resource in request.resources:
+            try:
+                configs, message, code = self._describe(resource, request), None, ErrorCode.NONE
+            except ProtocolError as error:
+                configs, message, code = [], error.message or None, error.code
+            results.append(
+                _Result(
+                    error_code=code,
+                    error_message=message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=configs,
+                )
+            )
+        return DescribeConfigsResponse(results=results)
+
+    def _describe(self, resource: Any, request: Any) -> list[Any]:
+        image = self._forwarder.image
+        if resource.resource_type == ResourceType.TOPIC:
+            check_topic_name(resource.resource_name)
+            if resource.resource_name not in image.topics:
+                raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            found = [(s, self._topic_sources(image, resource.resource_name, s), False) for s in TOPIC_SETTINGS]
+        elif resource.resource_type == ResourceType.BROKER:
+            found = self._broker_settings(image, resource.resource_name)
+        else:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} is not supported.")
+        keys = set(resource.configuration_keys or ())
+        return [
+            _config(setting, sources, read_only, request)
+            for setting, sources, read_only in found
+            if not keys or setting.name in keys
+        ]
+
+    def _topic_sources(self, image: MetadataImage, topic: str, setting: Setting) -> list[Source]:
+        sources: list[Source] = []
+        override = image.configs.topic(topic).get(setting.name)
+        if override is not None:
+            sources.append((setting.name, override, ConfigSource.TOPIC))
+        for synonym in setting.synonyms:
+            sources.extend(self._given_sources(image, synonym))
+        default_name = setting.synonyms[0] if setting.synonyms else setting.name
+        sources.append((default_name, setting.text(setting.default), ConfigSource.DEFAULT))
+        return sources
+
+    def _given_sources(self, image: MetadataImage, name: str) -> list[Source]:
+        """Where a value of a broker setting was given, the place that holds first."""
+        places = (
+            (image.configs.broker(self._node_id), ConfigSource.DYNAMIC_BROKER),
+            (image.configs.cluster(), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self._given, ConfigSource.STATIC_BROKER),
+        )
+        return [(name, given[name], source) for given, source in places if name in given]
+
+    def _broker_settings(self, image: MetadataImage, name: str) -> list[tuple[Setting, list[Source], bool]]:
+        """All settings of this broker; for the resource "" those that were given for all brokers."""
+        if not name:
+            cluster = image.configs.cluster()
+            return [
+                (setting, [(setting.name, cluster[setting.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)], False)
+                for setting in NODE_SETTINGS
+                if setting.name in cluster
+            ]
+        if name != str(self._node_id):
+            message = f"Unexpected broker id, expected {self._node_id} or empty string, but received {name}"
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
+        found = []
+        for setting in NODE_SETTINGS:
+            default = (setting.name, setting.text(setting.default), ConfigSource.DEFAULT)
+            found.append((setting, [*self._given_sources(image, setting.name), default], setting.needs_restart))
+        return found
+
+    # changes -----------------------------------------------------------------------------------------------
+
+    async def alter_configs(self, context: RequestContext, request: Any) -> Any:
+        return await self._alter(context, request, ALTER_CONFIGS_VERSION, AlterConfigsResponse)
+
+    async def incremental_alter_configs(self, context: RequestContext, request: Any) -> Any:
+        return await self._alter(context, request, INCREMENTAL_VERSION, IncrementalAlterConfigsResponse)
+
+    async def _alter(self, context: RequestContext, request: Any, version: int, response_class: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, version)
+        except ProtocolError as error:
+            results = [
+                response_class.AlterConfigsResourceResponse(
+                    error_code=error.code,
+                    error_message=error.message or None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                for resource in request.resources
+            ]
+            return response_class(responses=results)
+
+
+def _config(setting: Setting, sources: list[Source], read_only: bool, request: Any) -> Any:
+    _, value, source = sources[0]
+    synonyms = []
+    if request.include_synonyms:
+        synonyms = [
+            _Synonym(name=name, value=None if setting.sensitive else text, source=int(where))
+            for name, text, where in sources
+        ]
+    return _Config(
+        name=setting.name,
+        value=None if setting.sensitive else value,
+        read_only=read_only,
+        config_source=int(source),
+        is_default=source is ConfigSource.DEFAULT,
+        is_sensitive=setting.sensitive,
+        synonyms=synonyms,
+        config_type=ConfigType.PASSWORD if setting.sensitive else _TYPES[setting.type_name],
+        documentation=setting.doc if request.include_documentation else None,
+    )

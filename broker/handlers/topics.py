@@ -1,0 +1,159 @@
+"""Topics: CreateTopics 2-7, DeleteTopics 1-6, CreatePartitions 0-3 and DescribeTopicPartitions 0.
+
+Behaviour: the first three are the controller's to decide. They travel to it in an Envelope, always in the newest
+version, and are answered once this broker's own image holds the result. DescribeTopicPartitions answers from the
+image in order of names, up to a limit, with a cursor to go on from.
+Versions: DeleteTopics names topics in a list of names before 6, by name or id from then on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from broker.coordination.placement import INTERNAL_TOPICS
+from broker.forwarding import Forwarder
+from broker.handlers.authorized_operations import TOPIC_OPERATIONS, as_bits
+from broker.handlers.client_view import ClientView
+from broker.request import RequestContext
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.topic_names import check_topic_name
+from kraft.image.partitions import PartitionImage
+from wire.messages import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeTopicPartitionsResponse,
+)
+
+CREATE_TOPICS_VERSION = 7
+DELETE_TOPICS_VERSION = 6
+CREATE_PARTITIONS_VERSION = 3
+PARTITIONS_PER_REPLY_MAX = 2_000
+
+_Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+_DescribedPartition = _Described.DescribeTopicPartitionsResponsePartition
+_DeleteState = DeleteTopicsRequest.DeleteTopicState
+
+
+class TopicHandlers:
+    """One method per API."""
+
+    def __init__(self, forwarder: Forwarder, node_id: int) -> None:
+        self._forwarder = forwarder
+        self._node_id = node_id
+
+    async def create_topics(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, CREATE_TOPICS_VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            results = [
+                CreateTopicsResponse.CreatableTopicResult(
+                    name=topic.name, error_code=error.code, error_message=error.message or None, configs=[]
+                )
+                for topic in request.topics
+            ]
+            return CreateTopicsResponse(topics=results)
+
+    async def delete_topics(self, context: RequestContext, request: Any) -> Any:
+        states = request.topics if context.api_version >= DELETE_TOPICS_VERSION else None
+        if states is None:
+            states = [_DeleteState(name=name, topic_id=None) for name in request.topic_names]
+        newest = DeleteTopicsRequest(topics=states, timeout_ms=request.timeout_ms)
+        try:
+            return await self._forwarder.forward(context, newest, DELETE_TOPICS_VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            results = [
+                DeleteTopicsResponse.DeletableTopicResult(
+                    name=state.name,
+                    topic_id=state.topic_id,
+                    error_code=error.code,
+                    error_message=error.message or None,
+                )
+                for state in states
+            ]
+            return DeleteTopicsResponse(responses=results)
+
+    async def create_partitions(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, CREATE_PARTITIONS_VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            results = [
+                CreatePartitionsResponse.CreatePartitionsTopicResult(
+                    name=topic.name, error_code=error.code, error_message=error.message or None
+                )
+                for topic in request.topics
+            ]
+            return CreatePartitionsResponse(results=results)
+
+    # DescribeTopicPartitions -------------------------------------------------------------------------------
+
+    def describe_topic_partitions(self, context: RequestContext, request: Any) -> Any:
+        """No topics asked for means all. A topic that went away under the cursor is passed over."""
+        view = ClientView(self._forwarder.image, context.listener, self._node_id)
+        asked = {topic.name: None for topic in request.topics}
+        names = sorted(asked or view.image.topics.by_name)
+        first_name, first_partition = "", 0
+        if request.cursor is not None:
+            first_name, first_partition = request.cursor.topic_name, max(request.cursor.partition_index, 0)
+        left = max(1, min(request.response_partition_limit, PARTITIONS_PER_REPLY_MAX))
+        described: list[Any] = []
+        cursor = None
+        for name in names:
+            if name < first_name:
+                continue
+            topic = view.image.topics.get(name)
+            if topic is None:
+                if name in asked:
+                    described.append(_failure(name))
+                continue
+            start = first_partition if name == first_name else 0
+            partitions = [image for index, image in topic.partitions.items() if index >= start]
+            if not left and partitions:
+                cursor = _cursor(name, partitions[0].partition)
+                break
+            shown, rest = partitions[:left], partitions[left:]
+            left -= len(shown)
+            described.append(
+                _Described(
+                    error_code=ErrorCode.NONE,
+                    name=name,
+                    topic_id=uuid.UUID(bytes=topic.topic_id),
+                    is_internal=name in INTERNAL_TOPICS,
+                    partitions=[_partition(view, image) for image in shown],
+                    topic_authorized_operations=as_bits(TOPIC_OPERATIONS),
+                )
+            )
+            if rest:
+                cursor = _cursor(name, rest[0].partition)
+                break
+        return DescribeTopicPartitionsResponse(topics=described, next_cursor=cursor)
+
+
+def _cursor(name: str, index: int) -> Any:
+    return DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=index)
+
+
+def _partition(view: ClientView, image: PartitionImage) -> Any:
+    seen = view.partition(image)
+    return _DescribedPartition(
+        error_code=seen.error,
+        partition_index=seen.partition,
+        leader_id=seen.leader,
+        leader_epoch=seen.leader_epoch,
+        replica_nodes=seen.replicas,
+        isr_nodes=seen.isr,
+        eligible_leader_replicas=list(image.elr),
+        last_known_elr=list(image.last_known_elr),
+        offline_replicas=seen.offline,
+    )
+
+
+def _failure(name: str) -> Any:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except ProtocolError as error:
+        code = error.code
+    return _Described(error_code=code, name=name, topic_id=None, partitions=[])
