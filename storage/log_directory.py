@@ -273,6 +273,11 @@ class LogDirectory:
         return self._health.free_space
 
     @property
+    def context(self) -> LogContext:
+        """What all logs share; the cleaner works on it."""
+        return self._context
+
+    @property
     def open_file_count(self) -> int:
         return len(self._context.open_files)
 
