@@ -125,6 +125,7 @@ class Connection:
         self._pending: deque[Reply] = deque()
         self._out = SendQueue()
         self._unsent_counted = 0  # of `_out.memory`, what the pool knows
+        self._bounded_from = min(FAIR_UNSENT_BYTES, limits.unsent_bytes_max)
         self._writing = False
         self._mutes = 0
         self._paused = _Pause(0)
@@ -205,7 +206,7 @@ class Connection:
             self.handler(self, buffer, self._view, start + 4, start + needed)
             if self._paused or self.is_closed:
                 return
-            start += needed
+            start = self._start
         if start == end:
             self._frame_bytes_last = needed if needed > 4 else BUFFER_BYTES
             self._start = self._end = 0
@@ -347,16 +348,17 @@ class Connection:
             for part in reply.parts or ():
                 release(part)
             return
-        self._out.count(reply.parts or ())
+        self._out.count(reply.parts or [])
         pending = self._pending
         ready = False
         while pending and (parts := pending[0].parts) is not None:
             pending.popleft()
-            self._out.add(parts)
+            self._out.parts += parts
             ready = True
         if len(pending) <= self._limits.replies_pending_max // 2:
             self._resume(_Pause.REPLIES)
-        self._bound_unsent()
+        if self._out.size > self._bounded_from:
+            self._bound_unsent()
         if ready and not self._writing:
             self._tick.flush(self)
 
@@ -366,15 +368,18 @@ class Connection:
             for part in parts:
                 release(part)
             return
-        self._out.count(parts)
-        self._out.add(parts)
-        self._bound_unsent()
+        out = self._out
+        out.count(parts)
+        out.parts += parts
+        if out.size > self._bounded_from:
+            self._bound_unsent()
         if not self._writing:
             self._tick.flush(self)
 
     # sending -------------------------------------------------------------------------------------------------
 
     def _bound_unsent(self) -> None:
+        """Tell the pool what is unsent, and pause or go on by it. Little may wait for the flush at the turn's end."""
         out, pool = self._out, self._pool
         pool.unsent += out.memory - self._unsent_counted
         self._unsent_counted = out.memory
@@ -390,18 +395,20 @@ class Connection:
         """Send what the socket takes; the rest when it is writable again."""
         if self.is_closed:
             return
-        before = self._out.size
+        out = self._out
+        before = out.size
         try:
-            done = self._out.write(self._socket)
+            done = out.write(self._socket)
         except RegionCutShort as error:
             self.close(f"a reply's file was cut short: {error}")
             return
         except OSError:
             self.close()
             return
-        if self._out.size != before:
+        if out.size != before:
             self._active = self._progressed = self._watch.now
-        self._bound_unsent()
+        if out.size or self._unsent_counted or self._paused:
+            self._bound_unsent()
         if done is self._writing:
             self._writing = not done
             self._socket.on_writable(None if done else self.flush)
@@ -440,7 +447,7 @@ class Connection:
         if self.is_closed:
             return
         self._pause(_Pause.CLOSING)
-        if not self._out and not self._pending:
+        if not self._out.parts and not self._pending:
             self.close()
             return
         self._progressed = self._watch.now

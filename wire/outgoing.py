@@ -6,7 +6,6 @@ Regions up to `PREAD_BYTES_MAX` are read and sent along with the bytes around th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Protocol
 
 from common.ports import Buffer, File, Socket
@@ -53,37 +52,32 @@ def _read(region: FileRegion) -> bytes:
 
 
 class SendQueue:
-    """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files."""
+    """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files.
 
-    __slots__ = ("_parts", "_region_sent", "memory", "size")
+    Whoever adds to `parts` has them counted first: when a reply exists, which may be before it is its turn.
+    """
+
+    __slots__ = ("_region_sent", "memory", "parts", "size")
 
     def __init__(self) -> None:
-        self._parts: deque[Buffer | FileRegion] = deque()
+        self.parts: deque[Buffer | FileRegion] = deque()
         self._region_sent = 0  # of the first part, when that is a region
         self.size = 0
         self.memory = 0
 
-    def add(self, parts: Iterable[Part]) -> None:
-        """Queue parts whose sizes `count` has added."""
-        self._parts.extend(parts)
-
-    def count(self, parts: Iterable[Part]) -> None:
-        """Add to `size` and `memory`: done when a reply exists, which may be before it is its turn."""
-        size = memory = 0
+    def count(self, parts: list[Part]) -> None:
+        """Add to `size` and `memory`."""
         for part in parts:
             if isinstance(part, (bytes, bytearray)):
-                memory += len(part)
+                length = len(part)
+                self.memory += length
             else:
-                size += part.length
-        self.size += size + memory
-        self.memory += memory
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
+                length = part.length
+            self.size += length
 
     def write(self, socket: Socket) -> bool:
         """Send until nothing is left (True) or the socket is full (False). Raises OSError, RegionCutShort."""
-        parts = self._parts
+        parts = self.parts
         try:
             while parts:
                 first = parts[0]
@@ -102,7 +96,7 @@ class SendQueue:
                 raise RegionCutShort(f"{self._region_sent} of {region.length} bytes")
             self._region_sent += sent
             self.size -= sent
-        self._parts.popleft()
+        self.parts.popleft()
         self._region_sent = 0
         release(region)
 
@@ -117,7 +111,7 @@ class SendQueue:
         self.memory -= sent
         if sent == len(data):
             return True
-        self._parts.appendleft(memoryview(data)[sent:])
+        self.parts.appendleft(memoryview(data)[sent:])
         return False
 
     def _gather(self) -> tuple[Buffer, bool]:
@@ -125,7 +119,7 @@ class SendQueue:
 
         A gathered region becomes memory: whatever of it the socket does not take stays queued as bytes.
         """
-        parts = self._parts
+        parts = self.parts
         gathered: list[Buffer] = []
         size = 0
         more = False
@@ -150,6 +144,6 @@ class SendQueue:
 
     def discard(self) -> None:
         """Drop everything, regions released."""
-        while self._parts:
-            release(self._parts.popleft())
+        while self.parts:
+            release(self.parts.popleft())
         self._region_sent = self.size = self.memory = 0

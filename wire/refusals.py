@@ -22,7 +22,6 @@ REFUSED_APIS: Mapping[str, str] = {
     "DeleteAcls": _ACLS,
     "DescribeAcls": _ACLS,
     "DescribeClientQuotas": _QUOTAS,
-    "DescribeQuorum": "the controllers' quorum does not speak Kafka's Raft protocol",
     "DescribeTransactions": _TRANSACTIONS,
     "DescribeUserScramCredentials": _SASL,
     "ElectLeaders": "leaders return to the preferred replica by themselves",
@@ -33,7 +32,6 @@ REFUSED_APIS: Mapping[str, str] = {
     "SaslAuthenticate": _SASL,
     "SaslHandshake": _SASL,
     "TxnOffsetCommit": _TRANSACTIONS,
-    "UpdateFeatures": "feature levels are not changed by request yet",
     "WriteTxnMarkers": _TRANSACTIONS,
 }
 
