@@ -1,0 +1,133 @@
+"""Many connections under one small budget, with everything that can interrupt them: nothing lost, nothing reordered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.wire.fakes import Bench, FakeFile, FakeRegion, FakeSocket, frame, turns
+from wire.buffers import BufferPool
+from wire.connection import Connection, ConnectionLimits, Reply
+
+SIZES = [1, 50, 3000, 60_000, 70_000, 300_000, 600_000]
+DISK = FakeFile(random.Random(0).randbytes(1 << 20))
+
+
+class Talk:
+    """One connection: numbered requests of random sizes, answered at once, later, from a file, or not at all."""
+
+    def __init__(self, bench: Bench, rng: random.Random) -> None:
+        self.rng = rng
+        limits = ConnectionLimits(
+            replies_pending_max=rng.choice([2, 16]),
+            held_bytes_max=rng.choice([1000, 1 << 20]),
+            unsent_bytes_max=rng.choice([10_000, 1 << 20]),
+            stall_s=1000,
+            idle_s=0,
+        )
+        self.connection, self.peer = bench.connect(self.frame, limits, pipe_bytes=rng.choice([100, 5000, 1 << 20]))
+        self.socket: FakeSocket = self.peer.other
+        self.socket.receive_max = rng.choice([500, 20_000, 1 << 30])
+        self.requests = [rng.randbytes(rng.choice(SIZES)) for _ in range(rng.randint(1, 12))]
+        self.to_send = b"".join(frame(request) for request in self.requests)
+        self.handled = 0
+        self.expected = bytearray()
+        self.got = bytearray()
+        self.waiting: deque[tuple[Reply, list[bytes | bytearray | FakeRegion]]] = deque()
+        self.regions: list[FakeRegion] = []
+        self.muted = False
+
+    def frame(self, connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
+        assert not self.muted, "a frame was handled while muted"
+        assert view[at:end] == self.requests[self.handled]
+        self.handled += 1
+        kind = self.rng.randrange(5)
+        if kind == 0:
+            connection.reply_later(end - at).skip()
+            return
+        answer: list[bytes | bytearray | FakeRegion] = [self.rng.randbytes(self.rng.choice(SIZES[:5]))]
+        if kind == 1:
+            answer.append(self.region())
+        self.expected += b"".join(
+            DISK.pread(part.length, part.position) if isinstance(part, FakeRegion) else bytes(part) for part in answer
+        )
+        if kind == 2:
+            self.waiting.append((connection.reply_later(self.rng.choice([0, end - at])), answer))
+        else:
+            connection.reply(list(answer))
+        if self.rng.random() < 0.2:
+            self.mute()
+
+    def region(self) -> FakeRegion:
+        position = self.rng.randrange(1 << 19)
+        self.regions.append(FakeRegion(DISK, position, self.rng.choice(SIZES[:6])))
+        return self.regions[-1]
+
+    def mute(self) -> None:
+        if not self.muted:
+            self.muted = True
+            self.connection.mute()
+
+    def step(self) -> None:
+        """Something happens to this connection."""
+        kind = self.rng.randrange(6)
+        if kind == 0 and self.waiting:
+            reply, answer = self.waiting[self.rng.randrange(len(self.waiting))]
+            self.waiting.remove((reply, answer))
+            reply.send(list(answer))
+        elif kind == 1 and self.muted:
+            self.muted = False
+            self.connection.unmute()
+        elif kind == 2 and self.rng.random() < 0.2:
+            self.mute()
+        elif kind == 3 and self.to_send:
+            size = self.rng.choice([3, 1000, 100_000, 1 << 20])
+            self.socket.inbox += self.to_send[:size]
+            self.to_send = self.to_send[size:]
+            self.socket._poll()
+        else:
+            self.drain()
+
+    def drain(self) -> None:
+        self.got += self.peer.inbox
+        self.peer.inbox.clear()
+        self.socket._poll()
+
+    @property
+    def is_done(self) -> bool:
+        return self.handled == len(self.requests) and not self.waiting and len(self.got) == len(self.expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_nothing_is_lost_or_reordered_under_memory_pressure(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def run() -> None:
+        pool = BufferPool(
+            held_bytes_max=rng.choice([1, 100_000, 1 << 20]), unsent_bytes_max=rng.choice([1, 100_000, 1 << 20])
+        )
+        bench = Bench(pool=pool)
+        talks = [Talk(bench, random.Random(rng.random())) for _ in range(rng.randint(1, 8))]
+        for _ in range(20_000):
+            left = [talk for talk in talks if not talk.is_done]
+            if not left:
+                break
+            for talk in left:
+                talk.step()
+            await turns(1)
+        assert [(talk.handled, len(talk.waiting), len(talk.got)) for talk in talks] == [
+            (len(talk.requests), 0, len(talk.expected)) for talk in talks
+        ]
+        assert all(talk.got == talk.expected for talk in talks)
+        assert all(region.released == 1 for talk in talks for region in talk.regions)
+        assert (pool.held, pool.unsent) == (0, 0)
+        assert bench.violations == []
+        assert all(talk.connection._buffer is None for talk in talks)
+        bench.watch.close()
+
+    asyncio.run(run())
