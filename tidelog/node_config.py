@@ -8,13 +8,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kraft.controller.config import ControllerConfig
-
 from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.controller.leader_return import LeaderReturnConfig
+from kraft.controller.liveness import LivenessConfig
+from kraft.controller.node import ControllerConfig
+from kraft.controller.policy import ControllerPolicy
+from kraft.quorum.node import NodeConfig
+from kraft.quorum.quorum import QuorumConfig
+from wire.connection import ConnectionLimits
+from wire.listeners import ListenerConfig, ListenerKind
+from wire.server import ServerLimits
 
 PORT_MAX = 65_535
 SECRET_BYTES_MIN = 16
@@ -91,8 +98,46 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
         raise SettingError("tidelog.quorum.voters: it must name the same ids as controller.quorum.voters")
     if values["node.id"] not in quorum:
         raise SettingError(f"node.id: {values['node.id']} is not valid, it must be one of controller.quorum.voters")
-    parse_listeners(values)
-    return ControllerConfig.from_values(values, internal, quorum, read_secret(values), _given_defaults(given, values))
+    internal_listen = next(listen for listen in parse_listeners(values) if listen.kind == "internal")
+    election_s = values["controller.quorum.election.timeout.ms"] / 1_000
+    return ControllerConfig(
+        node_id=values["node.id"],
+        voters=quorum,
+        listener=ListenerConfig(
+            listeners[0].name, listeners[0].address, listeners[0].advertised, ListenerKind.INTERNAL
+        ),
+        secret=read_secret(values),
+        policy=_policy(given, values),
+        liveness=LivenessConfig(
+            session_timeout_s=values["broker.session.timeout.ms"] / 1_000,
+            suspicion_s=values["tidelog.broker.suspicion.ms"] / 1_000,
+        ),
+        leader_return=LeaderReturnConfig(
+            enabled=values["auto.leader.rebalance.enable"],
+            interval_s=float(values["leader.imbalance.check.interval.seconds"]),
+        ),
+        quorum=QuorumConfig(
+            replace_voter=values["tidelog.controllers.replace.voter"],
+            node=NodeConfig(
+                election_timeout_min_s=election_s,
+                election_timeout_max_s=2 * election_s,
+                compaction_bytes_min=values["metadata.log.max.record.bytes.between.snapshots"],
+            ),
+        ),
+        limits=ServerLimits(connection=ConnectionLimits(frame_bytes_max=values["socket.request.max.bytes"])),
+    )
+
+
+def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPolicy:
+    static = {name: NODE_SETTINGS[name].text(value) for name, value in _given_defaults(given, values).items()}
+    return ControllerPolicy(
+        num_partitions=values["num.partitions"],
+        default_replication_factor=values["default.replication.factor"],
+        min_insync_replicas=values["min.insync.replicas"],
+        unclean_leader_election=values["unclean.leader.election.enable"],
+        delete_topic_enable=values["delete.topic.enable"],
+        static=static,
+    )
 
 
 def data_directory(values: Mapping[str, Any]) -> Path:
