@@ -65,6 +65,7 @@ class LogDuties:
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 128 * MIB
+    log_cleaner_io_max_bytes_per_second: float = 1.0e12
     log_dir_free_bytes_min: int = 256 * MIB
     num_recovery_threads_per_data_dir: int = 2
     open_files_max: int = 2_000

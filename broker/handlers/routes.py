@@ -1,5 +1,71 @@
 """The whole surface of a broker on one screen: which handler answers which API.
 
-Versions and listener kinds are in `wire.apis`; a request of an API without a handler here never gets past the table.
-Produce and Fetch (keys 0 and 1) are not here: they take the hand-packed way.
+Versions and listeners are in `wire.apis`. Produce (0) and Fetch (1) are not here: they take the hand-packed way.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.handlers.cluster import ClusterHandlers
+from broker.handlers.configs import ConfigHandlers
+from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.groups import GroupHandlers
+from broker.handlers.list_offsets import ListOffsets
+from broker.handlers.log_dirs import DescribeLogDirs
+from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
+from broker.handlers.metadata import MetadataHandler
+from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.topics import TopicHandlers
+from broker.request import Handler
+
+
+@dataclass(slots=True, frozen=True)
+class Handlers:
+    """Every handler family outside the hot path."""
+
+    list_offsets: ListOffsets
+    metadata: MetadataHandler
+    offsets: GroupOffsetHandlers
+    cluster: ClusterHandlers
+    groups: GroupHandlers
+    topics: TopicHandlers
+    delete_records: DeleteRecords
+    init_producer_id: InitProducerId
+    leader_epochs: OffsetForLeaderEpoch
+    configs: ConfigHandlers
+    log_dirs: DescribeLogDirs
+    producers: DescribeProducers
+
+
+def routes(of: Handlers) -> dict[int, Handler]:
+    """By API key."""
+    return {
+        2: of.list_offsets.handle,
+        3: of.metadata.metadata,
+        8: of.offsets.offset_commit,
+        9: of.offsets.offset_fetch,
+        10: of.cluster.find_coordinator,
+        11: of.groups.join_group,
+        12: of.groups.heartbeat,
+        13: of.groups.leave_group,
+        14: of.groups.sync_group,
+        15: of.groups.describe_groups,
+        16: of.groups.list_groups,
+        18: of.cluster.api_versions,
+        19: of.topics.create_topics,
+        20: of.topics.delete_topics,
+        21: of.delete_records.handle,
+        22: of.init_producer_id.handle,
+        23: of.leader_epochs.handle,
+        32: of.configs.describe_configs,
+        33: of.configs.alter_configs,
+        35: of.log_dirs.handle,
+        37: of.topics.create_partitions,
+        42: of.groups.delete_groups,
+        44: of.configs.incremental_alter_configs,
+        47: of.offsets.offset_delete,
+        60: of.cluster.describe_cluster,
+        61: of.producers.handle,
+        75: of.topics.describe_topic_partitions,
+    }

@@ -219,7 +219,7 @@ class HostedPartitions:
             log = self._logs.create_log(topic, index, topic_id, config)
         else:
             checkpointed = self._logs.high_watermark_checkpoint(topic, index)
-            log.config = config
+            log.update_config(config)
         partition = Partition(topic, index, topic_id, log, checkpointed, self.node_id, self, self.now, self._lag_max_s)
         hosted = self.by_id.get(topic_id)
         if hosted is None:  # a topic of the same name may still be there, until its deletion is applied

@@ -160,7 +160,7 @@ class Partition(Replica):
 
     def configure(self, config: LogConfig) -> None:
         """The topic's settings changed."""
-        self.log.config = config
+        self.log.update_config(config)
         self._produce_limits = config.produce_limits()
         if self.replica_set is not None:
             self.replica_set.min_insync = config.min_insync_replicas

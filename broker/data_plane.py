@@ -1,0 +1,154 @@
+"""The half of a broker that stores, replicates and serves records, wired over ports.
+
+It follows whatever metadata image it is given and asks the controller through whatever channel it is given; where
+both come from is the business of `broker.node`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.config import BrokerConfig
+from broker.deadlines import Deadlines
+from broker.duties import REVIEW_S, Duties
+from broker.handlers.fetch import FetchHandler, FetchServices
+from broker.handlers.produce import ProduceHandler, ProduceServices
+from broker.handlers.record_inspection import RecordInspection
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.leader_hints import LeaderHints
+from broker.partitions.log_settings import LogSettings
+from broker.producer_ids import ProducerIds
+from broker.replication.fetch_reading import FetchReader
+from broker.replication.fetch_sessions import FetchSessionCache
+from broker.replication.fetchers import Fetchers
+from broker.replication.isr_changes import ControllerCalls, IsrChanges
+from broker.replication.leader_link import LinkServices
+from broker.request import RequestChain
+from common.ports import Ports
+from storage.directory_health import FreeSpace
+from storage.log_context import Audit, DirectoryConfig
+from storage.log_directory import LogDirectory
+from wire.buffers import BufferPool
+from wire.tick import Tick
+from wire.watch import Watch
+
+DISK_PAUSE_MS = 200  # how long producers pause after each request while the disk fills up
+
+
+@dataclass(slots=True, frozen=True)
+class Machinery:
+    """What all connections of a node share; made while its event loop runs."""
+
+    ports: Ports
+    tick: Tick
+    pool: BufferPool
+    watch: Watch
+
+
+def directory_config(config: BrokerConfig) -> DirectoryConfig:
+    """The log directory's share of a broker's settings."""
+    duties = config.duties
+    return DirectoryConfig(
+        open_files_max=duties.open_files_max,
+        slow_write_s=duties.slow_write_ms / 1000,
+        unwritten_bytes_max=duties.unwritten_bytes_max,
+        free_bytes_min=duties.log_dir_free_bytes_min,
+        checkpoint_interval_ms=duties.log_flush_offset_checkpoint_interval_ms,
+        recovery_threads=duties.num_recovery_threads_per_data_dir,
+    )
+
+
+class DataPlane:
+    """Made while the event loop runs. `start` once the first image was applied; `stop` leaves the logs open."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        machinery: Machinery,
+        logs: LogDirectory,
+        channel: ControllerCalls,
+        broker_epoch: Callable[[], int],
+        chain: RequestChain,
+        audit: Audit,
+    ) -> None:
+        ports, replication, limits = machinery.ports, config.replication, config.limits
+        loop = asyncio.get_running_loop()
+        lag_max_s = replication.replica_lag_time_max_ms / 1000
+        self._logs = logs
+        self.settings = LogSettings(config.node_id, config.node_settings)
+        self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, lag_max_s)
+        self.deadlines = Deadlines()
+        self.sessions = FetchSessionCache(limits.max_incremental_fetch_session_cache_slots, ports.random)
+        self.inspection = RecordInspection(
+            limits.recompressions_at_once_max, limits.recompression_bytes_queued_max, limits.inflated_bytes_max
+        )
+        hints = LeaderHints(self.partitions)
+        self.produce = ProduceHandler(
+            ProduceServices(
+                self.partitions, hints, self.inspection, self.deadlines, chain.throttle, ports.clock, self._disk_pause
+            )
+        )
+        self.fetch = FetchHandler(
+            FetchServices(
+                self.partitions,
+                hints,
+                self.sessions,
+                FetchReader(self.partitions, hints, replication.rack_aware_reads),
+                self.deadlines,
+                machinery.tick,
+                chain.throttle,
+                limits.fetch_max_bytes,
+            )
+        )
+        self.fetchers = Fetchers(
+            LinkServices(
+                ports,
+                machinery.tick,
+                machinery.pool,
+                machinery.watch,
+                config.node_id,
+                config.secret,
+                config.cluster_id,
+                replication,
+                broker_epoch,
+                audit,
+            ),
+            self.partitions,
+            config.internal_listener.name,
+        )
+        self.isr_changes = IsrChanges(
+            channel, config.node_id, broker_epoch, lambda: self.partitions.image, ports.random
+        )
+        self.producer_ids = ProducerIds(channel, config.node_id, broker_epoch)
+        self.partitions.following = self.fetchers
+        self.partitions.isr_changes = self.isr_changes
+        self.duties = Duties(
+            self.partitions,
+            logs,
+            ports.clock,
+            config.duties,
+            replication.replica_high_watermark_checkpoint_interval_ms / 1000,
+            min(REVIEW_S, lag_max_s / 2),
+            limits.inflated_bytes_max,
+        )
+
+    def start(self) -> None:
+        self.isr_changes.start()
+        self.duties.start()
+
+    async def stop(self) -> None:
+        """End all duties and fetches, and write the high watermarks down."""
+        await self.duties.stop()
+        await self.fetchers.stop()
+        await self.isr_changes.stop()
+        await self.producer_ids.stop()
+        await self.inspection.close()
+        self.sessions.close()
+        self.deadlines.close()
+        if self._logs.offline is None:
+            await self.duties.checkpoint_high_watermarks()
+
+    def _disk_pause(self) -> int:
+        return 0 if self._logs.free_space_state is FreeSpace.PLENTY else DISK_PAUSE_MS

@@ -1,0 +1,122 @@
+"""What a broker does from time to time: one task per duty, none per partition.
+
+Long rounds give way to requests every few partitions; what touches many files runs in threads inside `storage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from broker.config import LogDuties
+from broker.partitions.hosted import HostedPartitions
+from common.errors import ProtocolError
+from common.ports import Clock
+from storage.checkpoint_files import TopicPartition
+from storage.cleaner import CleanerConfig, LogCleaner
+from storage.log_directory import LogDirectory
+from storage.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+REVIEW_S = 0.5
+PARTITIONS_PER_TURN = 128
+PRODUCERS_EXPIRE_S = 600.0  # producer.id.expiration.check.interval.ms
+
+
+class Duties:
+    """Owns its tasks between `start` and `stop`."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        logs: LogDirectory,
+        clock: Clock,
+        config: LogDuties,
+        high_watermark_checkpoint_s: float,
+        review_s: float,
+        inflated_bytes_max: int,
+    ) -> None:
+        self._hosted = hosted
+        self._logs = logs
+        self._clock = clock
+        self._config = config
+        self._high_watermark_checkpoint_s = high_watermark_checkpoint_s
+        self._review_s = review_s
+        self._inflated_bytes_max = inflated_bytes_max
+        self._checkpointed: dict[TopicPartition, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        config = self._config
+        self._begin("review-followers", self._review_s, self._review)
+        self._begin("checkpoint-high-watermarks", self._high_watermark_checkpoint_s, self.checkpoint_high_watermarks)
+        self._begin("retention", config.log_retention_check_interval_ms / 1000, self._retain)
+        self._begin("expire-producers", PRODUCERS_EXPIRE_S, self._expire_producers)
+        if config.log_cleaner_enable:
+            cleaner = LogCleaner(
+                self._logs.context,
+                "",
+                self._logs.logs.values,
+                self._high_watermark_of,
+                CleanerConfig(
+                    backoff_ms=config.log_cleaner_backoff_ms,
+                    dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+                    io_bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
+                    inflated_bytes_max=self._inflated_bytes_max,
+                ),
+            )
+            self._tasks.append(asyncio.get_running_loop().create_task(cleaner.run(), name="cleaner"))
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.error("a duty had failed", extra={"cause": repr(outcome)})
+
+    def _begin(self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(interval_s)
+                try:
+                    await duty()
+                except ProtocolError as error:  # the disk: the log directory tells it on its own way
+                    logger.warning("a duty is put off", extra={"duty": name, "cause": str(error)})
+
+        self._tasks.append(asyncio.get_running_loop().create_task(run(), name=name))
+
+    async def _review(self) -> None:
+        left = len(self._hosted.unsettled_partitions)
+        while left > 0:
+            self._hosted.review(min(left, PARTITIONS_PER_TURN))
+            left -= PARTITIONS_PER_TURN
+            await asyncio.sleep(0)
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write replication-offset-checkpoint, unless nothing has moved."""
+        marks = {(partition.topic, partition.index): partition.high_watermark for partition in self._hosted}
+        if marks != self._checkpointed:
+            await self._logs.checkpoint_high_watermarks(marks)
+            self._checkpointed = marks
+
+    async def _retain(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for number, partition in enumerate(list(self._hosted)):
+            if not partition.log.closed:
+                partition.log.delete_old_segments(now_ms, partition.high_watermark)
+            if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
+                await asyncio.sleep(0)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._clock.wall_ms()
+        for number, partition in enumerate(list(self._hosted)):
+            partition.log.producers.expire(now_ms)
+            if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
+                await asyncio.sleep(0)
+
+    def _high_watermark_of(self, log: PartitionLog) -> int:
+        partition = self._hosted.get(log.topic, log.partition)
+        return partition.high_watermark if partition is not None and partition.log is log else log.log_start_offset

@@ -1,0 +1,319 @@
+"""A broker process, wired over ports.
+
+Start: the local copy of the metadata, then the log directory and its recovery, beside it the registration with the
+controller; once the image holds this broker's own registration the replicas take their roles, the listeners open, and
+the controller may unfence it. Stop: leadership moves away first, then everything is flushed and marked as clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.config import BrokerConfig
+from broker.coordinators import Coordinators
+from broker.data_plane import DataPlane, Machinery, directory_config
+from broker.dispatch import Dispatcher
+from broker.forwarding import Forwarder, ForwardLimits
+from broker.handlers.cluster import ClusterHandlers
+from broker.handlers.configs import ConfigHandlers
+from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.groups import GroupHandlers
+from broker.handlers.list_offsets import ListOffsets
+from broker.handlers.log_dirs import DescribeLogDirs
+from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
+from broker.handlers.metadata import MetadataConfig, MetadataHandler
+from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.routes import Handlers, routes
+from broker.handlers.topics import TopicHandlers
+from broker.node_metrics import register_metrics
+from broker.partitions.hosted import HostedPartitions
+from broker.request import open_chain
+from common.broker_settings import NODE_SETTINGS
+from common.identifiers import random_uuid
+from common.metrics import Metrics
+from common.ports import Address, Ports
+from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
+from kraft.controller.features import SUPPORTED_FEATURES
+from kraft.controller_channel import ChannelConfig, ControllerChannel
+from kraft.image.delta import MetadataDelta
+from kraft.image.difference import difference
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.links import NodeLinks
+from kraft.observer import MetadataObserver, ObserverConfig
+from kraft.records import Endpoint
+from storage.log_directory import LogDirectory
+from wire.buffers import BufferPool
+from wire.connection import Connection, ConnectionLimits
+from wire.listeners import ListenerConfig, ListenerKind
+from wire.server import Server, ServerLimits
+from wire.tick import Tick
+from wire.watch import Watch
+
+logger = logging.getLogger(__name__)
+audit_logger = logging.getLogger("audit")
+
+METADATA_DIRECTORY = "__cluster_metadata-0"
+METADATA_WAIT_S = 1.0
+CLOSE_GRACE_S = 0.2
+
+
+def audit(event: str, **fields: object) -> None:
+    """One line for each act that changes what this broker holds; handlers flush it before they return."""
+    audit_logger.warning(event, extra={"audit": event} | fields)
+
+
+class BrokerNode:
+    """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
+
+    def __init__(self, ports: Ports, config: BrokerConfig, fatal: Callable[[str], None]) -> None:
+        self._ports = ports
+        self._config = config
+        self._fatal = fatal
+        self._stopping = False
+        self._recovered = (0, 0)
+        self.metrics = Metrics()
+        limits = config.limits
+        self._watch = Watch()
+        machinery = Machinery(
+            ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch
+        )
+        links = NodeLinks(
+            ports,
+            machinery.tick,
+            machinery.pool,
+            machinery.watch,
+            f"broker-{config.node_id}",
+            config.secret,
+            config.cluster_id,
+        )
+        channel_config = ChannelConfig()
+        self.observer = MetadataObserver(
+            ports,
+            links,
+            config.controllers,
+            ObserverConfig(config.node_id, METADATA_DIRECTORY, config.cluster_id or None),
+            fatal,
+        )
+        self._channel = ControllerChannel(
+            links, config.controllers, ports.random, channel_config, self._active_controller
+        )
+        self._heartbeats = ControllerChannel(
+            links, config.controllers, ports.random, channel_config, self._active_controller
+        )
+        self.lifecycle: BrokerLifecycle | None = None
+        self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
+        self.logs.on_failed = self._storage_failed
+        chain = open_chain()
+        self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain, audit)
+        self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
+        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder)
+        self.dispatcher = Dispatcher(
+            self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal
+        )
+        self.server = Server(
+            ports,
+            [
+                ListenerConfig(listen.name, listen.address, listen.advertised, ListenerKind(listen.kind))
+                for listen in config.listeners
+            ],
+            self.dispatcher.frame,
+            self.dispatcher.closed,
+            self._violated,
+            _server_limits(config),
+            machinery.tick,
+            machinery.pool,
+            machinery.watch,
+            secret=config.secret,
+            cluster=config.cluster_id,
+        )
+        register_metrics(self.metrics, self)
+
+    @property
+    def partitions(self) -> HostedPartitions:
+        return self.data_plane.partitions
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """The bound address of each listener by name."""
+        return self.server.addresses
+
+    # start -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Register, recover and listen; see `wait_ready`. Raises StorageFailure, RegistrationRefused, OSError."""
+        await self.observer.start()
+        while not await self.observer.wait_until(lambda image: image.cluster_id is not None, METADATA_WAIT_S):
+            logger.info("waiting for the controllers")
+        cluster_id = self.observer.image.cluster_id or ""
+        await self.logs.open(cluster_id)
+        lifecycle = self.lifecycle = self._make_lifecycle(cluster_id)
+        registering = asyncio.create_task(lifecycle.start(), name="register")
+        try:
+            image = self.observer.image
+            settings = self.data_plane.settings
+            await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering)
+            broker_epoch = await registering
+        finally:
+            registering.cancel()
+            await asyncio.gather(registering, return_exceptions=True)
+        while not await self.observer.wait_for(broker_epoch, METADATA_WAIT_S):
+            logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
+        self._take_roles()
+        self.data_plane.start()
+        self.server.start()
+        lifecycle.logs_recovered()
+
+    async def wait_ready(self) -> None:
+        """Until the controller has unfenced this broker."""
+        if self.lifecycle is not None:
+            await self.lifecycle.wait_unfenced()
+
+    def _make_lifecycle(self, cluster_id: str) -> BrokerLifecycle:
+        config = self._config
+        registration = Registration(
+            config.node_id,
+            cluster_id,
+            random_uuid(self._ports.random),
+            tuple(Endpoint(listen.name, listen.advertised[0], listen.advertised[1]) for listen in config.listeners),
+            config.rack or None,
+            (self.logs.directory_id,),
+            self.logs.previous_broker_epoch,
+            SUPPORTED_FEATURES,
+        )
+        return BrokerLifecycle(
+            self._ports,
+            self._heartbeats,
+            registration,
+            LifecycleConfig(
+                heartbeat_interval_s=config.broker_heartbeat_interval_ms / 1000,
+                call_timeout_s=config.broker_session_timeout_ms / 2000,
+                shutdown_timeout_s=config.controlled_shutdown_timeout_ms / 1000,
+            ),
+            lambda: self.partitions.image.offset,
+            self._fatal,
+        )
+
+    def _take_roles(self) -> None:
+        image = self.observer.image
+        self._metadata_changed(difference(EMPTY_IMAGE, image), image)
+        self.partitions.set_aside_strays()
+        self.observer.subscribe(self._metadata_changed)
+
+    def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.partitions.apply(delta, image)
+        self.coordinators.metadata_changed(delta, image)
+        if self.lifecycle is not None:
+            self.lifecycle.metadata_advanced()
+
+    # stop --------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Controlled shutdown: hand leadership over, flush, leave the clean-stop marker. Also stops half a start."""
+        if self._stopping:
+            return
+        self._stopping = True
+        lifecycle = self.lifecycle
+        if lifecycle is not None and self._config.controlled_shutdown_enable and not await lifecycle.shut_down():
+            logger.warning("leadership has not moved in time")
+        self.server.stop_accepting()
+        await self.coordinators.stop()
+        await self.dispatcher.stop()
+        await self.data_plane.stop()
+        await self.server.close(CLOSE_GRACE_S)
+        if lifecycle is not None and self.logs.offline is None and lifecycle.broker_epoch >= 0:
+            await self.logs.close_clean(lifecycle.broker_epoch)
+        else:
+            await self.logs.close()
+        if lifecycle is not None:
+            await lifecycle.stop()
+        await self.observer.stop()
+        await self._channel.close()
+        await self._heartbeats.close()
+        self._watch.close()
+
+    # health ------------------------------------------------------------------------------------------------
+
+    def ready_problem(self) -> str | None:
+        """Why this broker does not serve; None when it does."""
+        problem = self.health_problem()
+        if problem is not None:
+            return problem
+        lifecycle = self.lifecycle
+        if lifecycle is None or lifecycle.broker_epoch < 0:
+            done, total = self._recovered
+            return f"starting, {done} of {total} logs recovered"
+        if lifecycle.fenced:
+            return "fenced"
+        return "stopping" if self._stopping else None
+
+    def health_problem(self) -> str | None:
+        """Why this process should be replaced; None while it works."""
+        offline = self.logs.offline
+        return None if offline is None else f"the log directory is offline: {offline}"
+
+    def _storage_failed(self, reason: str) -> None:
+        """One log directory: without it the broker has nothing to serve. Its leaderships move as it goes."""
+        self.partitions.go_offline()
+        if self.lifecycle is not None:
+            self.lifecycle.storage_failed((self.logs.directory_id,))
+        self._fatal(f"the log directory failed: {reason}")
+
+    # parts -------------------------------------------------------------------------------------------------
+
+    def _handlers(self) -> Handlers:
+        config, partitions, forwarder = self._config, self.partitions, self._forwarder
+        internal_topics, groups = self.coordinators.internal_topics, self.coordinators.groups
+        given = {
+            name: NODE_SETTINGS[name].text(value)
+            for name, value in config.node_settings.items()
+            if name in NODE_SETTINGS
+        }
+        return Handlers(
+            ListOffsets(partitions),
+            MetadataHandler(
+                forwarder, internal_topics, MetadataConfig(config.node_id, config.auto_create_topics_enable)
+            ),
+            GroupOffsetHandlers(groups, lambda: partitions.image),
+            ClusterHandlers(forwarder, internal_topics, config.node_id),
+            GroupHandlers(groups),
+            TopicHandlers(forwarder, config.node_id),
+            DeleteRecords(partitions),
+            InitProducerId(self.data_plane.producer_ids),
+            OffsetForLeaderEpoch(partitions),
+            ConfigHandlers(forwarder, config.node_id, given),
+            DescribeLogDirs(partitions, self._ports.disk, str(config.node_settings.get("log.dirs", "data"))),
+            DescribeProducers(partitions),
+        )
+
+    def _broker_epoch(self) -> int:
+        return self.lifecycle.broker_epoch if self.lifecycle is not None else -1
+
+    def _active_controller(self) -> int:
+        return self.observer.image.leader_id
+
+    def _recovering(self, done: int, total: int) -> None:
+        self._recovered = (done, total)
+
+    @staticmethod
+    def _violated(connection: Connection, reason: str) -> None:
+        logger.warning(
+            "connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason}
+        )
+
+
+def _server_limits(config: BrokerConfig) -> ServerLimits:
+    limits = config.limits
+    return ServerLimits(
+        connections_max=limits.max_connections,
+        connections_per_ip_max=limits.max_connections_per_ip,
+        connection=ConnectionLimits(
+            frame_bytes_max=limits.socket_request_max_bytes,
+            replies_pending_max=limits.connection_requests_max,
+            held_bytes_max=limits.connection_request_bytes_max,
+            unsent_bytes_max=limits.connection_reply_bytes_max,
+            stall_s=limits.connection_stall_ms / 1000,
+            idle_s=limits.connections_max_idle_ms / 1000,
+        ),
+    )

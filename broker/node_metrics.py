@@ -1,0 +1,59 @@
+"""What a broker shows on /metrics; read when somebody scrapes and at no other time."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.data_plane import DataPlane
+from broker.dispatch import Dispatcher
+from broker.partitions.hosted import HostedPartitions
+from common.metrics import Metrics
+from storage.log_directory import LogDirectory
+from wire.server import Server
+
+
+class Measured(Protocol):
+    """The parts of a broker that metrics are read from."""
+
+    data_plane: DataPlane
+    logs: LogDirectory
+    server: Server
+    dispatcher: Dispatcher
+
+    @property
+    def partitions(self) -> HostedPartitions: ...
+
+
+def register_metrics(metrics: Metrics, node: Measured) -> None:
+    """Names follow Kafka's where Kafka has the metric."""
+    partitions, plane = node.partitions, node.data_plane
+    metrics.gauge("tidelog_partitions", "Replicas on this broker.", lambda: len(partitions))
+    metrics.gauge(
+        "tidelog_leader_partitions",
+        "Partitions that this broker leads.",
+        lambda: sum(partition.is_leader for partition in partitions),
+    )
+    metrics.gauge(
+        "tidelog_under_replicated_partitions",
+        "Led partitions whose ISR lacks a replica.",
+        lambda: sum(bool(p.replica_set is not None and p.replica_set.outside) for p in partitions),
+    )
+    metrics.gauge(
+        "tidelog_under_min_isr_partitions",
+        "Led partitions whose ISR is below min.insync.replicas.",
+        lambda: sum(bool(p.replica_set is not None and p.replica_set.is_starved) for p in partitions),
+    )
+    metrics.gauge(
+        "tidelog_replicas_without_leader",
+        "Following replicas without a leader to fetch from.",
+        lambda: plane.fetchers.lagging_count,
+    )
+    metrics.gauge("tidelog_isr_changes_pending", "ISR changes not answered yet.", lambda: len(plane.isr_changes))
+    metrics.gauge("tidelog_fetch_sessions", "Incremental fetch sessions.", lambda: len(plane.sessions))
+    metrics.counter(
+        "tidelog_fetch_session_evictions_total", "Fetch sessions evicted.", lambda: plane.sessions.evictions
+    )
+    metrics.gauge("tidelog_open_files", "Open segment files.", lambda: node.logs.open_file_count)
+    metrics.gauge("tidelog_unwritten_bytes", "Bytes that wait for a slow disk.", lambda: node.logs.unwritten_bytes)
+    metrics.gauge("tidelog_connections", "Open connections.", lambda: len(node.server.connections))
+    metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
