@@ -20,6 +20,7 @@ from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
 from storage.recovery import RecoveryInput, load_log
+from storage.segment_swap import settle
 from storage.trash import Trash
 from tests.storage.segments_on_disk import CAP, UnsyncedDisk
 
@@ -157,7 +158,7 @@ async def test_a_log_shrinks_and_says_the_same(tmp_path: Path) -> None:
     await world.fill(60)
     log = world.log
     before, values = records_of(log), values_of(log)
-    size = log.size_bytes
+    size, first = log.size_bytes, log.segments[0]
     held = log.read(0, 1 << 20, log.log_end_offset)
     assert held is not None
     held_bytes = held.read()
@@ -169,7 +170,10 @@ async def test_a_log_shrinks_and_says_the_same(tmp_path: Path) -> None:
     assert len(after) < 20
     assert log.size_bytes < size / 2
     assert held.read() == held_bytes
+    assert first.log.file is not None
     held.release()
+    assert first.log.file is None
+    assert log.segments[0] is not first
     for offset in range(log.log_end_offset):
         region = log.read(offset, 1, log.log_end_offset)
         assert region is not None
@@ -273,10 +277,14 @@ async def test_names_of_other_files_do_not_disturb(tmp_path: Path, suffix: str) 
 
 
 async def test_a_crash_at_any_point_loses_no_value(tmp_path: Path) -> None:
+    """The second pass melts leftovers together, so its swaps replace several segments by one."""
+    merged = 0
     for fuse in range(200):
         world = World(tmp_path / str(fuse))
         await world.fill(40)
-        values, end = values_of(world.log), world.log.log_end_offset
+        assert await world.cleaner.clean_dirtiest()
+        await world.fill(30)
+        values, end, before = values_of(world.log), world.log.log_end_offset, len(world.log.segments)
         world.disk.fuse = fuse
         crashed = False
         try:
@@ -286,10 +294,40 @@ async def test_a_crash_at_any_point_loses_no_value(tmp_path: Path) -> None:
         found = world.reopen()
         assert values_of(found) == values, f"after {fuse} operations"
         assert found.log_end_offset == end
-        bases = [segment.base_offset for segment in found.segments]
-        assert bases == sorted(set(bases))
+        merged += len(found.segments) < before
+        batches = offsets_on_disk(world, found)
+        assert batches == sorted(set(batches)), f"after {fuse} operations"
         assert not [name for name in world.disk.list("t-0") if name.endswith((".cleaned", ".swap", ".deleted"))]
         if not crashed:
             break
     assert not crashed
     assert fuse > 20
+    assert 1 < merged < fuse
+
+
+def offsets_on_disk(world: World, log: PartitionLog) -> list[int]:
+    """The base offsets of all batches of all segment files, file by file."""
+    found = []
+    for segment in log.segments:
+        file = world.disk.open(segment.stem + ".log")
+        data = memoryview(file.pread(file.size(), 0)) if file.size() else memoryview(b"")
+        file.close()
+        found += [header.base_offset for _, header in iterate_batches(data, 0, len(data))]
+    return found
+
+
+@pytest.mark.parametrize("late", [".log", ".index", ".timeindex", ".txnindex"])
+def test_new_segments_hold_only_when_all_their_files_are_renamed(tmp_path: Path, late: str) -> None:
+    disk = UnsyncedDisk(tmp_path)
+    disk.make_directory("t-0")
+    suffixes = (".log", ".index", ".timeindex", ".txnindex")
+    for suffix in suffixes:
+        for name in (suffix, suffix + (".cleaned" if suffix == late else ".swap")):
+            file = disk.open(f"t-0/{7:020d}{name}", create=True)
+            if name == suffix:
+                file.pwrite(b"old", 0)
+            file.close()
+    disk.open(f"t-0/{3:020d}.log.deleted", create=True).close()
+    names = settle(disk, "t-0", disk.list("t-0"))
+    assert names == disk.list("t-0") == sorted(f"{7:020d}{suffix}" for suffix in suffixes)
+    assert [disk.file_size(f"t-0/{name}") for name in names] == [3] * 4

@@ -157,6 +157,31 @@ def test_aborted_records_go_at_once_and_markers_when_they_are_needed_no_more(tmp
     assert [r.key for r in log.committed_records()] == [b"a", b"z", b"y"]
 
 
+def test_a_commit_without_records_is_needed_no_more_though_the_one_before_it_is(tmp_path: Path) -> None:
+    log = SegmentsOnDisk(tmp_path)
+    batches = [
+        _produced([record("a", "1")], 1, 0, transactional=True),
+        _marker(MarkerKind.COMMIT, 1, 1),
+        _produced([record("b", "1")], 1, 2, base_sequence=1, transactional=True),
+        _marker(MarkerKind.COMMIT, 1, 3),
+    ]
+    log.write_segment(batches)
+    log.write_segment([build_batch([record("b", "2")], base_offset=4)])
+    for now in (NOW, NOW + 1):
+        log.checkpoint = 0
+        log.compact(now, CONFIG, last_records={})
+    horizons = {h.base_offset: h.delete_horizon_ms for h, _ in log.batches() if h.is_control}
+    assert horizons == {1: None, 3: NOW + 1001}
+
+
+def test_records_past_the_offset_map_are_not_judged(tmp_path: Path) -> None:
+    log = SegmentsOnDisk(tmp_path)
+    log.write_segment([build_batch([record("a", "1"), record("a", "2"), record("b", "1"), record(None, "x")])])
+    log.compact(NOW, CONFIG, map_bytes=1, last_records={})
+    assert [(r.key, r.value) for r in log.records()] == [(b"a", b"2"), (b"b", b"1"), (None, b"x")]
+    assert log.checkpoint == 2
+
+
 def test_an_abort_marker_in_a_later_segment_is_known(tmp_path: Path) -> None:
     log = SegmentsOnDisk(tmp_path)
     log.write_segment([build_batch([record("a", "1")])])
@@ -278,6 +303,7 @@ def test_readers_of_committed_records_lose_nothing(
             log.compact(now, config)
             assert latest(log.committed_records()) == latest(keyed)
             assert set(log.committed_records()) <= set(before)
+            assert len(log.aborted()) == len(set(log.aborted()))
         replayed = SegmentsOnDisk(Path(root) / "again")
         replayed.write_segment([data for _, data in log.batches()])
         for pid, last in last_records.items():
