@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import random
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -114,9 +115,14 @@ class Dialer:
 
 
 class Acceptor:
-    def __init__(self, identity: Identity, peers: list[int], rng: random.Random) -> None:
+    """`peers` are those who may come, `purposes` what for."""
+
+    def __init__(
+        self, identity: Identity, peers: Collection[int], purposes: Collection[Purpose], rng: random.Random
+    ) -> None:
         self._identity = identity
         self._peers = peers
+        self._purposes = purposes
         self._challenge = rng.randbytes(NONCE_BYTES)
         self.session: Session | None = None
 
@@ -139,8 +145,8 @@ class Acceptor:
             raise HandshakeFailed(f"the hello is for node {to}, and this is node {me.node_id}")
         if peer not in self._peers:
             raise HandshakeFailed(f"node {peer} is no other voter")
-        if purpose not in tuple(Purpose):
-            raise HandshakeFailed(f"purpose {purpose} is unknown")
+        if purpose not in self._purposes:
+            raise HandshakeFailed(f"purpose {purpose} of node {peer} is not served, or not yet")
         _check_cluster(me.cluster_id, cluster_id)
         transcript += me.cluster_id
         sending = _seal(me.secret, b"to dialer", transcript)

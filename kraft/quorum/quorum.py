@@ -281,16 +281,8 @@ class RaftQuorum:
     # -- events of the transport
 
     def _connected(self, peer: int) -> None:
-        node = self._node
-        if node is None:
-            return
-        try:
-            node.journal.rely_on(peer)
-            node.journal.sync()  # before its first vote counts; it happens once per voter and directory
-            node.connected(peer)
-        except Exception as error:
-            self._fail(error, "a voter connects")
-        else:
+        if self._node is not None:
+            self._node.connected(peer)
             self._kick()
 
     def _disconnected(self, peer: int) -> None:
@@ -298,10 +290,14 @@ class RaftQuorum:
             self._node.disconnected(peer)
 
     def _received(self, peer: int, message: Message) -> None:
-        if self._node is None:
+        node = self._node
+        if node is None:
             return
         try:
-            self._node.receive(peer, message)
+            if not node.journal.has_relied_on(peer):
+                node.journal.rely_on(peer)
+                node.journal.sync()  # before its first vote or acknowledgement counts, once in this directory's life
+            node.receive(peer, message)
         except Exception as error:
             self._fail(error, f"{message['type']} of voter {peer}")
         else:

@@ -17,7 +17,7 @@ import msgpack
 from common.errors import MalformedFrame
 from common.ports import Address, Listener, Ports, Socket
 from kraft.quorum.handshake import Acceptor, Dialer, Identity, Purpose, Session
-from kraft.quorum.link import FRAME_BYTES_MAX, Link
+from kraft.quorum.link import Link
 from kraft.quorum.message_filter import Message, check_message
 
 SCRATCH_BYTES = 256 << 10
@@ -189,19 +189,18 @@ class QuorumTransport:
             if session.purpose is Purpose.PROBE:
                 link.send(msgpack.packb(self._events.probed(session.peer)))
                 link.flush()
-            elif self._is_joined:
+            else:
                 self._strangers.pop(number, None)
                 self._open(link, session.peer)
-            else:
-                link.fail("this voter does not take part yet")
 
         def closed(link: Link, reason: str) -> None:
             if self._strangers.pop(number, None) is None:
                 self._close(link, reason)
             elif link.session is None:
-                _log.warning("a connection to the quorum failed", extra={"peer": socket.peer[0], "reason": reason})
+                _log.info("a connection to the quorum was refused", extra={"peer": socket.peer[0], "reason": reason})
 
-        acceptor = Acceptor(self._identity(), self.peers, self._ports.random)
+        purposes = (Purpose.PROBE, Purpose.RAFT) if self._is_joined else (Purpose.PROBE,)
+        acceptor = Acceptor(self._identity(), self._addresses, purposes, self._ports.random)
         self._strangers[number] = self._make_link(socket, acceptor, opened, self._received, closed)
 
     async def _keep_dialing(self, peer: int) -> None:
@@ -297,8 +296,8 @@ class QuorumTransport:
 
 def _unpack_map(payload: bytes) -> dict[str, Any]:
     try:
-        value = msgpack.unpackb(payload, strict_map_key=True, max_buffer_size=FRAME_BYTES_MAX)
-    except Exception as error:  # msgpack raises ValueErrors and more of its own
+        value = msgpack.unpackb(payload, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
         raise MalformedFrame("not msgpack") from error
     if not isinstance(value, dict):
         raise MalformedFrame("not a map")
