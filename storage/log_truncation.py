@@ -81,9 +81,10 @@ def _truncate_transactions(log: PartitionLog, segment: Segment, end_offset: int)
 def _end_at(log: PartitionLog, active: Segment, end_offset: int) -> None:
     log.tail = log.bound = None
     log.log_end_offset = log.readable_end_offset = log.written_end_offset = end_offset
-    log.flushed_end_offset = min(log.flushed_end_offset, end_offset)
-    log.flush_requested_offset = min(log.flush_requested_offset, end_offset)
-    log.recovery_point = min(log.recovery_point, end_offset)
+    # The cut itself is not on the device yet: after a loss of power the old end could come back before newer segments.
+    log.flushed_end_offset = min(log.flushed_end_offset, active.base_offset)
+    log.flush_requested_offset = min(log.flush_requested_offset, active.base_offset)
+    log.recovery_point = min(log.recovery_point, active.base_offset)
     log.leader_epochs.truncate_from_end(end_offset)
     log.epochs_changed = True
     log.make_active(active)

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import random
 import sys
+import warnings
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -219,9 +220,11 @@ class World:
         self.fabric.listeners.clear()
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
-            self.scheduler.graveyard.clear()
-            gc.collect()
-            gc.collect()  # what a `finally` block kept alive once more
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of coroutines whose task died before its first step
+                self.scheduler.graveyard.clear()
+                gc.collect()
+                gc.collect()  # what a `finally` block kept alive once more
         finally:
             sys.unraisablehook = hook
 

@@ -1,0 +1,251 @@
+"""Looks at the node that has just run, sees what changed, and has the invariants check it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from broker.partitions.partition import Partition
+from broker.partitions.replica import Role
+from kraft.image.metadata import MetadataImage
+from kraft.image.snapshot import snapshot_records
+from tests.sim.history import History, TopicPartition
+from tests.sim.invariants import (
+    AcknowledgedIsCommitted,
+    CommittedLog,
+    CommittedRecordsStay,
+    Coverage,
+    GroupsNeverGoBack,
+    HighWatermarkNeverFalls,
+    InSyncReplicasHoldCommitted,
+    LeaderHoldsAllCommitted,
+    LoopsNeverBlock,
+    MetadataAgrees,
+    OneLeaderPerEpoch,
+    PowerPromise,
+    ReplicaState,
+    SequencesWithoutGap,
+    ShownIsCommitted,
+)
+from tests.sim.loop import SimLoop
+from tests.sim.replica_files import ReplicaFiles
+from tests.sim.world import Node, World
+
+
+class BrokerMemory:
+    """What was last seen of one life of one broker."""
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.image: MetadataImage | None = None
+        self.partitions: list[Partition] = []
+        self.marks: list[tuple[int, int, Role, object]] = []
+        self.ends: list[int] = []
+        self.states: dict[TopicPartition, ReplicaState] = {}
+
+
+class ClusterWatch:
+    """One per run. `brokers` maps node names to broker ids."""
+
+    def __init__(
+        self, world: World, history: History, brokers: dict[str, int], controllers: Sequence[str], promise: PowerPromise
+    ) -> None:
+        self.world, self.history, self.brokers, self.promise = world, history, brokers, promise
+        self.committed = CommittedLog()
+        self.coverage = Coverage()
+        self.metadata = MetadataAgrees()
+        self.newest = MetadataImage()
+        self._one_leader = OneLeaderPerEpoch()
+        self._leader_holds = LeaderHoldsAllCommitted(self.committed)
+        self._never_falls = HighWatermarkNeverFalls()
+        self._stays = CommittedRecordsStay(self.committed, SequencesWithoutGap())
+        self._in_sync = InSyncReplicasHoldCommitted(self.committed)
+        self._acknowledged = AcknowledgedIsCommitted(self.committed)
+        self._shown = ShownIsCommitted(self.committed)
+        self._groups = GroupsNeverGoBack(history)
+        self._blocking = LoopsNeverBlock()
+        self._seen = [0, 0, 0]  # acknowledged, shown, group events
+        self._memories: dict[str, BrokerMemory] = {}
+        self._controller_images: dict[str, tuple[int, MetadataImage | None]] = {}
+        self._files: dict[tuple[int, TopicPartition], ReplicaFiles] = {}
+        self._checks: dict[str, Callable[[Node], None]] = dict.fromkeys(brokers, self._broker_ran)
+        self._checks |= dict.fromkeys(controllers, self._controller_ran)
+
+    def ran(self, loop: SimLoop) -> None:
+        """After each callback of each node."""
+        node = self.world.nodes[loop.name]
+        if node.loop is not loop:
+            return
+        check = self._checks.get(loop.name)
+        if check is None:
+            self._client_ran()
+        elif node.program is not None and not self.world.scheduler.failure:
+            check(node)
+
+    # -- clients
+
+    def _client_ran(self) -> None:
+        history, seen = self.history, self._seen
+        if len(history.acknowledged) != seen[0]:
+            for acknowledged in history.acknowledged[seen[0] :]:
+                self._acknowledged.acknowledged(acknowledged)
+            seen[0] = len(history.acknowledged)
+        if len(history.shown) != seen[1]:
+            for shown in history.shown[seen[1] :]:
+                self._shown.shown(shown)
+            seen[1] = len(history.shown)
+        count = len(history.joins) + len(history.syncs) + len(history.offset_fetches)
+        if count != seen[2]:
+            self._groups.check()
+            seen[2] = count
+
+    # -- controllers
+
+    def _controller_ran(self, node: Node) -> None:
+        program: Any = node.program
+        image: MetadataImage = program.image
+        life, known = self._controller_images.get(node.name, (0, None))
+        if image is known and life == node.life_count:
+            return
+        self._controller_images[node.name] = (node.life_count, image)
+        self._saw_image(node.name, image)
+
+    def _saw_image(self, name: str, image: MetadataImage) -> None:
+        if image.offset < 0:
+            return
+        self.metadata.saw(name, image.offset, fingerprint(image))
+        self.metadata.led(str(image.leader_id), image.epoch)
+        if image.offset > self.newest.offset:
+            before, self.newest = self.newest, image
+            self._metadata_moved(before, image)
+
+    def _metadata_moved(self, before: MetadataImage, image: MetadataImage) -> None:
+        for broker, registered in image.brokers.items():
+            self.promise.registered(broker, registered.epoch)
+        whole = True
+        for topic_id, topic in image.topics.by_id.items():
+            for index, partition in topic.partitions.items():
+                whole &= len(partition.isr) == len(partition.replicas)
+                old = before.partition(topic_id, index)
+                if old is partition:
+                    continue
+                key = (topic.name, index)
+                if old is not None:
+                    self._count_changes(key, old, partition)
+                for role, members in (("ISR", partition.isr), ("ELR", partition.elr)):
+                    for broker in members:
+                        if broker not in self.promise.unregistered:
+                            self._in_sync.changed(key, broker, role, self.files(broker, key))
+        if whole and all(image.is_active(broker) for broker in self.brokers.values()):
+            self.promise.isr_is_whole()
+
+    def _count_changes(self, key: TopicPartition, old: Any, new: Any) -> None:
+        trace, add = self.world.trace, self.coverage.add
+        name = f"{key[0]}-{key[1]}"
+        if new.leader_epoch != old.leader_epoch:
+            add("elections")
+            if new.leader < 0:
+                add("leaderless")
+            elif new.leader in old.elr and new.leader not in old.isr:
+                add("elections from the ELR")
+            elif new.leader not in old.isr and new.leader not in new.isr[1:]:
+                add("elections of the last known leader")
+            trace(f"{name}: leader {old.leader} -> {new.leader}, epoch {new.leader_epoch}")
+        if new.isr != old.isr:
+            add("ISR shrinks" if len(new.isr) < len(old.isr) else "ISR expansions")
+        if (new.isr, new.elr) != (old.isr, old.elr):
+            trace(f"{name}: ISR {old.isr} -> {new.isr}, ELR {new.elr}")
+
+    # -- brokers
+
+    def files(self, broker: int, partition: TopicPartition) -> ReplicaFiles:
+        found = self._files.get((broker, partition))
+        if found is None:
+            name = next(name for name, number in self.brokers.items() if number == broker)
+            directory = f"{partition[0]}-{partition[1]}"
+            found = self._files[broker, partition] = ReplicaFiles(self.world.nodes[name].device, directory)
+        return found
+
+    def _broker_ran(self, node: Node) -> None:
+        hosted = node.program.partitions
+        memory = self._memories.get(node.name)
+        if memory is None or memory.life != node.life_count:
+            memory = self._memories[node.name] = BrokerMemory(node.life_count)
+        if hosted.image is not memory.image:
+            memory.image = hosted.image
+            memory.partitions = list(hosted)
+            memory.marks = [(-1, -1, Role.OFFLINE, None)] * len(memory.partitions)
+            memory.ends = [partition.log.log_end_offset for partition in memory.partitions]
+            self._blocking.check(node.name, node.device.blocking_sync_count)
+            self._saw_image(node.name, hosted.image)
+        for number, partition in enumerate(memory.partitions):
+            end = partition.log.log_end_offset
+            if end != memory.ends[number]:
+                if end < memory.ends[number]:
+                    self._truncated(node, (partition.topic, partition.index), end)
+                memory.ends[number] = end
+            replicas = partition.replica_set
+            mark = (
+                partition.high_watermark,
+                partition.leader_epoch,
+                partition.role,
+                None if replicas is None else replicas.isr,
+            )
+            if mark != memory.marks[number]:
+                memory.marks[number] = mark
+                self._partition_changed(node, memory, partition)
+
+    def _truncated(self, node: Node, key: TopicPartition, end: int) -> None:
+        self.coverage.add("truncations")
+        self.world.trace(f"{node.name} cuts {key[0]}-{key[1]} to {end}")
+        files = self.files(self.brokers[node.name], key)
+        self._stays.cut(node.name, key, list(files.batches), end)
+        files.look()
+
+    def _partition_changed(self, node: Node, memory: BrokerMemory, partition: Partition) -> None:
+        broker, key = self.brokers[node.name], (partition.topic, partition.index)
+        replicas = partition.replica_set
+        state = ReplicaState(
+            node.name,
+            broker,
+            node.life_count,
+            key,
+            partition.leader_epoch,
+            partition.is_leader,
+            partition.high_watermark,
+            partition.log.log_end_offset,
+            () if replicas is None else replicas.isr,
+            1 if replicas is None else replicas.effective_min_insync,
+        )
+        before, memory.states[key] = memory.states.get(key), state
+        if before is not None:
+            self._never_falls.moved(before, state)
+        files = self.files(broker, key)
+        leads = state.is_leader and (
+            before is None or not before.is_leader or before.leader_epoch != state.leader_epoch
+        )
+        if leads:
+            self.coverage.add("leaderships")
+            self.world.trace(f"{node.name} leads {key[0]}-{key[1]} epoch {state.leader_epoch}, end {state.end_offset}")
+            self._one_leader.led(state)
+            self._leader_holds.led(state, files)
+        if before is None or state.high_watermark != before.high_watermark:
+            before_end = self.committed.end(key)
+            self._stays.advanced(state, files)
+            if self.committed.end(key) > before_end:
+                self.world.trace(f"{node.name}: {key[0]}-{key[1]} is committed up to {state.high_watermark}")
+                replica_files = {number: self.files(number, key) for number in partition_replicas(partition)}
+                self._in_sync.advanced(state, replica_files, self.promise.unregistered)
+
+
+def partition_replicas(partition: Partition) -> tuple[int, ...]:
+    return partition.image.replicas if partition.image is not None else ()
+
+
+def fingerprint(image: MetadataImage) -> int:
+    """The same for equal metadata, in whatever order it was learned."""
+    records = sorted(map(msgspec.msgpack.encode, snapshot_records(image)))
+    return zlib.crc32(b"".join(records), zlib.crc32(b"%d %d" % (image.epoch, image.next_producer_id)))

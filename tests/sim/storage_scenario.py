@@ -1,0 +1,209 @@
+"""One log directory alone: appends, flushes, truncations and rolls under deaths and losses of power, then recovery.
+
+After a death of the process the log holds all that counted as written; after a loss of power all that was flushed. In
+both cases it is one run of batches that were really appended, and producers, epochs and reads say what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from common.errors import ProtocolError
+from common.ports import Ports
+from records.batch import read_header
+from records.builder import build_batch
+from records.record import Record
+from storage.log_config import LogConfig
+from storage.log_context import DirectoryConfig
+from storage.log_directory import LogDirectory
+from storage.partition_log import PartitionLog
+from tests.sim import nemesis
+from tests.sim.loop import SimulationFailure
+from tests.sim.nemesis import Nemesis, Targets
+from tests.sim.replica_files import Batch, ReplicaFiles
+from tests.sim.world import World, no_collection
+
+TOPIC_ID = bytes(range(16))
+FAULTS_MS = (200, 2_500)
+PRODUCER = 7
+KINDS = ("kill", "kill_in_write", "power", "stop", "slow_disk", "stuck_disk", "wall_jump", "pause")
+
+
+class StorageBroken(SimulationFailure): ...
+
+
+class Model:
+    """What the log has to hold: `batches` as they lie in it, and how much of it is safe from which death."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.ever: dict[Batch, None] = {}
+        self.written = 0  # ends that survive a kill
+        self.flushed = 0  # ends that survive a loss of power
+        self.sequence = 0
+        self.epoch = 1
+        self.power_lost = False
+        self.recoveries = 0
+        self.longest = 0
+
+    def check_recovered(self, log: PartitionLog, files: ReplicaFiles) -> None:
+        self.recoveries += 1
+        found = files.look().batches
+        self.longest = max(self.longest, len(found))
+        if log.log_end_offset != files.end_offset:
+            raise StorageBroken(f"the log ends at {log.log_end_offset}, its files at {files.end_offset}")
+        end = 0
+        for batch in found:
+            if batch not in self.ever or batch.base_offset != end:
+                raise StorageBroken(f"{batch} at {end} was never appended so")
+            end = batch.next_offset
+        safe = self.flushed if self.power_lost else self.written
+        for index, batch in enumerate(self.batches):
+            if batch.next_offset <= safe and (index >= len(found) or found[index] != batch):
+                raise StorageBroken(f"{batch} is gone, {safe} was safe, the log ends at {end}")
+        self.batches = list(found)
+        self.written, self.flushed = end, min(self.flushed, end)  # recovery itself flushes nothing
+        self.power_lost = False
+
+    def truncated(self, end: int) -> None:
+        self.batches = [batch for batch in self.batches if batch.next_offset <= end]
+        self.written, self.flushed = min(self.written, end), min(self.flushed, end)
+
+
+class StorageRun:
+    def __init__(self, seed: int) -> None:
+        self.world, self.model = World(f"storage {seed}"), Model()
+        rng = self.world.stream("plan")
+        self.config = LogConfig(
+            segment_bytes=rng.choice((1_024, 4_096, 1 << 20)),
+            index_interval_bytes=rng.choice((1, 512)),
+            flush_messages=rng.choice((1, 7, 1 << 40)),
+        )
+        self.truncates = rng.random() < 0.3
+        self.world.add_node("store", self._main)
+        self.files = ReplicaFiles(self.world.nodes["store"].device, "data/t-0")
+        targets = Targets(crashable=["store"], linked=["store", "elsewhere"])
+        drawn = nemesis.draw(rng, targets, *FAULTS_MS, count_max=10)
+        self.faults = [fault for fault in drawn if fault.kind in KINDS]
+        self.world.on_death = self._died
+
+    def _died(self, name: str, power_lost: bool) -> None:
+        self.model.power_lost |= power_lost
+
+    async def _main(self, ports: Ports) -> None:
+        config = DirectoryConfig(checkpoint_interval_ms=200, upkeep_interval_ms=50, free_bytes_min=1 << 20)
+        directory = LogDirectory(ports, "data", 0, lambda event, **fields: None, config)
+        await directory.open("cluster")
+        try:
+            await directory.recover(lambda topic: self.config)
+            log = directory.create_log("t", 0, TOPIC_ID, self.config)
+            self.model.check_recovered(log, self.files)
+            self._check_derived(log)
+            await self._use(ports, directory, log)
+        finally:
+            await directory.close_clean(5)
+            self.model.written = self.model.flushed = self.files.look().end_offset
+
+    async def _use(self, ports: Ports, directory: LogDirectory, log: PartitionLog) -> None:
+        rng = ports.random
+        log.on_written = lambda: self._written(log)
+        while True:
+            await asyncio.sleep(rng.expovariate(1 / 0.01))
+            choice = rng.random()
+            try:
+                if choice < 0.85:
+                    self._append(ports, log)
+                elif choice < 0.92:
+                    await log.flush()
+                elif choice < 0.96 and self.truncates:
+                    await self._truncate(rng, directory, log)
+                else:
+                    self.model.epoch += 1
+            except ProtocolError as error:
+                if directory.offline is not None:
+                    raise StorageBroken(f"{directory.offline}: {error}") from error
+            self._written(log)
+
+    def _written(self, log: PartitionLog) -> None:
+        model = self.model
+        model.written = max(model.written, log.written_end_offset)
+        model.flushed = max(model.flushed, log.flushed_end_offset)
+        if self.config.flush_messages == 1:
+            model.flushed = max(model.flushed, log.written_end_offset)
+
+    def _append(self, ports: Ports, log: PartitionLog) -> None:
+        model, rng = self.model, ports.random
+        now_ms, text = ports.clock.wall_ms(), b"v" * rng.randint(1, 200)
+        records = [Record(number, now_ms, b"k", text, ()) for number in range(rng.randint(1, 4))]
+        data = build_batch(records, producer_id=PRODUCER, producer_epoch=0, base_sequence=model.sequence)
+        with memoryview(data) as view:
+            appended = log.append_as_leader(data, view, 0, len(data), model.epoch, now_ms)
+        if appended.duplicate:
+            raise StorageBroken(f"sequence {model.sequence} is new and was taken for a duplicate")
+        model.sequence += len(records)
+        header = read_header(data, 0)
+        fields = (header.crc, header.leader_epoch, PRODUCER, 0, header.base_sequence, False)
+        batch = Batch(header.base_offset, header.next_offset, *fields)
+        model.batches.append(batch)
+        model.ever[batch] = None
+
+    async def _truncate(self, rng: random.Random, directory: LogDirectory, log: PartitionLog) -> None:
+        """As a follower does: never below its high watermark, which recovery needs to know."""
+        batches = self.model.batches
+        if not batches:
+            return
+        high_watermark = rng.choice(batches).base_offset
+        await directory.checkpoint_high_watermarks({("t", 0): high_watermark})
+        offset = rng.randint(high_watermark, log.log_end_offset)
+        batch_start = max((batch.base_offset for batch in batches if batch.base_offset <= offset), default=0)
+        self.model.written = min(self.model.written, batch_start)  # death may come in the middle
+        self.model.flushed = min(self.model.flushed, batch_start)
+        self.model.truncated(log.truncate_to(offset))
+        self.model.epoch += 1  # whoever leads now begins an epoch of its own
+        if self.model.batches:
+            last = self.model.batches[-1]
+            self.model.sequence = last.base_sequence + last.next_offset - last.base_offset
+        else:
+            self.model.sequence = 0
+
+    def _check_derived(self, log: PartitionLog) -> None:
+        """What is kept beside the batches is what the batches say."""
+        batches = self.model.batches
+        model_sequence = 0
+        starts: dict[int, int] = {}
+        for batch in batches:
+            starts.setdefault(batch.leader_epoch, batch.base_offset)
+            model_sequence = batch.base_sequence + batch.next_offset - batch.base_offset
+        self.model.sequence = model_sequence
+        if log.leader_epochs.entries() != list(starts.items()):
+            raise StorageBroken(f"leader epochs {log.leader_epochs.entries()} where the log has {list(starts.items())}")
+        known = log.producers.last_records().get(PRODUCER)
+        if batches and (known is None or known.last_data_offset != batches[-1].next_offset - 1):
+            raise StorageBroken(f"the producer is known as {known}, the log ends with {batches[-1]}")
+        for batch in batches:
+            region = log.read(batch.next_offset - 1, 1 << 20, log.log_end_offset)
+            if region is None or read_header(region.read(), 0).base_offset != batch.base_offset:
+                raise StorageBroken(f"offset {batch.next_offset - 1} is not read")
+            region.release()
+
+    def run(self) -> Any:
+        """Raises what is found to be wrong."""
+        world = self.world
+        with no_collection():
+            try:
+                world.start("store")
+                Nemesis(world, self.faults, ["store"], lambda names: True)
+                world.run_for(FAULTS_MS[1] / 1000)
+                for end in (world.kill, world.power_off):
+                    world.resume("store")
+                    world.start("store")
+                    world.run_for(0.5)
+                    end("store")
+                world.start("store")
+                world.run_for(0.2)
+                if world.nodes["store"].device.blocking_sync_count:
+                    raise StorageBroken("a file was synced on the event loop")
+            finally:
+                world.close()
