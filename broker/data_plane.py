@@ -28,7 +28,7 @@ from broker.replication.leader_link import LinkServices
 from broker.request import RequestChain
 from common.ports import Ports
 from storage.directory_health import FreeSpace
-from storage.log_context import Audit, DirectoryConfig
+from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.tick import Tick
@@ -71,7 +71,6 @@ class DataPlane:
         channel: ControllerCalls,
         broker_epoch: Callable[[], int],
         chain: RequestChain,
-        audit: Audit,
     ) -> None:
         ports, replication, limits = machinery.ports, config.replication, config.limits
         loop = asyncio.get_running_loop()
@@ -113,7 +112,6 @@ class DataPlane:
                 config.cluster_id,
                 replication,
                 broker_epoch,
-                audit,
             ),
             self.partitions,
             config.internal_listener.name,

@@ -106,7 +106,7 @@ class BrokerNode:
         self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
         self.logs.on_failed = self._storage_failed
         chain = open_chain()
-        self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain, audit)
+        self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
         self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder)
         self.dispatcher = Dispatcher(

@@ -52,7 +52,6 @@ class LinkServices:
     cluster: str
     config: ReplicationConfig
     broker_epoch: Callable[[], int]
-    audit: Callable[..., None]
 
 
 class LeaderLink:
@@ -275,12 +274,12 @@ class LeaderLink:
             self.followed.rest(followed, self._loop.time())
             return
         if verdict.action is Action.TRUNCATE:
-            self._audit("log_truncated", partition, verdict.offset)
+            self._tell("the leader's log parts from ours", partition, verdict.offset)
             partition.truncate(verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
         if verdict.action is Action.START_AGAIN:
-            self._audit("log_restarted", partition, verdict.offset)
+            self._tell("the leader's log begins above our end", partition, verdict.offset)
             partition.start_again_at(verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
@@ -290,15 +289,17 @@ class LeaderLink:
         after = (partition.log.log_start_offset, partition.log.log_end_offset)
         self.followed.progressed(followed, moved=after != before)
 
-    def _audit(self, event: str, partition: Partition, offset: int) -> None:
-        self._services.audit(
+    def _tell(self, event: str, partition: Partition, offset: int) -> None:
+        """Why the log is about to be cut; the cut itself is audited by the log."""
+        logger.warning(
             event,
-            topic=partition.topic,
-            partition=partition.index,
-            offset=offset,
-            log_end_offset=partition.log.log_end_offset,
-            leader=self.leader,
-            leader_epoch=partition.leader_epoch,
+            extra={
+                "partition": repr(partition),
+                "offset": offset,
+                "log_end_offset": partition.log.log_end_offset,
+                "leader": self.leader,
+                "leader_epoch": partition.leader_epoch,
+            },
         )
 
     # resting -----------------------------------------------------------------------------------------------
