@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
 
-from common.ports import Buffer
+Buffer = bytes | bytearray | memoryview
 
 
 class Compression(IntEnum):

@@ -54,6 +54,13 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def roll_ms(self) -> int:
+        """The age at which a segment is closed: a compacted topic's records must get out of the active one in time."""
+        if self.is_compacted and self.max_compaction_lag_ms > 0:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 

@@ -281,9 +281,9 @@ async def test_a_crash_at_any_point_loses_no_value(tmp_path: Path) -> None:
     merged = 0
     for fuse in range(200):
         world = World(tmp_path / str(fuse))
-        await world.fill(40)
+        await world.fill(40, keys=12)
         assert await world.cleaner.clean_dirtiest()
-        await world.fill(30)
+        await world.fill(30, keys=3)
         values, end, before = values_of(world.log), world.log.log_end_offset, len(world.log.segments)
         world.disk.fuse = fuse
         crashed = False

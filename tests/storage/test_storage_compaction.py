@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch
 
 from records.batch import DELETE_HORIZON, HEADER_BYTES, has_valid_crc, read_header
 from records.builder import assemble, build_batch, build_control_batch
@@ -51,6 +52,9 @@ def test_tombstones_get_a_horizon_and_go_after_it(tmp_path: Path) -> None:
     assert header.delete_horizon_ms == NOW + 1000
     assert [(r.key, r.value, r.timestamp) for r in log.records()][:2] == [(b"b", b"1", NOW - 7), (b"a", None, NOW + 3)]
     assert header.max_timestamp == NOW + 3
+    outside = DefaultRecordBatch(log.batches()[0][1])
+    assert outside.validate_crc()
+    assert [(r.offset, r.key, r.timestamp) for r in outside] == [(1, b"b", NOW - 7), (2, b"a", NOW + 3)]
     for now, keys in ((NOW + 999, [b"b", b"a", b"z"]), (NOW + 1000, [b"b", b"z"])):
         log.checkpoint = 0
         log.compact(now, CONFIG, last_records={})
