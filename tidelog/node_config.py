@@ -104,7 +104,7 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
         node_id=values["node.id"],
         voters=quorum,
         listener=ListenerConfig(
-            listeners[0].name, listeners[0].address, listeners[0].advertised, ListenerKind.INTERNAL
+            internal_listen.name, internal_listen.address, internal_listen.advertised, ListenerKind.INTERNAL
         ),
         secret=read_secret(values),
         policy=_policy(given, values),
