@@ -65,7 +65,7 @@ def draw(rng: random.Random, targets: Targets, begin_ms: int, end_ms: int, *, co
 
 
 class Nemesis:
-    """Carries the faults out. `together` die as one in the kinds TOGETHER."""
+    """Carries the faults out, their times counted from now. `together` die as one in the kinds TOGETHER."""
 
     def __init__(
         self, world: World, faults: Sequence[Fault], together: Sequence[str], power_allowed: Callable[[list[str]], bool]
@@ -74,7 +74,7 @@ class Nemesis:
         self._holds: dict[tuple[str, str], int] = {}  # overlapping faults of one kind on one node
         for fault in faults:
             rng = world.stream(f"fault/{fault.at_ms}/{fault.kind}/{fault.target}")
-            world.scheduler.at(fault.at_ms * MS, self._begin, fault, rng)
+            world.scheduler.after(fault.at_ms * MS, self._begin, fault, rng)
 
     def _begin(self, fault: Fault, rng: random.Random) -> None:
         self.world.trace(f"FAULT {fault}")

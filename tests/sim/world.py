@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import random
 import sys
 import warnings
@@ -18,6 +19,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from common.logs import KeyValueFormatter
 from common.ports import Ports
 from tests.sim.disk import Device, SimDisk
 from tests.sim.loop import NS, LeakedTasks, NodeDead, Scheduler, SimLoop, describe
@@ -203,6 +205,26 @@ class World:
         if self.trace_lines is not None:
             self.trace_lines.append(f"{self.now_s:12.6f}  {text}")
 
+    @contextlib.contextmanager
+    def heard_logs(self) -> Iterator[None]:
+        """The nodes' log lines go into a kept trace, beside the hash; without one nobody formats them."""
+        if self.trace_lines is None:
+            disabled = logging.root.manager.disable
+            logging.disable(logging.CRITICAL)
+            try:
+                yield
+            finally:
+                logging.disable(disabled)
+            return
+        handler, level = _TraceHandler(self), logging.root.level
+        logging.root.addHandler(handler)
+        logging.root.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logging.root.removeHandler(handler)
+            logging.root.setLevel(level)
+
     @property
     def trace_hash(self) -> str:
         """Story, every wake-up of every loop, number of steps, and where the streams of chance stand."""
@@ -216,17 +238,11 @@ class World:
         self.tolerates = lambda name, error: True
         self._bury_all()
         self.scheduler.clear()
+        self.scheduler.failure = None  # its traceback holds frames
         self.fabric.sockets.clear()
         self.fabric.listeners.clear()
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of coroutines whose task died before its first step
-                self.scheduler.graveyard.clear()
-                gc.collect()
-                gc.collect()  # what a `finally` block kept alive once more
-        finally:
-            sys.unraisablehook = hook
+        self.scheduler.graveyard.clear()
+        collect_dead()
 
     def _bury_all(self) -> None:
         for node in self.nodes.values():
@@ -237,6 +253,31 @@ class World:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self.scheduler.graveyard.append((loop, node.program, node.main_task))
             node.program = node.main_task = None
+
+
+class _TraceHandler(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        loop = asyncio.events._get_running_loop() or self._world.scheduler.in_thread
+        node = getattr(loop, "name", "world")
+        text = KeyValueFormatter().format(record).partition(" ")[2]
+        if self._world.trace_lines is not None:
+            self._world.trace_lines.append(f"{self._world.now_s:12.6f}      {node}: {text}")
+
+
+def collect_dead() -> None:
+    """Free what dead nodes left in cycles, in silence."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of coroutines whose task died before its first step
+            gc.collect()
+            gc.collect()  # what a `finally` block kept alive once more
+    finally:
+        sys.unraisablehook = hook
 
 
 @contextlib.contextmanager

@@ -1,0 +1,317 @@
+"""The scenario: three controllers and three or four brokers, unchanged, under faults and under clients' eyes.
+
+A run has three parts. The cluster comes up and makes its topics. Faults happen for some seconds. Then all is healed,
+and within a bound each producer must be acknowledged again, the ISR be whole, and consumers have read all there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from broker.node import BrokerNode
+from common.errors import ErrorCode, StorageFailure
+from common.ports import Address, Ports
+from kraft.controller.node import ControllerNode
+from tests.sim import nemesis
+from tests.sim.client_links import ClusterLinks, Unreachable
+from tests.sim.clients import Consumer, GroupMember, IdempotentProducer
+from tests.sim.cluster_settings import (
+    CLIENT_PORT,
+    CONTROLLER_COUNT,
+    MIN_INSYNC,
+    REPLICATION_FACTOR,
+    broker_name,
+    broker_settings,
+    controller_name,
+    controller_settings,
+)
+from tests.sim.cluster_watch import ClusterWatch
+from tests.sim.history import History, TopicPartition
+from tests.sim.invariants import PowerPromise
+from tests.sim.loop import SimulationFailure
+from tests.sim.nemesis import Fault, Nemesis, Targets
+from tests.sim.world import Main, World, collect_dead, no_collection
+from wire.messages import CreateTopicsRequest
+
+TOPIC, GROUP = "t", "g"
+FAULTS_MS = 4_500
+COMES_UP_S = 12.0
+SERVES_AGAIN_S = 8.0
+SETTLES_S = 8.0
+LOOK_S = 0.1
+
+
+class NodeStopped(Exception):
+    """A node found that it must not go on, and said why."""
+
+
+class NotServing(SimulationFailure): ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One seed's cluster, load and faults."""
+
+    seed: int
+    brokers: int
+    partitions: int
+    flushes_each: bool
+    segment_bytes: int
+    racks: bool
+    snapshots: bool
+    pause_s: float  # of producers, between two rounds
+    faults: tuple[Fault, ...]
+
+    @property
+    def broker_names(self) -> list[str]:
+        return [broker_name(broker) for broker in range(self.brokers)]
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        configs = {"min.insync.replicas": str(MIN_INSYNC), "segment.bytes": str(self.segment_bytes)}
+        return configs | ({"flush.messages": "1"} if self.flushes_each else {})
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [(TOPIC, index) for index in range(self.partitions)]
+
+
+def draw_plan(seed: int) -> Plan:
+    rng = World(seed).stream("plan")
+    brokers = 4 if rng.random() < 0.15 else 3
+    names = [broker_name(broker) for broker in range(brokers)]
+    controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
+    targets = Targets(
+        crashable=[*names, *names, *controllers],
+        linked=[*names, *names, *controllers, "producer", "consumer", "members"],
+    )
+    return Plan(
+        seed,
+        brokers,
+        partitions=2,
+        flushes_each=rng.random() < 0.15,
+        segment_bytes=rng.choice((4_096, 16_384, 1 << 20)),
+        racks=rng.random() < 0.3,
+        snapshots=rng.random() < 0.3,
+        pause_s=rng.choice((0.03, 0.06, 0.12)),
+        faults=tuple(nemesis.draw(rng, targets, 0, FAULTS_MS)),
+    )
+
+
+@dataclass(slots=True)
+class Report:
+    """How a run ended. `failure` is empty when all held."""
+
+    plan: Plan
+    failure: str = ""
+    trace_hash: str = ""
+    steps: int = 0
+    acknowledged: int = 0
+    shown: int = 0
+    virtual_s: float = 0.0
+    wall_s: float = 0.0
+    coverage: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+class Cluster:
+    """All nodes and clients of one run."""
+
+    def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
+        self.plan, self.history = plan, History()
+        self.world = World(plan.seed, keep_trace=keep_trace)
+        self.world.tolerates = self._tolerates
+        self.brokers = {name: number for number, name in enumerate(plan.broker_names)}
+        self.controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
+        self.promise = PowerPromise(MIN_INSYNC, flushes_each=plan.flushes_each)
+        self.watch = ClusterWatch(self.world, self.history, self.brokers, self.controllers, self.promise)
+        self.bootstrap: dict[int, Address] = {b: (name, CLIENT_PORT) for name, b in self.brokers.items()}
+        self._add_nodes()
+        self.world.watch(self.watch.ran)
+        self.world.on_death = self._died
+
+    def _add_nodes(self) -> None:
+        plan = self.plan
+        for number, name in enumerate(self.controllers):
+            controller = controller_settings(number, snapshots=plan.snapshots)
+            self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
+        for name, broker in self.brokers.items():
+            rack = f"rack-{broker % 2}" if plan.racks else ""
+            config = broker_settings(broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each)
+            self.world.add_node(name, self._main(lambda ports, fail, c=config: BrokerNode(ports, c, fail)))
+        self.world.add_node("producer", self._producer)
+        self.world.add_node("consumer", self._consumer)
+        self.world.add_node("members", self._members)
+
+    def _main(self, make: Callable[..., Any]) -> Main:
+        async def main(ports: Ports) -> None:
+            loop = asyncio.get_running_loop()
+            ended: asyncio.Future[str] = loop.create_future()
+
+            def fail(reason: str) -> None:
+                if not ended.done():
+                    ended.set_result(reason)
+
+            program = make(ports, fail)
+            self.world.node_of(loop).program = program
+            starting = loop.create_task(program.start())
+            try:
+                await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    starting.result()
+                raise NodeStopped(await ended)
+            except asyncio.CancelledError:
+                starting.cancel()
+                await asyncio.wait([starting])
+                await program.stop()
+                raise
+
+        return main
+
+    def _tolerates(self, name: str, error: BaseException) -> bool:
+        """A node may end by itself only for its disk's sake."""
+        disk_failed = any(fault.target == name and fault.kind in nemesis.DISKS for fault in self.plan.faults)
+        return disk_failed and isinstance(error, (NodeStopped, StorageFailure, OSError))
+
+    def _died(self, name: str, power_lost: bool) -> None:
+        broker = self.brokers.get(name)
+        if broker is not None and power_lost:
+            registered = self.watch.newest.brokers.get(broker)
+            self.promise.lost_power(broker, -1 if registered is None else registered.epoch)
+            self.watch.coverage.add("power losses")
+
+    def _power_allowed(self, names: list[str]) -> bool:
+        return self.promise.allows([self.brokers[name] for name in names if name in self.brokers])
+
+    # -- clients
+
+    async def _producer(self, ports: Ports) -> None:
+        links = ClusterLinks(ports, self.bootstrap, self.history, "producer")
+        await self._make_topic(links)
+        await IdempotentProducer(links, self.plan.topic_partitions, self.plan.pause_s).run()
+
+    async def _make_topic(self, links: ClusterLinks) -> None:
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=TOPIC,
+            num_partitions=self.plan.partitions,
+            replication_factor=REPLICATION_FACTOR,
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
+                for name, value in self.plan.topic_configs.items()
+            ],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000, validate_only=False)
+        while True:
+            try:
+                response = await links.call(links.ports.random.choice(list(self.bootstrap)), request, 5)
+            except Unreachable:
+                await links.pause()
+                continue
+            code = ErrorCode(response.topics[0].error_code)
+            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            self.history.counts[f"create topic: {code.name}"] += 1
+            await links.pause()
+
+    async def _consumer(self, ports: Ports) -> None:
+        rack = "rack-1" if self.plan.racks else ""
+        links = ClusterLinks(ports, self.bootstrap, self.history, "consumer")
+        await Consumer(links, self.plan.topic_partitions, "consumer", rack).run()
+
+    async def _members(self, ports: Ports) -> None:
+        links = ClusterLinks(ports, self.bootstrap, self.history, "members")
+        while TOPIC not in links.topic_ids:  # then there are brokers enough for the group's topic as well
+            await links.pause()
+            await links.refresh([TOPIC])
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(2):
+                links = ClusterLinks(ports, self.bootstrap, self.history, f"member-{number}")
+                member = GroupMember(links, GROUP, self.plan.topic_partitions)
+                tasks.create_task(member.run())
+                await asyncio.sleep(ports.random.uniform(0.5, 2.0))
+
+    # -- the run
+
+    def run(self) -> None:
+        world = self.world
+        for name in world.nodes:
+            world.start(name)
+        self._within(COMES_UP_S, lambda: self._not_serving(0, 0))
+        world.trace("the cluster is up")
+        Nemesis(world, self.plan.faults, list(self.brokers), self._power_allowed)
+        world.run_for(FAULTS_MS / 1000)
+        for name in world.nodes:
+            world.resume(name)
+            world.start(name)
+        world.trace("all is healed")
+        acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
+        self._within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
+        self.history.stop_producing = True
+        self._within(SETTLES_S, self._unsettled)
+
+    def _within(self, seconds: float, problem: Callable[[], str]) -> None:
+        deadline = self.world.now_s + seconds
+        while found := problem():
+            if self.world.now_s >= deadline:
+                raise NotServing(f"{found}, {seconds} s after it should have been well")
+            self.world.run_for(LOOK_S)
+            if self.history.impossible:
+                raise SimulationFailure(self.history.impossible[0])
+
+    def _not_serving(self, acknowledged: int, commits: int) -> str:
+        served = {item.partition for item in self.history.acknowledged[acknowledged:]}
+        for partition in self.plan.topic_partitions:
+            if partition not in served:
+                return f"nothing is acknowledged in {partition[0]}-{partition[1]}"
+        return "" if len(self.history.commits) > commits else "the group commits nothing"
+
+    def _unsettled(self) -> str:
+        watch, history = self.watch, self.history
+        if left := sum(history.unacknowledged.values()):
+            return f"{left} batches are not acknowledged"
+        for topic in watch.newest.topics.by_id.values():
+            for index, image in topic.partitions.items():
+                if len(image.isr) < len(image.replicas):
+                    return f"the ISR of {topic.name}-{index} is {image.isr}"
+        for partition in self.plan.topic_partitions:
+            end = watch.committed.end(partition)
+            if (position := history.positions.get(("consumer", partition), 0)) < end:
+                return f"the consumer of {partition[0]}-{partition[1]} is at {position} of {end}"
+        return ""
+
+
+def run_plan(plan: Plan, *, keep_trace: bool = False) -> Report:
+    """One run from a plan; what goes wrong is in the report."""
+    report, begin = Report(plan), time.perf_counter()
+    with no_collection():
+        cluster = Cluster(plan, keep_trace=keep_trace)
+        world = cluster.world
+        with world.heard_logs():
+            try:
+                cluster.run()
+            except Exception as error:
+                report.failure = f"{type(error).__name__}: {error}"
+                world.trace(f"FAILURE {report.failure}")
+        report.trace_hash, report.steps, report.virtual_s = world.trace_hash, world.scheduler.steps, world.now_s
+        report.acknowledged, report.shown = len(cluster.history.acknowledged), len(cluster.history.shown)
+        report.coverage = cluster.watch.coverage.counts + cluster.history.counts
+        report.coverage["crashes of their own"] += world.crash_count
+        report.coverage["terms"] += cluster.watch.metadata.terms
+        report.trace = world.trace_lines or []
+        world.close()
+        del cluster, world
+        collect_dead()
+    report.wall_s = time.perf_counter() - begin
+    return report
+
+
+def run_seed(seed: int, *, faults: Sequence[Fault] | None = None, keep_trace: bool = False) -> Report:
+    """`faults` replace those that the seed draws."""
+    plan = draw_plan(seed)
+    return run_plan(plan if faults is None else replace(plan, faults=tuple(faults)), keep_trace=keep_trace)

@@ -1,0 +1,95 @@
+"""The settings of a simulated cluster: short timeouts, so that ten virtual seconds hold several failovers."""
+
+from __future__ import annotations
+
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig
+from common.ports import Address
+from kraft.controller.leader_return import LeaderReturnConfig
+from kraft.controller.liveness import LivenessConfig
+from kraft.controller.node import ControllerConfig
+from kraft.controller.policy import ControllerPolicy
+from kraft.quorum.node import NodeConfig
+from kraft.quorum.quorum import QuorumConfig
+from wire.listeners import ListenerConfig, ListenerKind
+
+CONTROLLER_ID_BASE = 1_000
+CONTROLLER_COUNT = 3
+CLIENT_PORT, INTERNAL_PORT, QUORUM_PORT = 9092, 9093, 9094
+SECRET = b"the secret of a simulated cluster"
+MIN_INSYNC = 2
+REPLICATION_FACTOR = 3
+SNAPSHOT_AFTER_ENTRIES = 60
+
+_NODE_SETTINGS: dict[str, object] = {
+    "default.replication.factor": REPLICATION_FACTOR,
+    "min.insync.replicas": MIN_INSYNC,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": REPLICATION_FACTOR,
+    "offsets.commit.timeout.ms": 900,
+    "group.min.session.timeout.ms": 100,
+    "group.initial.rebalance.delay.ms": 100,
+}
+
+
+def broker_name(broker: int) -> str:
+    return f"broker-{broker}"
+
+
+def controller_name(number: int) -> str:
+    return f"controller-{number}"
+
+
+def _voters(port: int) -> dict[int, Address]:
+    return {CONTROLLER_ID_BASE + number: (controller_name(number), port) for number in range(CONTROLLER_COUNT)}
+
+
+def broker_settings(broker: int, rack: str, segment_bytes: int, *, flushes_each: bool) -> BrokerConfig:
+    """`segment_bytes` and `flushes_each` are of the internal topics."""
+    name = broker_name(broker)
+    settings = _NODE_SETTINGS | {"offsets.topic.segment.bytes": segment_bytes}
+    if flushes_each:
+        settings["log.flush.interval.messages"] = 1
+    clients, internal = (name, CLIENT_PORT), (name, INTERNAL_PORT)
+    return BrokerConfig(
+        node_id=broker,
+        listeners=(Listen("PLAINTEXT", clients, clients), Listen("INTERNAL", internal, internal, "internal")),
+        controllers=_voters(INTERNAL_PORT),
+        secret=SECRET,
+        rack=rack,
+        broker_session_timeout_ms=900,
+        broker_heartbeat_interval_ms=200,
+        controlled_shutdown_timeout_ms=1_500,
+        auto_create_topics_enable=False,
+        default_replication_factor=REPLICATION_FACTOR,
+        replication=ReplicationConfig(
+            replica_lag_time_max_ms=800,
+            replica_fetch_wait_max_ms=300,
+            replica_fetch_backoff_ms=60,
+            replica_high_watermark_checkpoint_interval_ms=700,
+            request_timeout_ms=1_500,
+        ),
+        duties=LogDuties(log_cleaner_enable=False, log_dir_free_bytes_min=1 << 20),
+        node_settings=settings,
+    )
+
+
+def controller_settings(number: int, *, snapshots: bool) -> ControllerConfig:
+    """`snapshots`: often enough to happen within a run."""
+    address = (controller_name(number), INTERNAL_PORT)
+    node = NodeConfig(election_timeout_min_s=0.3, election_timeout_max_s=0.6)
+    if snapshots:
+        node.compaction_entries_min = SNAPSHOT_AFTER_ENTRIES
+    return ControllerConfig(
+        node_id=CONTROLLER_ID_BASE + number,
+        voters=_voters(QUORUM_PORT),
+        listener=ListenerConfig("INTERNAL", address, address, ListenerKind.INTERNAL),
+        secret=SECRET,
+        policy=ControllerPolicy(
+            default_replication_factor=REPLICATION_FACTOR,
+            min_insync_replicas=MIN_INSYNC,
+            static={"min.insync.replicas": str(MIN_INSYNC)},
+        ),
+        liveness=LivenessConfig(session_timeout_s=0.9, suspicion_s=0.15),
+        leader_return=LeaderReturnConfig(interval_s=2.0),
+        quorum=QuorumConfig(node=node),
+    )
