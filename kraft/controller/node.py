@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from common.identifiers import parse_uuid
+from common.metrics import Metrics
 from common.ports import Address, Ports
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
 from kraft.controller.metadata_fetch import MetadataFetch
+from kraft.controller.node_metrics import register_metrics
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
@@ -29,6 +32,7 @@ from wire.watch import Watch
 log = logging.getLogger(__name__)
 
 CLOSE_GRACE_S = 0.2
+READY_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class ControllerNode:
             sorted(config.voters),
         )
         self._watch = Watch()
+        self.metrics = Metrics()
+        register_metrics(self.metrics, self)
         self.server = Server(
             ports,
             [config.listener],
@@ -111,6 +117,21 @@ class ControllerNode:
         self._leader_return.start()
         await self.quorum.start()
         self.server.start()
+
+    async def wait_ready(self) -> None:
+        """Until this voter knows a leader that has committed in its term."""
+        while self.ready_problem() is not None:  # noqa: ASYNC110  at a start alone; a leader's name has no event
+            await asyncio.sleep(READY_POLL_S)
+
+    def ready_problem(self) -> str | None:
+        """Why this controller does not take part; None when it does."""
+        if self.quorum.leader_id is None:
+            return "the quorum has no leader that this voter knows of"
+        return None if self.machine.image.cluster_id is not None else "no metadata has been committed yet"
+
+    def health_problem(self) -> str | None:
+        """A controller whose journal fails stops at once, so one that answers works."""
+        return None
 
     async def stop(self) -> None:
         """Resign, hand the leadership over and leave."""

@@ -1,0 +1,34 @@
+"""What a controller shows on /metrics; read when somebody scrapes and at no other time."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from common.metrics import Metrics
+from kraft.controller.driver import ControllerDriver
+from kraft.image.metadata import MetadataImage
+from kraft.quorum.quorum import RaftQuorum
+
+
+class Measured(Protocol):
+    """The parts of a controller that metrics are read from."""
+
+    quorum: RaftQuorum
+    driver: ControllerDriver
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+def register_metrics(metrics: Metrics, node: Measured) -> None:
+    quorum, driver = node.quorum, node.driver
+    metrics.gauge("tidelog_controller_active", "1 on the active controller.", lambda: int(driver.is_active))
+    metrics.gauge("tidelog_quorum_term", "The consensus term, which is the controller epoch.", lambda: quorum.term)
+    metrics.counter("tidelog_quorum_applied_total", "Entries that this voter applied.", lambda: quorum.applied_index)
+    metrics.gauge("tidelog_metadata_offset", "The end of the committed metadata.", lambda: node.image.offset)
+    metrics.gauge("tidelog_topics", "Topics of the cluster.", lambda: len(node.image.topics))
+    metrics.gauge(
+        "tidelog_brokers_fenced",
+        "Registered brokers that are fenced.",
+        lambda: sum(broker.fenced for broker in node.image.brokers.values()),
+    )
