@@ -52,7 +52,8 @@ class Unsettled:
 
 
 class HostedShard(Generic[ShardType]):
-    """`broken` is called once, when the shard has to be reloaded although this broker may still lead."""
+    """`deadline_moved` is called when `next_deadline` may have become earlier outside a call of the runtime's, `broken`
+    once, when the shard has to be reloaded although this broker may still lead."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class HostedShard(Generic[ShardType]):
         clock: Clock,
         limits: HostLimits,
         loaded_end: int,
+        deadline_moved: Callable[[], None],
         broken: Callable[[], None],
     ) -> None:
         self.shard = shard
@@ -70,6 +72,7 @@ class HostedShard(Generic[ShardType]):
         self.armed_s: float | None = None  # when the runtime's timer next looks at it
         self._clock = clock
         self._limits = limits
+        self._deadline_moved = deadline_moved
         self._broken = broken
         self._loop = asyncio.get_running_loop()
         self._end = loaded_end
@@ -244,6 +247,7 @@ class HostedShard(Generic[ShardType]):
         self._flush_due = False
         if not self.closed:
             self._flush()
+            self._deadline_moved()
 
     def _flush(self) -> None:
         if not self._open:

@@ -131,8 +131,14 @@ class CoordinatorRuntime:
         if partition.leader_epoch != slot.leader_epoch or not partition.is_leader:
             return  # the election that follows loads it again
         slot.load = None
-        hosted = HostedShard(
-            shard, partition, self._clock, self._config.host, end, lambda: self._shard_broke(slot, hosted)
+        hosted: HostedShard[Any] = HostedShard(
+            shard,
+            partition,
+            self._clock,
+            self._config.host,
+            end,
+            lambda: self._arm(hosted),
+            lambda: self._shard_broke(slot, hosted),
         )
         slot.hosted = hosted
         _log.info("shard loaded", topic=partition.topic, partition=partition.index, epoch=slot.leader_epoch, end=end)

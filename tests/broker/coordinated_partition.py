@@ -1,0 +1,109 @@
+"""A partition of an internal topic in memory, whose followers and high watermark the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from common.errors import ErrorCode, ProtocolError
+from records.batch import read_header, stamp
+
+
+@dataclass
+class MemoryRegion:
+    data: bytes
+    released: int = 0
+
+    def read(self) -> bytes:
+        return self.data
+
+    def release(self) -> None:
+        self.released += 1
+
+
+@dataclass
+class MemoryConfig:
+    max_message_bytes: int = 1_048_588
+
+
+@dataclass
+class MemoryLog:
+    config: MemoryConfig = field(default_factory=MemoryConfig)
+    batches: list[bytes] = field(default_factory=list)
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+
+
+@dataclass
+class MemoryPartition:
+    """`auto_commit`: followers have everything at once."""
+
+    topic: str = "__consumer_offsets"
+    index: int = 0
+    leader_epoch: int = 1
+    is_leader: bool = True
+    high_watermark: int = 0
+    auto_commit: bool = True
+    fresh: bool = True
+    refuse: ErrorCode | None = None
+    refuse_append: ErrorCode | None = None
+    log: MemoryLog = field(default_factory=MemoryLog)
+    waiting: list[tuple[int, Callable[[ErrorCode | None], None]]] = field(default_factory=list)
+    regions: list[MemoryRegion] = field(default_factory=list)
+
+    def check_appendable(self, acks: int) -> None:
+        if self.refuse is not None:
+            raise ProtocolError(self.refuse)
+
+    def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+        self.check_appendable(-1)
+        if self.refuse_append is not None:
+            raise ProtocolError(self.refuse_append)
+        if leader_epoch != self.leader_epoch or not self.is_leader:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if len(batch) > self.log.config.max_message_bytes:
+            raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE)
+        stamp(batch, 0, self.log.log_end_offset, leader_epoch)
+        self.log.batches.append(bytes(batch))
+        self.log.log_end_offset += read_header(batch, 0).count
+        if self.auto_commit:
+            self.commit()
+        return self.log.log_end_offset
+
+    def on_commit(self, offset: int, done: Callable[[ErrorCode | None], None]) -> bool:
+        if offset <= self.high_watermark:
+            return False
+        self.waiting.append((offset, done))
+        return True
+
+    def commit(self, offset: int | None = None) -> None:
+        self.high_watermark = self.log.log_end_offset if offset is None else offset
+        due = [entry for entry in self.waiting if entry[0] <= self.high_watermark]
+        self.waiting = [entry for entry in self.waiting if entry[0] > self.high_watermark]
+        for _, done in due:
+            done(None)
+
+    def depose(self) -> None:
+        self.is_leader = False
+        waiting, self.waiting = self.waiting, []
+        for _, done in waiting:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def followers_fetched_within(self, seconds: float) -> bool:
+        return self.fresh
+
+    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> MemoryRegion | None:
+        chosen: list[bytes] = []
+        size = 0
+        for batch in self.log.batches:
+            if read_header(batch, 0).last_offset < offset:
+                continue
+            if chosen and size + len(batch) > bytes_max:
+                break
+            chosen.append(batch)
+            size += len(batch)
+        if not chosen:
+            return None
+        region = MemoryRegion(b"".join(chosen))
+        self.regions.append(region)
+        return region

@@ -1,0 +1,359 @@
+"""The coordinator runtime over a partition in memory: what is told when, and what becomes of a shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from broker.coordination.hosted_shard import HostLimits
+from broker.coordination.loading import LoadLimits
+from broker.coordination.placement import java_string_hash, partition_for
+from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
+from broker.coordination.shard import PARKED, Answer, CoordinatorRecord, Now, Parked, Ticket
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.machine import MachineClock
+from records.builder import build_batch
+from records.record import Record
+from tests.broker.coordinated_partition import MemoryPartition
+
+TOPIC = "__consumer_offsets"
+QUICK = HostLimits(
+    commit_timeout_s=0.1, stale_read_timeout_s=0.1, stale_read_poll_s=0.01, starved_poll_s=0.01, unsettled_bytes_max=500
+)
+
+
+class Register:
+    """Keys and values; `wait` parks until somebody sets the key; "boom" keys are due for removal after 50 ms."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.parked: list[tuple[bytes, Ticket]] = []
+        self.answers: list[Answer] = []
+        self.deadline: float | None = None
+        self.loads = 0
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        if key == b"garbled":
+            raise ValueError("unreadable")
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+
+    def loaded(self, now: Now) -> list[CoordinatorRecord]:
+        self.loads += 1
+        return []
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def expire(self, now: Now) -> list[CoordinatorRecord]:
+        self.deadline = None
+        return [CoordinatorRecord(key, None) for key in self.values if key.startswith(b"boom")]
+
+    def take_answers(self) -> list[Answer]:
+        answers, self.answers = self.answers, []
+        return answers
+
+    def put(self, key: bytes, value: bytes, now: Now) -> Decision[CoordinatorRecord, int]:
+        if key.startswith(b"boom"):
+            self.deadline = now.monotonic_s + 0.05
+        for waited, ticket in self.parked:
+            if waited == key:
+                self.answers.append(Answer(ticket, value))
+        self.parked = [entry for entry in self.parked if entry[0] != key]
+        return Decision(len(self.values) + 1, [CoordinatorRecord(key, value)])
+
+
+def put(key: bytes, value: bytes = b"v") -> Callable[[Register, Now, Ticket], Decision[CoordinatorRecord, int]]:
+    return lambda shard, now, _: shard.put(key, value, now)
+
+
+def wait_for(key: bytes) -> Callable[[Register, Now, Ticket], Decision[CoordinatorRecord, bytes | Parked]]:
+    def decide(shard: Register, _: Now, ticket: Ticket) -> Decision[CoordinatorRecord, bytes | Parked]:
+        shard.parked.append((key, ticket))
+        return Decision(PARKED)
+
+    return decide
+
+
+def keys(shard: Register, _: Now) -> list[bytes]:
+    return list(shard.values)
+
+
+async def code_of(awaitable: Awaitable[Any]) -> ErrorCode:
+    with pytest.raises(ProtocolError) as caught:
+        await awaitable
+    return caught.value.code
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.001)
+
+
+class World:
+    def __init__(self, host: HostLimits = QUICK, load: LoadLimits | None = None) -> None:
+        config = RuntimeConfig(host, load or LoadLimits(), reload_pause_s=0.01)
+        self.runtime = CoordinatorRuntime(MachineClock(), config)
+        self.shards: list[Register] = []
+        self.runtime.host(TOPIC, self.make)
+        self.partition = MemoryPartition()
+
+    def make(self, index: int) -> Register:
+        self.shards.append(Register())
+        return self.shards[-1]
+
+    async def elected(self) -> None:
+        self.runtime.elected(self.partition)
+        await eventually(lambda: self.runtime.active(TOPIC) == [0])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.runtime.stop()
+
+
+async def test_a_write_is_answered_when_it_is_committed(world: World) -> None:
+    await world.elected()
+    world.partition.auto_commit = False
+    write = asyncio.ensure_future(world.runtime.write(TOPIC, 0, put(b"a")))
+    await asyncio.sleep(0.01)
+    assert world.partition.log.log_end_offset == 1
+    read = asyncio.ensure_future(world.runtime.read(TOPIC, 0, keys))
+    await asyncio.sleep(0.01)
+    assert not write.done()
+    assert not read.done()  # it has seen what is not committed
+    world.partition.commit()
+    assert await write == 1
+    assert await read == [b"a"]
+
+
+async def test_a_read_with_nothing_pending_is_answered_at_once(world: World) -> None:
+    await world.elected()
+    world.partition.auto_commit = False
+    assert await world.runtime.read(TOPIC, 0, keys) == []
+
+
+async def test_decisions_of_one_turn_share_a_batch_and_see_each_other(world: World) -> None:
+    await world.elected()
+    counts = await asyncio.gather(*(world.runtime.write(TOPIC, 0, put(b"k%d" % n)) for n in range(20)))
+    assert counts == list(range(1, 21))
+    assert len(world.partition.log.batches) == 1
+
+
+async def test_a_batch_never_exceeds_the_topics_limit(world: World) -> None:
+    await world.elected()
+    world.partition.log.config.max_message_bytes = 400
+    await asyncio.gather(*(world.runtime.write(TOPIC, 0, put(b"k%d" % n, bytes(100))) for n in range(10)))
+    assert len(world.partition.log.batches) == 5
+    assert len(world.shards) == 1  # nothing was refused, so nothing was loaded again
+
+
+async def test_a_parked_request_is_answered_by_the_decision_that_settles_it(world: World) -> None:
+    await world.elected()
+    world.partition.auto_commit = False
+    waiting = asyncio.ensure_future(world.runtime.write_or_park(TOPIC, 0, wait_for(b"a")))
+    await asyncio.sleep(0.01)
+    write = asyncio.ensure_future(world.runtime.write(TOPIC, 0, put(b"a", b"hello")))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()  # its answer rests on a record that is not committed
+    world.partition.commit()
+    assert await waiting == b"hello"
+    await write
+
+
+async def test_who_does_not_lead_is_no_coordinator(world: World) -> None:
+    assert await code_of(world.runtime.write(TOPIC, 0, put(b"a"))) is ErrorCode.NOT_COORDINATOR
+    world.runtime.elected(world.partition)
+    assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await world.elected()
+    world.runtime.resigned(TOPIC, 0)
+    assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_deposed_shard_is_dropped_and_loaded_anew_in_the_next_epoch(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"a"))
+    world.partition.auto_commit = False
+    waiting = asyncio.ensure_future(world.runtime.write_or_park(TOPIC, 0, wait_for(b"x")))
+    write = asyncio.ensure_future(world.runtime.write(TOPIC, 0, put(b"lost")))
+    await asyncio.sleep(0.01)
+    world.partition.depose()
+    assert await code_of(write) is ErrorCode.NOT_COORDINATOR
+    assert await code_of(waiting) is ErrorCode.NOT_COORDINATOR
+    assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.NOT_COORDINATOR
+    del world.partition.log.batches[-1]  # the next leader did not have it
+    world.partition.log.log_end_offset -= 1
+    world.partition.leader_epoch, world.partition.is_leader, world.partition.auto_commit = 3, True, True
+    await world.elected()
+    assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+    assert len(world.shards) == 2
+
+
+async def test_a_new_epoch_replaces_a_shard_that_was_never_deposed(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"a"))
+    world.runtime.elected(world.partition)  # nothing new
+    assert len(world.shards) == 1
+    world.partition.leader_epoch = 2
+    world.runtime.elected(world.partition)
+    assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await world.elected()
+    assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+
+
+async def test_a_failed_append_drops_what_was_decided(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"a"))
+    world.partition.refuse_append = ErrorCode.KAFKA_STORAGE_ERROR
+    assert await code_of(world.runtime.write(TOPIC, 0, put(b"b"))) is ErrorCode.NOT_COORDINATOR
+    world.partition.refuse_append = None
+    await eventually(lambda: world.runtime.active(TOPIC) == [0])
+    assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+
+
+async def test_nothing_is_decided_while_too_few_replicas_are_in_sync(world: World) -> None:
+    await world.elected()
+    world.partition.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert await code_of(world.runtime.write(TOPIC, 0, put(b"a"))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    def beat(shard: Register, _: Now, __: Ticket) -> Decision[CoordinatorRecord, int]:
+        return Decision(len(shard.values))
+
+    assert await world.runtime.write(TOPIC, 0, beat, soft=True) == 0  # heartbeats go on
+    world.partition.refuse = None
+    assert await world.runtime.write(TOPIC, 0, put(b"a")) == 1
+    assert len(world.shards) == 1
+
+
+async def test_a_write_that_is_not_confirmed_in_time_is_of_unknown_outcome(world: World) -> None:
+    await world.elected()
+    world.partition.auto_commit = False
+    assert await code_of(world.runtime.write(TOPIC, 0, put(b"a"))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    second = asyncio.ensure_future(world.runtime.write(TOPIC, 0, put(b"b")))
+    await asyncio.sleep(0.05)
+    world.partition.commit()
+    assert await second == 2  # and the shard goes on
+
+
+async def test_the_bytes_that_wait_for_followers_are_bounded(world: World) -> None:
+    await world.elected()
+    world.partition.auto_commit = False
+    writes = [asyncio.ensure_future(world.runtime.write(TOPIC, 0, put(b"a", bytes(600))))]
+    await asyncio.sleep(0.01)
+    assert await code_of(world.runtime.write(TOPIC, 0, put(b"b"))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.partition.commit()
+    await asyncio.gather(*writes)
+    world.partition.auto_commit = True
+    await world.runtime.write(TOPIC, 0, put(b"b"))
+
+
+async def test_reads_wait_for_the_followers_word(world: World) -> None:
+    await world.elected()
+    world.partition.fresh = False
+    read = asyncio.ensure_future(world.runtime.read(TOPIC, 0, keys))
+    await asyncio.sleep(0.03)
+    assert not read.done()
+    world.partition.fresh = True
+    assert await read == []
+    world.partition.fresh = False
+    assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_deadlines_come_true_as_records(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"boom"))
+    await eventually(lambda: world.partition.log.log_end_offset == 2)
+    assert await world.runtime.read(TOPIC, 0, keys) == []
+
+
+async def test_deadlines_wait_while_nothing_can_be_appended(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"boom"))
+    world.partition.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    await asyncio.sleep(0.1)
+    assert world.partition.log.log_end_offset == 1
+    world.partition.refuse = None
+    await eventually(lambda: world.partition.log.log_end_offset == 2)
+
+
+async def test_a_load_reads_everything_in_chunks_and_passes_over_what_it_cannot_read() -> None:
+    world = World(load=LoadLimits(chunk_bytes=300, records_per_turn=2))
+    expected: dict[bytes, bytes] = {}
+    for batch in range(20):
+        records = [Record(0, 1, b"k%d" % (batch * 3 + n), b"v", ()) for n in range(5)]
+        expected.update({record.key or b"": b"v" for record in records})
+        world.partition.append_records(build_batch([*records, Record(0, 1, b"garbled", b"", ())]), 1, 0)
+    world.partition.append_records(build_batch([Record(0, 1, b"k0", None, ())]), 1, 0)
+    del expected[b"k0"]
+    await world.elected()
+    assert sorted(await world.runtime.read(TOPIC, 0, keys)) == sorted(expected)
+    assert len(world.partition.regions) > 5
+    assert all(region.released == 1 for region in world.partition.regions)
+    await world.runtime.stop()
+
+
+async def test_what_a_load_found_uncommitted_is_shown_only_when_committed(world: World) -> None:
+    world.partition.auto_commit = False
+    world.partition.append_records(build_batch([Record(0, 1, b"a", b"v", ())]), 1, 0)
+    await world.elected()
+    read = asyncio.ensure_future(world.runtime.read(TOPIC, 0, keys))
+    await asyncio.sleep(0.02)
+    assert not read.done()
+    world.partition.commit()
+    assert await read == [b"a"]
+
+
+async def test_a_load_that_fails_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"a"))
+    reads = 0
+    whole = MemoryPartition.read_as_replica
+
+    def failing(self: MemoryPartition, offset: int, bytes_max: int, *, at_least_one: bool) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads < 3:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return whole(self, offset, bytes_max, at_least_one=at_least_one)
+
+    monkeypatch.setattr(MemoryPartition, "read_as_replica", failing)
+    world.partition.leader_epoch = 2
+    await world.elected()
+    assert reads == 3
+    assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+
+
+async def test_a_caller_that_went_away_harms_nobody(world: World) -> None:
+    await world.elected()
+    waiting = asyncio.ensure_future(world.runtime.write_or_park(TOPIC, 0, wait_for(b"a")))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    assert await world.runtime.write(TOPIC, 0, put(b"a")) == 1
+
+
+async def test_stopping_tells_whoever_waits(world: World) -> None:
+    await world.elected()
+    waiting = asyncio.ensure_future(world.runtime.write_or_park(TOPIC, 0, wait_for(b"a")))
+    await asyncio.sleep(0.01)
+    await world.runtime.stop()
+    assert await code_of(waiting) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize(("text", "value"), [("", 0), ("a", 97), ("ab", 3105), ("polygenelubricants", -(1 << 31))])
+def test_hashes_are_javas(text: str, value: int) -> None:
+    assert java_string_hash(text) == value
+    assert partition_for(text, 50) == (0 if value == -(1 << 31) else value % 50)
+
+
+def test_hashes_run_over_utf_16_units() -> None:
+    assert java_string_hash("😀") == 31 * 0xD83D + 0xDE00
+    assert all(0 <= partition_for(f"group-{number}", 7) < 7 for number in range(100))
