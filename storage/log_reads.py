@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from common.errors import ProtocolError
 from records.batch import BatchHeader
-from records.compression import InflatedTooLarge
 from records.record import decode_records
 from storage.batch_walk import walk
 from storage.region import Region
@@ -21,7 +20,10 @@ INFLATED_BYTES_MAX = 128 << 20  # of the one batch that a look-up by time decode
 
 
 class TimestampHit(NamedTuple):
-    """The batch in which a timestamp was found; `resolve` looks into its records and may run in a thread."""
+    """Where a timestamp was found: `region` begins with the first batch that may hold it and ends with its segment.
+
+    `header` is that batch's. `resolve` looks into the records and may run in a thread.
+    """
 
     header: BatchHeader
     region: Region
@@ -33,16 +35,30 @@ class TimestampHit(NamedTuple):
 
         A batch whose records lie is answered by its header: its first offset and its largest timestamp.
         """
-        header = self.header
+        region = self.region
         try:
-            data = memoryview(self.region.read())
-            for record in decode_records(data, 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX):
-                if record.timestamp >= self.timestamp and record.offset >= self.least_offset:
-                    return record.timestamp, record.offset, header.leader_epoch
-        except (ProtocolError, InflatedTooLarge, ValueError):
-            pass
+            found = None
+            for position, header in walk(region.file, region.position, region.position + region.length):
+                if header.max_timestamp >= self.timestamp:
+                    found = self._record_in(header, region.file.pread(header.size, position))
+                if found is not None:
+                    return found
         finally:
-            self.region.release()
+            region.release()
+        return self._by_header(self.header)
+
+    def _record_in(self, header: BatchHeader, data: bytes) -> tuple[int, int, int] | None:
+        """None when all its records are older, or lie below the log's start."""
+        try:
+            records = decode_records(memoryview(data), 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
+        except (ProtocolError, ValueError):
+            return self._by_header(header)
+        for record in records:
+            if record.timestamp >= self.timestamp and record.offset >= self.least_offset:
+                return record.timestamp, record.offset, header.leader_epoch
+        return None
+
+    def _by_header(self, header: BatchHeader) -> tuple[int, int, int]:
         return header.max_timestamp, max(header.base_offset, self.least_offset), header.leader_epoch
 
 
@@ -124,7 +140,7 @@ def locate_timestamp(log: AppendableLog, timestamp: int) -> TimestampHit | None:
                 found = segment.find_timestamp(timestamp, log.log_start_offset)
                 if found is not None:
                     position, header = found
-                    region = open_region(log, segment, position, position + header.size)
+                    region = open_region(log, segment, position, segment.written)
                     return TimestampHit(header, region, timestamp, log.log_start_offset)
     except OSError as error:
         raise _failed(log, error) from error

@@ -207,7 +207,7 @@ class Segment:
         return self.written
 
     def find_timestamp(self, timestamp: int, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the first batch from `offset` on with a record at or after `timestamp`."""
+        """Position and header of the first batch that ends after `offset` and has a record at or after `timestamp`."""
         indexes = self.indexes
         before = indexes.times.lookup(indexes.time_file.pread, timestamp - 1)
         start = indexes.offsets.lookup(indexes.offset_file.pread, max(before.offset, offset)).position
