@@ -17,14 +17,12 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from storage.partition_log import TimestampHit
 from wire.messages import ListOffsetsResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NONE_FOUND = (-1, -1, -1)
 READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
-DECODED_ON_THE_LOOP_BYTES_MAX = 16 << 10
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -77,7 +75,7 @@ class ListOffsets:
             _check_known(partition, request)
             return -1, shown, partition.leader_epoch
         hit = log.locate_max_timestamp() if timestamp == MAX_TIMESTAMP else log.locate_timestamp(timestamp)
-        found = await _resolve(hit) if hit is not None else NONE_FOUND
+        found = await asyncio.to_thread(hit.resolve) if hit is not None else NONE_FOUND
         if found[1] < shown:
             return found
         _check_known(partition, request)
@@ -93,13 +91,6 @@ def _shown_end(partition: Partition, request: Any) -> int:
 def _check_known(partition: Partition, request: Any) -> None:
     if request.replica_id < 0 and not partition.knows_high_watermark:
         raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
-
-
-async def _resolve(hit: TimestampHit) -> tuple[int, int, int]:
-    """Find the record in its batch; long or compressed batches are decoded in a thread."""
-    if hit.header.compression == 0 and hit.header.size <= DECODED_ON_THE_LOOP_BYTES_MAX:
-        return hit.resolve()
-    return await asyncio.to_thread(hit.resolve)
 
 
 def _for_version(error: ErrorCode, context: RequestContext) -> ErrorCode:

@@ -87,6 +87,8 @@ class Replica:
         """Give up what the leader of this epoch does not have, from `offset` on."""
         check(self.role is Role.FOLLOWER, "only a follower truncates")
         end = self.log.truncate_to(offset)
+        # An epoch that this replica once led without writing has no records to cut, yet the leader does not know it.
+        self.log.leader_epochs.truncate_from_end(end)
         self.high_watermark = min(self.high_watermark, end)
         self._notify(committed=True)
 

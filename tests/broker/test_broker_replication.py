@@ -113,6 +113,17 @@ async def test_a_new_leader_keeps_what_was_acknowledged_and_the_old_one_gives_up
         assert [endpoint.node_id for endpoint in response.node_endpoints] == [1]
 
 
+async def test_a_leader_that_wrote_nothing_follows_again(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.controller.create_topic((0, 1, 2))
+        client = await lab[0].connect()
+        assert (await produce(client, batch(b"one"))).error_code == 0
+        for leader in (1, 2, 1, 0):
+            lab.controller.elect(leader)
+        assert (await within(5, produce(client, batch(b"two")))).error_code == 0
+        assert all(broker.values() == [b"one", b"two"] for broker in lab.brokers)
+
+
 async def test_a_waiting_producer_hears_of_a_new_leader(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         lab.controller.create_topic((0, 1, 2))
