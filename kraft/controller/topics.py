@@ -120,6 +120,8 @@ def _create_topic(
     overrides = _overrides(topic.configs or ())
     assignments = _manual(image, topic) if topic.assignments else _automatic(image, topic, policy, rng)
     topic_id = random_uuid(rng)
+    while topic_id in image.topics.by_id:
+        topic_id = random_uuid(rng)
     records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
     records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
     records += _partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)

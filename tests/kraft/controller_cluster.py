@@ -42,7 +42,7 @@ def free_addresses(count: int) -> list[Address]:
 async def until(holds: Callable[[], object], timeout_s: float = 10.0) -> None:
     """Wait, by looking often, until `holds()`."""
     async with asyncio.timeout(timeout_s):
-        while not holds():
+        while not holds():  # noqa: ASYNC110  nobody tells of what is looked at
             await asyncio.sleep(0.005)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -199,7 +200,7 @@ async def test_an_observer_restarts_from_its_copy_and_fetches_only_what_it_misse
     assert seen[0][0] == -1
     assert seen[0][1] >= held.offset
     assert await brokers[2].observer.wait_until(lambda image: "two" in image.topics, 5)
-    assert all(a[1] == b[0] for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(seen))
 
 
 async def test_an_observer_far_behind_gets_a_snapshot(

@@ -1,0 +1,216 @@
+"""Sessions of brokers, the timer that fences, and leaders that return."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
+from kraft.controller.liveness import BrokerLiveness, LivenessConfig
+from kraft.controller.sessions import BrokerSessions
+from kraft.controller.topics import decide_create_topics
+from kraft.records import Cause
+from tests.kraft.fake_quorum import Bench
+from tests.kraft.images import create_topics, heartbeat, new_topic, registration, rng
+
+CONNECTION = 1
+
+
+def test_silence_and_a_closed_connection_end_a_session_each_in_its_time() -> None:
+    sessions = BrokerSessions(timeout_s=3.0, suspicion_s=0.3)
+    sessions.heard(0, 10, 5, CONNECTION, now=100.0)
+    sessions.heard(1, 11, 5, 2, now=101.0)
+    assert sessions.expired(102.9) == []
+    sessions.connection_closed(2, now=101.5)
+    assert sessions.expired(101.81) == [(1, 11, Cause.CONNECTION_LOST)]
+    sessions.heard(1, 11, 5, 3, now=101.7)
+    assert sessions.expired(102.9) == []
+    assert sessions.expired(103.0) == [(0, 10, Cause.SESSION_EXPIRED)]
+    assert sessions.is_expired(0, 10, 103.0)
+    assert not sessions.is_expired(0, 9, 103.0)
+
+
+def test_a_connection_that_closes_after_the_broker_was_heard_on_another_means_nothing() -> None:
+    sessions = BrokerSessions(3.0, 0.3)
+    sessions.heard(0, 10, 5, CONNECTION, now=1.0)
+    sessions.heard(0, 10, 5, 2, now=1.5)
+    sessions.connection_closed(CONNECTION, now=1.6)
+    assert sessions.expired(4.0) == []
+
+
+def test_a_new_leadership_gives_everybody_a_whole_timeout_and_nobody_a_claim_to_its_id() -> None:
+    sessions = BrokerSessions(3.0, 0.3)
+    sessions.heard(0, 10, 5, CONNECTION, now=1.0)
+    assert sessions.is_live(0, 2.0)
+    sessions.restart([(0, 10), (1, 11)], now=3.9)
+    assert sessions.expired(6.8) == []
+    assert not sessions.is_live(0, 4.0)
+    assert [broker for broker, _epoch, _cause in sessions.expired(6.95)] == [0, 1]
+
+
+def test_what_others_have_seen() -> None:
+    sessions = BrokerSessions(3.0, 0.3)
+    sessions.heard(0, 10, 5, 1, now=1.0)
+    sessions.heard(1, 10, 7, 2, now=1.0)
+    assert sessions.all_have_seen(7, [1, 2])
+    assert not sessions.all_have_seen(7, [0, 1])
+
+
+class LiveBench(Bench):
+    def __init__(self, config: LivenessConfig) -> None:
+        super().__init__()
+        self.liveness = BrokerLiveness(self.ports, self.quorum, self.driver, self.policy, config)
+        self.driver._on_active = lambda active: self.liveness.became_active() if active else None
+
+    async def begin(self) -> None:
+        self.liveness.start()
+        await super().begin()
+
+    async def stop(self) -> None:
+        await self.liveness.stop()
+        await self.driver.stop()
+        assert not self.fatal
+
+    async def join(self, broker_id: int) -> Any:
+        request = registration(broker_id, cluster_id=self.machine.image.cluster_id)
+        reply = await self.liveness.register(request)
+        assert reply.error_code == 0
+        return await self.beat(broker_id)
+
+    async def beat(self, broker_id: int, **changed: Any) -> Any:
+        return await self.liveness.heartbeat(heartbeat(self.machine.image, broker_id, **changed), broker_id)
+
+    def is_fenced(self, broker_id: int) -> bool:
+        return self.machine.image.brokers[broker_id].fenced
+
+
+async def live_bench(session_s: float = 0.15, suspicion_s: float = 0.03) -> LiveBench:
+    bench = LiveBench(LivenessConfig(session_s, suspicion_s))
+    await bench.begin()
+    for broker_id in range(3):
+        await bench.join(broker_id)
+    return bench
+
+
+async def test_a_silent_broker_is_fenced_and_the_others_are_not() -> None:
+    bench = await live_bench()
+    async with asyncio.timeout(2):
+        while not bench.is_fenced(2):
+            await bench.beat(0)
+            await bench.beat(1)
+            await asyncio.sleep(0.02)
+    assert not bench.is_fenced(0)
+    assert not bench.is_fenced(1)
+    assert bench.liveness.fenced_count == 1
+    reply = await bench.beat(2)
+    assert reply.is_fenced is False  # it is back at once
+    await bench.stop()
+
+
+async def test_a_closed_connection_fences_long_before_the_silence_does() -> None:
+    bench = await live_bench(session_s=60)
+    begun = asyncio.get_running_loop().time()
+    bench.liveness.connection_closed(1)
+    await bench.settle(lambda: bench.is_fenced(1))
+    assert asyncio.get_running_loop().time() - begun < 1
+    bench.liveness.connection_closed(2)
+    await bench.beat(2)  # on its new connection
+    await asyncio.sleep(0.06)
+    assert not bench.is_fenced(2)
+    await bench.stop()
+
+
+async def test_heartbeats_are_answered_only_in_contact_with_a_majority() -> None:
+    bench = await live_bench()
+    bench.quorum.contact = False
+    with pytest.raises(ProtocolError) as refused:
+        await bench.beat(0)
+    assert refused.value.code is ErrorCode.NOT_CONTROLLER
+    await bench.stop()
+
+
+async def test_a_new_active_controller_begins_all_sessions_anew() -> None:
+    bench = await live_bench(session_s=0.2)
+    await asyncio.sleep(0.12)
+    bench.quorum.lose()
+    await asyncio.sleep(0.12)  # nobody could be heard for longer than a session
+    bench.quorum.win()
+    await bench.settle(lambda: bench.driver.is_active)
+    await asyncio.sleep(0.05)
+    assert not any(bench.is_fenced(broker) for broker in range(3))
+    await bench.settle(lambda: all(bench.is_fenced(broker) for broker in range(3)))
+    await bench.stop()
+
+
+async def test_a_stall_of_the_controller_itself_fences_nobody() -> None:
+    bench = LiveBench(LivenessConfig(session_timeout_s=0.05, suspicion_s=0.02, late_s=0.1))
+    await bench.begin()
+    await bench.join(0)
+    moment = asyncio.get_running_loop().time() + 0.3
+    while asyncio.get_running_loop().time() < moment:  # as a SIGSTOP would do: timers come due unheard
+        pass
+    await asyncio.sleep(0.01)
+    assert not bench.is_fenced(0)
+    await bench.stop()
+
+
+async def test_an_id_is_refused_to_another_process_until_its_holder_is_gone() -> None:
+    bench = await live_bench(session_s=0.3)
+    request = registration(0, life=1, cluster_id=bench.machine.image.cluster_id)
+    reply = await bench.liveness.register(request)
+    assert reply.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    bench.liveness.connection_closed(0)
+    reply = await bench.liveness.register(request)
+    assert reply.error_code == 0
+    await bench.stop()
+
+
+async def test_a_stopping_broker_waits_until_the_others_know() -> None:
+    bench = await live_bench(session_s=5)
+    image = bench.machine.image
+    request = create_topics(new_topic("t", 6, 3))
+    await bench.driver.write(lambda i: decide_create_topics(i, request, bench.policy, rng()))
+    for broker in (1, 2):
+        await bench.beat(broker, current_metadata_offset=image.offset)
+    reply = await bench.beat(0, want_shut_down=True)
+    assert not reply.should_shut_down
+    reply = await bench.beat(0, want_shut_down=True)
+    assert not reply.should_shut_down  # 1 and 2 said that they are behind
+    await bench.beat(1)
+    await bench.beat(2)
+    reply = await bench.beat(0, want_shut_down=True)
+    assert reply.should_shut_down
+    await bench.stop()
+
+
+async def test_leaderships_return_in_steps() -> None:
+    bench = await live_bench(session_s=60)
+    request = create_topics(new_topic("t", assignments=[[0, 1, 2]] * 25))
+    await bench.driver.write(lambda i: decide_create_topics(i, request, bench.policy, rng()))
+    await bench.beat(0, want_fence=True)
+    await bench.beat(0)
+    leaders = lambda: [p.leader for p in bench.machine.image.topics.partitions()]  # noqa: E731
+    assert leaders() == [1] * 25
+    config = LeaderReturnConfig(interval_s=0.02, moves_per_step=10, step_pause_s=0.01)
+    returning = LeaderReturn(bench.driver, bench.policy, config)
+    returning.start()
+    await asyncio.sleep(0.05)
+    assert leaders() == [1] * 25  # in sync it is not
+    await bench.driver.write(lambda i: _isr_restored(i))
+    steps: list[int] = []
+    bench.machine.subscribe(lambda _delta, _image: steps.append(leaders().count(0)))
+    await bench.settle(lambda: leaders() == [0] * 25)
+    assert steps == [10, 20, 25]
+    await returning.stop()
+    await bench.stop()
+
+
+def _isr_restored(image: Any) -> Any:
+    from common.decision import Decision  # noqa: PLC0415
+    from kraft.records import PartitionChangeRecord  # noqa: PLC0415
+
+    changes = [PartitionChangeRecord(p.topic_id, p.partition, isr=(1, 2, 0)) for p in image.topics.partitions()]
+    return Decision(None, changes)
