@@ -62,7 +62,8 @@ def write_with_kafka(jars: Path, folder: Path) -> None:
             bootstrap = f"127.0.0.1:{port}"
             wait_serving(bootstrap, 1)
             topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "20000", "index.interval.bytes": "512"})
-            AdminClient({"bootstrap.servers": bootstrap}).create_topics([topic])[TOPIC].result(30)
+            admin = AdminClient({"bootstrap.servers": bootstrap})
+            admin.create_topics([topic])[TOPIC].result(30)
             for codec in CODECS:
                 settings = {"compression.type": codec, "enable.idempotence": True, "batch.size": 2_000, "linger.ms": 2}
                 producer = Producer({"bootstrap.servers": bootstrap, **settings})

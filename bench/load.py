@@ -31,7 +31,8 @@ def percentile(values: list[float], share: float) -> float:
 def create_topic(bootstrap: str, partitions: int) -> str:
     name = f"bench-{uuid.uuid4().hex[:8]}"
     topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([topic])[name].result(60)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # named: what is collected cancels its requests
+    admin.create_topics([topic])[name].result(60)
     time.sleep(SETTLE_S)
     return name
 

@@ -155,8 +155,8 @@ _CONTROLLER = [
        "again before it is fenced.", 10),
     _s("controller.quorum.election.timeout.ms", "int", 400, "Silence after which a voter starts an election; up to "
        "twice as long by chance.", 50),
-    _s("metadata.log.max.record.bytes.between.snapshots", "long", 20 * MIB, "Bytes of metadata between snapshots.",
-       64 * KIB),
+    _s("metadata.log.max.record.bytes.between.snapshots", "long", 64 * MIB, "Bytes of metadata between snapshots.",
+       64 * MIB),
     _s("metadata.max.idle.interval.ms", "int", 500, "How often an idle controller shows that it leads.", 0),
 ]  # fmt: skip
 

@@ -30,7 +30,7 @@ Data = Annotated[Path, typer.Option("--data", help="Or the directory of an embed
 def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[KafkaAdminClient]:
     """A connected admin client; what goes wrong inside the block ends the command with one line."""
     from kafka.admin import KafkaAdminClient  # noqa: PLC0415
-    from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NoBrokersAvailable  # noqa: PLC0415
+    from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
     if bootstrap is None:
         try:
@@ -50,7 +50,7 @@ def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[K
             bootstrap_timeout_ms=5_000,
         )
         yield client
-    except (NoBrokersAvailable, KafkaConnectionError, KafkaTimeoutError) as error:
+    except (KafkaConnectionError, KafkaTimeoutError) as error:
         fail(f"no broker answers at {bootstrap}: {error}")
     except KafkaError as error:
         fail(str(error))

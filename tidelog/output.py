@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+PIPE_WIDTH = 240  # columns where nobody looks at a terminal
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
@@ -34,7 +35,7 @@ def show(rows: Sequence[dict[str, Any]], *, as_json: bool, columns: Sequence[str
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*[_cell(row[column]) for column in columns])
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
 def show_one(value: dict[str, Any], *, as_json: bool) -> None:

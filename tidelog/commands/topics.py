@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog.admin_client import Bootstrap, Data, admin_client, error_text
@@ -122,7 +123,7 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
         "partitions": len(partitions),
         "replicas": len(partitions[0]["replica_nodes"]) if partitions else 0,
         "internal": topic["is_internal"],
-        "id": str(topic["topic_id"]),
+        "id": uuid_text(topic["topic_id"].bytes),
     }
 
 
