@@ -12,6 +12,10 @@ from wire.apis import API_VERSIONS, APIS
 from wire.decoder import ELEMENTS_MAX, decode_body
 from wire.primitives import INT32, request_head, skip_tags
 
+METADATA = 3
+METADATA_CLUSTER_OPERATIONS_UNTIL = 10
+WIDE_NULL = Struct(">i")
+
 _ENCODE_BYTES_FIRST = 512
 _FRAMED_HEAD = Struct(">ihhih")
 _FRAMED_CORRELATION = Struct(">ii")
@@ -57,7 +61,23 @@ def decode_request(
     except UnicodeDecodeError as error:
         raise MalformedFrame("client id") from error
     header = RequestHeader(key, version, correlation, client_id)
-    return header, decode_body(api.request, version, data, head.body, elements_max)
+    body = head.body
+    if key == METADATA and api.flexible_from <= version:
+        body = _after_wide_null(data, body, version)
+    return header, decode_body(api.request, version, data, body, elements_max)
+
+
+def _after_wide_null(data: memoryview, at: int, version: int) -> int:
+    """Where Metadata's body begins: librdkafka asks for all topics with a null array of four zero bytes, not of one.
+
+    Apache Kafka never notices, since it ignores what follows a body. Here nothing may follow one, so exactly this
+    form is known: no other body of its length begins with a zero.
+    """
+    flags = 3 if version <= METADATA_CLUSTER_OPERATIONS_UNTIL else 2
+    whole = WIDE_NULL.size + flags + 1  # and the tagged fields' count
+    if len(data) - at == whole and WIDE_NULL.unpack_from(data, at) == (0,):
+        return at + WIDE_NULL.size - 1
+    return at
 
 
 def encode_response(api_key: int, version: int, correlation: int, message: Any) -> bytes:

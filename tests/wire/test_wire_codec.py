@@ -240,3 +240,17 @@ def test_uuids_both_ways() -> None:
     raw = bytes(range(16))
     assert raw_uuid(schema_uuid(raw)) == raw
     assert raw_uuid(None) == bytes(16)
+
+
+@pytest.mark.parametrize("version", [9, 10, 11, 12, 13])
+def test_librdkafkas_wide_null_of_all_topics_is_read(version: int) -> None:
+    """As librdkafka 2.16 sends it for a full list of topics."""
+    request = MetadataRequest(topics=None, allow_auto_topic_creation=True, include_topic_authorized_operations=False)
+    frame = encode_request(request, version, 7, "rdkafka")[4:]
+    flags = 3 if version <= 10 else 2
+    at = len(frame) - flags - 2
+    header, decoded = decode_request(frame[:at] + bytes(3) + frame[at:])
+    assert (header.version, decoded.topics, decoded.allow_auto_topic_creation) == (version, None, True)
+    for surplus in (1, 2, 4):
+        with pytest.raises(MalformedFrame):
+            decode_request(frame[:at] + bytes(surplus) + frame[at:])
