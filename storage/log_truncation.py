@@ -24,6 +24,10 @@ def truncate_to(log: PartitionLog, offset: int) -> int:
     """The new log end: `offset`, or the base of the batch that holds it."""
     _check_idle(log)
     if offset >= log.log_end_offset:
+        # A leader that was deposed before its first append has an epoch that begins at its end: it must go as well, or
+        # the next leader, which does not know it, would find this log diverged for ever.
+        log.leader_epochs.truncate_from_end(log.log_end_offset)
+        log.epochs_changed = True
         return log.log_end_offset
     if offset <= log.segments[0].base_offset or offset <= log.log_start_offset:
         truncate_fully_and_start_at(log, offset)

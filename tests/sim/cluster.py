@@ -180,13 +180,13 @@ class Cluster:
 
     def _died(self, name: str, power_lost: bool) -> None:
         broker = self.brokers.get(name)
-        if broker is not None and power_lost:
+        if broker is not None and not (self.world.nodes[name].stopped_cleanly and not power_lost):
             registered = self.watch.newest.brokers.get(broker)
-            self.promise.lost_power(broker, -1 if registered is None else registered.epoch)
-            self.watch.coverage.add("power losses")
+            self.promise.died(broker, -1 if registered is None else registered.epoch, power=power_lost)
+            self.watch.coverage.add("losses of power" if power_lost else "deaths")
 
-    def _power_allowed(self, names: list[str]) -> bool:
-        return self.promise.allows([self.brokers[name] for name in names if name in self.brokers])
+    def _may_die(self, names: Sequence[str], power: bool) -> bool:
+        return self.promise.allows([self.brokers[name] for name in names if name in self.brokers], power=power)
 
     # -- clients
 
@@ -244,7 +244,7 @@ class Cluster:
             world.start(name)
         self._within(COMES_UP_S, lambda: self._not_serving(0, 0))
         world.trace("the cluster is up")
-        Nemesis(world, self.plan.faults, list(self.brokers), self._power_allowed)
+        Nemesis(world, self.plan.faults, list(self.brokers), self._may_die)
         world.run_for(FAULTS_MS / 1000)
         for name in world.nodes:
             world.resume(name)

@@ -286,23 +286,28 @@ class LoopsNeverBlock:
 
 
 class PowerPromise:
-    """Which brokers have lost unflushed data that the rest of the ISR still has to make good.
+    """Which deaths the promise covers, and whose unflushed data the rest of the ISR still has to make good.
 
-    From a loss of power until every partition's ISR is whole again, fewer than min.insync.replicas brokers may lose
-    theirs; the nemesis asks before it cuts the power. Where each write is flushed, all may.
+    Any number of processes may die. From a loss of power until every partition's ISR is whole again, fewer than
+    min.insync.replicas brokers may die at all: the controller cannot tell a dead process from lost power, so all of
+    them leave ISR and ELR, and then the last known leader may be the very one that lost data. Where each write is
+    flushed, all may lose power. The nemesis asks before it kills.
     """
 
     def __init__(self, min_insync: int, *, flushes_each: bool) -> None:
         self._min_insync, self._flushes_each = min_insync, flushes_each
-        self.lost: dict[int, None] = {}  # until the ISR is whole
-        self.unregistered: dict[int, int] = {}  # broker epoch that the metadata still shows
+        self.dead: dict[int, None] = {}  # without a clean stop, until the ISR is whole
+        self.power_was_lost = False  # since the ISR was whole
+        self.unregistered: dict[int, int] = {}  # lost power; broker epoch that the metadata still shows
 
-    def allows(self, brokers: Iterable[int]) -> bool:
-        return self._flushes_each or len({*self.lost, *brokers}) < self._min_insync
+    def allows(self, brokers: Iterable[int], *, power: bool) -> bool:
+        few = len({*self.dead, *brokers}) < self._min_insync
+        return self._flushes_each or few or not (power or self.power_was_lost)
 
-    def lost_power(self, broker: int, broker_epoch: int) -> None:
-        if not self._flushes_each:
-            self.lost[broker] = None
+    def died(self, broker: int, broker_epoch: int, *, power: bool) -> None:
+        self.dead[broker] = None
+        if power and not self._flushes_each:
+            self.power_was_lost = True
             self.unregistered[broker] = broker_epoch
 
     def registered(self, broker: int, broker_epoch: int) -> None:
@@ -311,7 +316,8 @@ class PowerPromise:
 
     def isr_is_whole(self) -> None:
         if not self.unregistered:
-            self.lost.clear()
+            self.dead.clear()
+            self.power_was_lost = False
 
 
 class Coverage:

@@ -2,7 +2,7 @@
 them, which is all that shrinking is.
 
 What a fault does may depend on the moment: a loss of power that the cluster does not promise to survive becomes a
-kill (`power_allowed` decides).
+kill, and a death that it does not promise to survive is left out (`may_die` decides).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ CRASHES = ("kill", "kill_in_write", "power", "stop")
 LINKS = ("cut", "one_way", "isolate", "slow_link", "stall", "reset")
 DISKS = ("slow_disk", "stuck_disk", "full_disk", "failed_disk")
 TOGETHER = ("kill_all", "power_all")
+MORTAL = (*CRASHES, *TOGETHER, "full_disk", "failed_disk")
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
 DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
 
@@ -68,9 +69,14 @@ class Nemesis:
     """Carries the faults out, their times counted from now. `together` die as one in the kinds TOGETHER."""
 
     def __init__(
-        self, world: World, faults: Sequence[Fault], together: Sequence[str], power_allowed: Callable[[list[str]], bool]
+        self,
+        world: World,
+        faults: Sequence[Fault],
+        together: Sequence[str],
+        may_die: Callable[[Sequence[str], bool], bool] = lambda names, power: True,
     ) -> None:
-        self.world, self.together, self.power_allowed = world, list(together), power_allowed
+        """`may_die` gets node names and whether they lose power."""
+        self.world, self.together, self.may_die = world, list(together), may_die
         self._holds: dict[tuple[str, str], int] = {}  # overlapping faults of one kind on one node
         for fault in faults:
             rng = world.stream(f"fault/{fault.at_ms}/{fault.kind}/{fault.target}")
@@ -78,8 +84,11 @@ class Nemesis:
 
     def _begin(self, fault: Fault, rng: random.Random) -> None:
         self.world.trace(f"FAULT {fault}")
-        if fault.kind in CRASHES or fault.kind in TOGETHER:
-            self._crash(fault, rng)
+        names = self.together if fault.kind in TOGETHER else [fault.target]
+        if fault.kind in MORTAL and not self.may_die(names, False):
+            self.world.trace("  left out")
+        elif fault.kind in CRASHES or fault.kind in TOGETHER:
+            self._crash(fault, names, rng)
         elif fault.kind in LINKS:
             self._break_link(fault, rng)
         elif fault.kind in DISKS:
@@ -93,10 +102,9 @@ class Nemesis:
         else:
             raise ValueError(fault.kind)
 
-    def _crash(self, fault: Fault, rng: random.Random) -> None:
+    def _crash(self, fault: Fault, names: Sequence[str], rng: random.Random) -> None:
         world = self.world
-        names = self.together if fault.kind in TOGETHER else [fault.target]
-        power = fault.kind in ("power", "power_all") and self.power_allowed(names)
+        power = fault.kind in ("power", "power_all") and self.may_die(names, True)
         for name in names:
             if fault.kind == "stop":
                 world.stop(name)

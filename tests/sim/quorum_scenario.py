@@ -138,7 +138,7 @@ class QuorumRun:
             try:
                 for name in NAMES:
                     world.start(name)
-                Nemesis(world, self.faults, NAMES, lambda names: True)
+                Nemesis(world, self.faults, NAMES)
                 world.run_for(FAULTS_MS[1] / 1000)
                 for name in NAMES:
                     world.resume(name)

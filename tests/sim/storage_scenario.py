@@ -194,7 +194,7 @@ class StorageRun:
         with no_collection():
             try:
                 world.start("store")
-                Nemesis(world, self.faults, ["store"], lambda names: True)
+                Nemesis(world, self.faults, ["store"])
                 world.run_for(FAULTS_MS[1] / 1000)
                 for end in (world.kill, world.power_off):
                     world.resume("store")

@@ -242,14 +242,18 @@ def test_a_loop_that_waits_for_its_device() -> None:
 
 def test_power_may_fail_at_fewer_than_min_insync_replicas_until_the_isr_is_whole() -> None:
     promise = PowerPromise(2, flushes_each=False)
-    assert promise.allows([0])
-    assert not promise.allows([0, 1])
-    promise.lost_power(0, 11)
-    assert not promise.allows([1])
+    assert promise.allows([0, 1, 2], power=False)
+    assert promise.allows([0], power=True)
+    assert not promise.allows([0, 1], power=True)
+    promise.died(0, 11, power=True)
+    assert not promise.allows([1], power=False)
     promise.isr_is_whole()
-    assert not promise.allows([1])  # the metadata does not know yet that broker 0 was gone
+    assert not promise.allows([1], power=False)  # the metadata does not know yet that broker 0 was gone
     promise.registered(0, 11)
     promise.registered(0, 12)
     promise.isr_is_whole()
-    assert promise.allows([1])
-    assert PowerPromise(2, flushes_each=True).allows([0, 1, 2])
+    assert promise.allows([1], power=True)
+    promise.died(1, 12, power=False)
+    assert promise.allows([0, 2], power=False)
+    assert not promise.allows([2], power=True)
+    assert PowerPromise(2, flushes_each=True).allows([0, 1, 2], power=True)
