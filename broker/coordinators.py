@@ -7,6 +7,7 @@ from typing import Any
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
+from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.internal_topics import InternalTopics, group_topic
 from broker.coordination.placement import GROUP_TOPIC
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
@@ -31,7 +32,8 @@ class Coordinators:
         def create_topics(request: Any, version: int) -> Any:
             return forwarder.forward(None, request, version)
 
-        self.runtime = CoordinatorRuntime(ports.clock, RuntimeConfig())
+        limits = HostLimits(commit_timeout_s=value("offsets.commit.timeout.ms") / 1000)
+        self.runtime = CoordinatorRuntime(ports.clock, RuntimeConfig(limits))
         self.groups = GroupCoordinator(
             self.runtime,
             GroupConfig(
@@ -42,7 +44,6 @@ class Coordinators:
                 offsets_retention_ms=value("offsets.retention.minutes") * MINUTE_MS,
                 offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),
                 offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
-                offsets_commit_timeout_ms=value("offsets.commit.timeout.ms"),
             ),
             lambda: partitions.image,
             ports.random,

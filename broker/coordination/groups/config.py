@@ -18,7 +18,6 @@ class GroupConfig:
     offsets_retention_ms: int = 10_080 * 60_000
     offsets_retention_check_interval_ms: int = 600_000
     offset_metadata_max_bytes: int = 4_096
-    offsets_commit_timeout_ms: int = 5_000
     new_member_join_timeout_ms: int = 300_000
     group_record_bytes_max: int = 1_000_000
     expiries_per_turn_max: int = 1_000
