@@ -224,11 +224,11 @@ class MetadataObserver:
             self._advance(bytes(answer.records))
 
     def _note_behind(self, answer: Any) -> None:
-        """A follower may lag. The active controller of our epoch or a later one has applied all that was committed
-        before it, so if it stays behind us, we hold what this quorum never committed."""
+        """A follower may lag, and so may a leader for a moment. An active controller, which answers only in touch
+        with a majority, has applied all that was committed before it: if it stays behind us, we hold what its quorum
+        never committed or has forgotten."""
         leader = answer.current_leader
-        is_active = leader is not None and leader.leader_id == self._controller
-        if not is_active or leader.leader_epoch < self.image.epoch:
+        if leader is None or leader.leader_id != self._controller:
             return
         now = asyncio.get_running_loop().time()
         if self._behind_since is None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
 from kraft.controller.sessions import BrokerSessions
 from kraft.controller.topics import decide_create_topics
-from kraft.records import Cause
+from kraft.image.metadata import MetadataImage
+from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import create_topics, heartbeat, new_topic, registration, rng
 
@@ -192,14 +194,17 @@ async def test_leaderships_return_in_steps() -> None:
     await bench.driver.write(lambda i: decide_create_topics(i, request, bench.policy, rng()))
     await bench.beat(0, want_fence=True)
     await bench.beat(0)
-    leaders = lambda: [p.leader for p in bench.machine.image.topics.partitions()]  # noqa: E731
+
+    def leaders() -> list[int]:
+        return [p.leader for p in bench.machine.image.topics.partitions()]
+
     assert leaders() == [1] * 25
     config = LeaderReturnConfig(interval_s=0.02, moves_per_step=10, step_pause_s=0.01)
     returning = LeaderReturn(bench.driver, bench.policy, config)
     returning.start()
     await asyncio.sleep(0.05)
     assert leaders() == [1] * 25  # in sync it is not
-    await bench.driver.write(lambda i: _isr_restored(i))
+    await bench.driver.write(_isr_restored)
     steps: list[int] = []
     bench.machine.subscribe(lambda _delta, _image: steps.append(leaders().count(0)))
     await bench.settle(lambda: leaders() == [0] * 25)
@@ -208,9 +213,8 @@ async def test_leaderships_return_in_steps() -> None:
     await bench.stop()
 
 
-def _isr_restored(image: Any) -> Any:
-    from common.decision import Decision  # noqa: PLC0415
-    from kraft.records import PartitionChangeRecord  # noqa: PLC0415
-
-    changes = [PartitionChangeRecord(p.topic_id, p.partition, isr=(1, 2, 0)) for p in image.topics.partitions()]
+def _isr_restored(image: MetadataImage) -> Decision[MetadataRecord, None]:
+    changes: list[MetadataRecord] = [
+        PartitionChangeRecord(p.topic_id, p.partition, isr=(1, 2, 0)) for p in image.topics.partitions()
+    ]
     return Decision(None, changes)

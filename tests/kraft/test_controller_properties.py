@@ -148,7 +148,7 @@ class ControllerHistory(RuleBasedStateMachine):
         )
         self.decide(decide_incremental_alter_configs(self.image, request, POLICY))
 
-    @precondition(lambda self: len(self.image.topics))
+    @precondition(lambda self: len(self.image.topics) > 0)
     @rule(data=st.data())
     def change_isr(self, data: st.DataObject) -> None:
         partition = data.draw(st.sampled_from(list(self.image.topics.partitions())))
@@ -164,7 +164,7 @@ class ControllerHistory(RuleBasedStateMachine):
         if any(epochs[b] != self.image.brokers[b].epoch for b in isr if b in self.image.brokers):
             assert reply.topics[0].partitions[0].error_code  # type: ignore[attr-defined]
 
-    @precondition(lambda self: len(self.image.topics))
+    @precondition(lambda self: len(self.image.topics) > 0)
     @rule(data=st.data())
     def reassign(self, data: st.DataObject) -> None:
         partition = data.draw(st.sampled_from(list(self.image.topics.partitions())))

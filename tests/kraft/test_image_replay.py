@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,8 +58,6 @@ def test_damaging_any_byte_of_a_batch_raises_nothing() -> None:
 
 
 def test_a_later_versions_fields_at_a_records_end_are_skipped() -> None:
-    import msgspec  # noqa: PLC0415
-
     plain = msgspec.msgpack.decode(encode_batch(Batch(header(), [TopicRecord("t", A)])))
     plain[1][0].append("of a later version")
     decoded = decode_batch(msgspec.msgpack.encode(plain))
