@@ -190,7 +190,7 @@ def test_unknown_tagged_fields_are_skipped_and_known_ones_must_fill_their_size()
     assert frame.endswith(b"\1\0\4\4abc")
     with_unknown = frame[: -len(b"\1\0\4\4abc")] + b"\2\0\4\4abc\x09\2xy"
     assert decode_body(FetchSnapshotRequest, 1, memoryview(with_unknown), 0).cluster_id == "abc"
-    for wrong in (b"\1\0\5\4abcd", b"\1\0\3\4ab"):
+    for wrong in (b"\1\0\5\4abcd", b"\1\0\3\4ab", b"\1\0\3\4abc"):
         with pytest.raises(MalformedFrame):
             decode_body(FetchSnapshotRequest, 1, memoryview(frame[: -len(b"\1\0\4\4abc")] + wrong), 0)
 
