@@ -23,7 +23,7 @@ from kraft.records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
-from wire.messages import BrokerHeartbeatResponse, BrokerRegistrationResponse, UnregisterBrokerResponse
+from wire.messages import BrokerHeartbeatResponse, BrokerRegistrationResponse, UnregisterBrokerResponse, raw_uuid
 
 RACK_CHARACTERS_MAX = 255
 
@@ -38,7 +38,7 @@ def decide_registration(
     ISR alone, any run that is replaced while it was in it. A repeated request of one incarnation changes nothing.
     """
     existing = image.brokers.get(request.broker_id)
-    incarnation = request.incarnation_id.bytes if request.incarnation_id is not None else bytes(16)
+    incarnation = raw_uuid(request.incarnation_id)
     code = _registration_refusal(image, request)
     if code is not None:
         return Decision(BrokerRegistrationResponse(error_code=int(code)))
@@ -46,7 +46,7 @@ def decide_registration(
         return Decision(BrokerRegistrationResponse(error_code=0, broker_epoch=existing.epoch))
     if existing is not None and has_session:
         return Decision(BrokerRegistrationResponse(error_code=int(ErrorCode.DUPLICATE_BROKER_REGISTRATION)))
-    log_dirs = tuple(directory.bytes for directory in request.log_dirs or () if directory is not None)
+    log_dirs = tuple(raw_uuid(directory) for directory in request.log_dirs or ())
     clean = existing is not None and request.previous_broker_epoch == existing.epoch and existing.log_dirs == log_dirs
     cause = Cause.REGISTERED if clean else Cause.UNCLEAN_STOP
     records: list[MetadataRecord] = list(

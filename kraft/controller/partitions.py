@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from common.decision import Decision
@@ -14,7 +13,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
 from kraft.records import Cause, MetadataRecord
-from wire.messages import AlterPartitionResponse
+from wire.messages import AlterPartitionResponse, raw_uuid, schema_uuid
 
 NO_BROKER_EPOCH = -1
 RECOVERED = 0
@@ -37,7 +36,7 @@ def decide_alter_partition(
     topics = []
     seen: dict[tuple[bytes, int], None] = {}
     for wanted in request.topics:
-        topic_id = wanted.topic_id.bytes if wanted.topic_id is not None else bytes(16)
+        topic_id = raw_uuid(wanted.topic_id)
         topic = image.topics.get_by_id(topic_id)
         partitions = []
         for change in wanted.partitions:
@@ -51,7 +50,7 @@ def decide_alter_partition(
                 partitions.append(_alter(image, topic, change, version, request.broker_id, policy, records))
             else:
                 partitions.append(_failed(change, code or ErrorCode.INVALID_REQUEST))
-        topics.append(_Topic(topic_id=uuid.UUID(bytes=topic_id), partitions=partitions))
+        topics.append(_Topic(topic_id=schema_uuid(topic_id), partitions=partitions))
     return Decision(AlterPartitionResponse(error_code=0, topics=topics), records)
 
 

@@ -6,12 +6,11 @@ Topic ids and placement take chance from the given generator; what was drawn is 
 from __future__ import annotations
 
 import random
-import uuid
 from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.identifiers import random_uuid
+from common.identifiers import ZERO_UUID, random_uuid
 from kraft.controller.configs import check_topic_configs
 from kraft.controller.placement import UsableBroker, place_replicas
 from kraft.controller.policy import ControllerPolicy
@@ -29,7 +28,13 @@ from kraft.records import (
     ResourceType,
     TopicRecord,
 )
-from wire.messages import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
+from wire.messages import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    raw_uuid,
+    schema_uuid,
+)
 
 _TopicResult = CreateTopicsResponse.CreatableTopicResult
 _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
@@ -65,8 +70,8 @@ def decide_create_topics(
 
 def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
     """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
-    wanted = [(state.name, state.topic_id) for state in request.topics or ()]
-    wanted += [(name, None) for name in request.topic_names or ()]
+    wanted = [(state.name, raw_uuid(state.topic_id)) for state in request.topics or ()]
+    wanted += [(name, ZERO_UUID) for name in request.topic_names or ()]
     records: list[MetadataRecord] = []
     results, taken = [], dict[bytes, None]()
     for name, topic_id in wanted:
@@ -76,10 +81,15 @@ def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerP
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "The topic is given twice.")
             taken[topic.topic_id] = None
             records.append(RemoveTopicRecord(topic.topic_id))
-            results.append(_DeleteResult(name=topic.name, topic_id=uuid.UUID(bytes=topic.topic_id), error_code=0))
+            results.append(_DeleteResult(name=topic.name, topic_id=schema_uuid(topic.topic_id), error_code=0))
         except ProtocolError as error:
             results.append(
-                _DeleteResult(name=name, topic_id=topic_id, error_code=int(error.code), error_message=error.message)
+                _DeleteResult(
+                    name=name,
+                    topic_id=schema_uuid(topic_id),
+                    error_code=int(error.code),
+                    error_message=error.message,
+                )
             )
     return Decision(DeleteTopicsResponse(responses=results), records)
 
@@ -127,7 +137,7 @@ def _create_topic(
     records += _partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
     result = _TopicResult(
         name=name,
-        topic_id=uuid.UUID(bytes=topic_id),
+        topic_id=schema_uuid(topic_id),
         error_code=0,
         error_message=None,
         num_partitions=len(assignments),
@@ -250,19 +260,17 @@ def _added_partitions(
     return list(_partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 
 
-def _topic_to_delete(
-    image: MetadataImage, name: str | None, topic_id: uuid.UUID | None, policy: ControllerPolicy
-) -> TopicImage:
+def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, policy: ControllerPolicy) -> TopicImage:
     if not policy.delete_topic_enable:
         raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
-    if (name is None) == (topic_id is None or not topic_id.int):
+    if (name is None) == (topic_id == ZERO_UUID):
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "A topic is given by its name or its id, and by one of them.")
     if name is not None:
         topic = image.topics.get(name)
         if topic is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return topic
-    topic = image.topics.get_by_id(topic_id.bytes) if topic_id is not None else None
+    topic = image.topics.get_by_id(topic_id)
     if topic is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with that id.")
     return topic

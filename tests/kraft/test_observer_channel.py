@@ -11,7 +11,7 @@ import pytest
 
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.ports import Address
-from kraft.broker_lifecycle import BrokerLifecycle, BrokerState, LifecycleConfig, Registration, RegistrationRefused
+from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration, RegistrationRefused
 from kraft.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
 from kraft.forwarding import Forwarder
 from kraft.links import Link
@@ -255,20 +255,20 @@ async def test_from_starting_to_running() -> None:
     bench = LifecycleBench()
     bench.controller.registration_codes = [int(ErrorCode.DUPLICATE_BROKER_REGISTRATION)] * 2
     lifecycle = bench.lifecycle
-    assert lifecycle.state is BrokerState.STARTING
+    assert lifecycle.state == "starting"
     assert await lifecycle.start() == 40
     sent = bench.controller.registrations
     assert len(sent) == 3
     assert len({r.incarnation_id for r in sent}) == 1
     assert (sent[0].broker_id, sent[0].previous_broker_epoch, len(sent[0].features)) == (3, 12, 1)
-    assert lifecycle.state is BrokerState.RECOVERING
+    assert lifecycle.state == "recovering"
     await bench.settle(lambda: bench.controller.heartbeats)
     assert all(h.want_fence for h in bench.controller.heartbeats)
     lifecycle.logs_recovered()
     await lifecycle.wait_unfenced()
-    assert (lifecycle.state, lifecycle.fenced) == (BrokerState.RUNNING, False)
+    assert (lifecycle.state, lifecycle.fenced) == ("running", False)
     await lifecycle.stop()
-    assert lifecycle.state is BrokerState.STOPPED
+    assert lifecycle.state == "stopped"
 
 
 async def test_it_is_unfenced_as_soon_as_its_metadata_is_there() -> None:
