@@ -78,7 +78,7 @@ class Replica:
         if log.log_start_offset < log_start_offset <= log.log_end_offset:
             log.advance_log_start(log_start_offset, "leader's log start")
             self.high_watermark = max(self.high_watermark, log.log_start_offset)
-        reached = min(high_watermark, log.log_end_offset)
+        reached = min(high_watermark, log.readable_end_offset)  # not what waits for a slow disk
         if reached > self.high_watermark:
             self.high_watermark = reached
             self._notify(committed=True)
