@@ -11,7 +11,7 @@ from broker.coordination.partition_access import ByteRegion, CoordinatedPartitio
 from broker.coordination.shard import Shard
 from common.errors import ErrorCode, ProtocolError
 from records.batch import iterate_batches
-from records.record import decode_records
+from records.record import inflate_records, key_of, scan_records, value_of
 
 WRITTEN_POLL_S = 0.01
 
@@ -38,17 +38,18 @@ class Chunk:
 def decode_chunk(region: ByteRegion, offset: int, end: int, inflated_bytes_max: int) -> Chunk:
     """The records of `region` in [offset, end). Control batches and records without a key are skipped."""
     records: list[tuple[bytes, bytes | None]] = []
-    data = region.read()
+    whole = region.read()
     next_offset = offset
-    with memoryview(data) as view:
-        for at, header in iterate_batches(view, 0, len(data), verify_crc=False):
+    with memoryview(whole) as view:
+        for at, header in iterate_batches(view, 0, len(whole), verify_crc=False):
             next_offset = header.next_offset
             if header.is_control:
                 continue
-            for record in decode_records(view, at, header.size, inflated_bytes_max=inflated_bytes_max):
-                if offset <= record.offset < end and record.key is not None:
-                    value = None if record.value is None else bytes(record.value)
-                    records.append((bytes(record.key), value))
+            _, data = inflate_records(view, at, header.size, inflated_bytes_max=inflated_bytes_max)
+            for span in scan_records(header, data):
+                key = key_of(data, span)
+                if key is not None and offset <= header.base_offset + span.offset_delta < end:
+                    records.append((key, value_of(data, span)))
     return Chunk(records, next_offset)
 
 

@@ -9,6 +9,7 @@ on topics may be asked for by id.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ BY_ID_FROM = 12
 CREATE_TOPICS_VERSION = 7
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
+PARTITIONS_PER_TURN = 500
 
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
@@ -57,7 +59,7 @@ class MetadataHandler:
         wants_all = request.topics is None or (version == 0 and not request.topics)
         if wants_all:
             view = self._view(context)
-            topics = [self._known(view, topic, request, version) for topic in view.image.topics]
+            topics = await self._all(view, request, version)
         else:
             failed = await self._create_missing(context, request)
             view = self._view(context)
@@ -98,6 +100,17 @@ class MetadataHandler:
                 code = failed.get(asked.name) or _missing(asked.name)
                 return _failure(asked.name, None, code)
         return self._known(view, topic, request, version)
+
+    async def _all(self, view: ClientView, request: Any, version: int) -> list[Any]:
+        """Every topic of one image, built in turns of the loop, so that nobody waits for a client with many."""
+        topics, built = [], 0
+        for topic in view.image.topics:
+            topics.append(self._known(view, topic, request, version))
+            built += len(topic.partitions)
+            if built >= PARTITIONS_PER_TURN:
+                built = 0
+                await asyncio.sleep(0)
+        return topics
 
     def _known(self, view: ClientView, topic: TopicImage, request: Any, version: int) -> Any:
         listener_not_found = version >= LISTENER_NOT_FOUND_FROM

@@ -217,3 +217,11 @@ def test_keys_come_back_and_unknown_kinds_are_told_apart() -> None:
     assert decode_key(b"\0\3\0\1g") is None
     with pytest.raises(UnreadableRecord):
         decode_key(b"\0\2\0\5g")
+
+
+@given(st.binary(max_size=60))
+def test_garbled_records_are_told_apart_from_broken_code(data: bytes) -> None:
+    for decode in (decode_key, decode_offset_value, decode_group_value):
+        for prefix in (b"", b"\0\0", b"\0\1", b"\0\2", b"\0\3", b"\0\4"):
+            with contextlib.suppress(UnreadableRecord):
+                decode(prefix + data)
