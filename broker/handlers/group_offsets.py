@@ -7,7 +7,6 @@ several groups from 8 on; from 10 on both name topics by id alone (KIP-848).
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,13 @@ from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
 from kraft.image.metadata import MetadataImage
-from wire.messages import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
+from wire.messages import (
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    raw_uuid,
+    schema_uuid,
+)
 
 TOPIC_IDS_FROM = 10
 RETENTION_UNTIL = 4
@@ -60,7 +65,7 @@ class GroupOffsetHandlers:
                             partition.committed_offset,
                             partition.committed_leader_epoch,
                             partition.committed_metadata or "",
-                            topic.topic_id.bytes if by_id else ZERO_UUID,
+                            raw_uuid(topic.topic_id) if by_id else ZERO_UUID,
                         )
                     )
             topics.append(_CommitTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
@@ -90,7 +95,7 @@ class GroupOffsetHandlers:
         """The topic's name, and the error where there is no such topic."""
         topics = self._image().topics
         if by_id:
-            found = topics.get_by_id(topic.topic_id.bytes) if topic.topic_id is not None else None
+            found = topics.get_by_id(raw_uuid(topic.topic_id))
             return (found.name, None) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
         return topic.name, None if topic.name in topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -151,7 +156,7 @@ class GroupOffsetHandlers:
         found = []
         for (name, unknown), topic, offsets in zip(names, topics, answers, strict=True):
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id and unknown is not None else ErrorCode.NONE
-            topic_id = topic.topic_id.bytes if by_id and topic.topic_id is not None else self._topic_id(name)
+            topic_id = raw_uuid(topic.topic_id) if by_id else self._topic_id(name)
             rows = [
                 _row(index, _of_topic(offset, topic_id), code)
                 for index, offset in zip(topic.partition_indexes, offsets, strict=True)
@@ -213,7 +218,7 @@ def _row(index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.NON
 
 
 def _topic(name: str, topic_id: bytes | None, rows: list[Any]) -> Any:
-    return _Topics(name=name, topic_id=None if topic_id is None else uuid.UUID(bytes=topic_id), partitions=rows)
+    return _Topics(name=name, topic_id=None if topic_id is None else schema_uuid(topic_id), partitions=rows)
 
 
 def _old_failure(topics: list[Any], code: int) -> list[Any]:

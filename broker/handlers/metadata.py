@@ -10,7 +10,6 @@ on topics may be asked for by id.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import check_topic_name
 from kraft.image.topics import TopicImage
-from wire.messages import CreateTopicsRequest, MetadataResponse
+from wire.messages import CreateTopicsRequest, MetadataResponse, raw_uuid, schema_uuid
 
 AUTO_CREATION_ASKED_FROM = 4
 BY_ID_FROM = 12
@@ -89,7 +88,7 @@ class MetadataHandler:
         if asked.topic_id is not None and asked.topic_id.int:
             if version < BY_ID_FROM:
                 return _failure(asked.name or "", asked.topic_id, ErrorCode.INVALID_REQUEST)
-            topic = topics.get_by_id(asked.topic_id.bytes)
+            topic = topics.get_by_id(raw_uuid(asked.topic_id))
             if topic is None:
                 return _failure(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         elif asked.name is None:
@@ -131,7 +130,7 @@ class MetadataHandler:
         return _Topic(
             error_code=ErrorCode.NONE,
             name=topic.name,
-            topic_id=uuid.UUID(bytes=topic.topic_id),
+            topic_id=schema_uuid(topic.topic_id),
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=partitions,
             authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else None,
@@ -198,6 +197,6 @@ def _missing(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _failure(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode) -> Any:
+def _failure(name: str | None, topic_id: Any, code: ErrorCode) -> Any:
     is_internal = name in INTERNAL_TOPICS
     return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])

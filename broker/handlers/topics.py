@@ -8,7 +8,6 @@ Versions: DeleteTopics names topics in a list of names before 6, by name or id f
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from broker.coordination.placement import INTERNAL_TOPICS
@@ -25,6 +24,7 @@ from wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeTopicPartitionsResponse,
+    schema_uuid,
 )
 
 CREATE_TOPICS_VERSION = 7
@@ -119,7 +119,7 @@ class TopicHandlers:
                 _Described(
                     error_code=ErrorCode.NONE,
                     name=name,
-                    topic_id=uuid.UUID(bytes=topic.topic_id),
+                    topic_id=schema_uuid(topic.topic_id),
                     is_internal=name in INTERNAL_TOPICS,
                     partitions=[_partition(view, image) for image in shown],
                     topic_authorized_operations=as_bits(TOPIC_OPERATIONS),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.records import (

@@ -7,7 +7,6 @@ the end of a rebalance. Source: KIP-345 (static members), KIP-394 (member id fir
 from __future__ import annotations
 
 import random
-import uuid
 
 from broker.coordination.groups.classic_group import ClassicGroup, Member
 from broker.coordination.groups.config import GroupConfig
@@ -69,7 +68,7 @@ class Memberships:
 
     def _join_new(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, now: Now) -> JoinReply | Parked:
         prefix = request.client_id if request.instance_id is None else request.instance_id
-        member_id = f"{prefix}-{uuid.UUID(bytes=random_uuid(self._rng))}"
+        member_id = f"{prefix}-{_uuid_text(random_uuid(self._rng))}"
         if request.instance_id is not None:
             holder = group.static_members.get(request.instance_id)
             if holder is not None:
@@ -177,3 +176,9 @@ class Memberships:
             return error.code
         self._rebalances.drop_member(group, member)
         return ErrorCode.NONE
+
+
+def _uuid_text(value: bytes) -> str:
+    """The usual form, 8-4-4-4-12 hexadecimal digits, that member ids end in."""
+    digits = value.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
