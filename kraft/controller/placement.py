@@ -8,7 +8,7 @@ that fails would always be the same ones. Fenced brokers are used only when ther
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.errors import ErrorCode, ProtocolError
@@ -21,30 +21,36 @@ class UsableBroker:
     fenced: bool
 
 
-def place_replicas(
-    brokers: Iterable[UsableBroker], partition_count: int, replication_factor: int, rng: random.Random
-) -> list[tuple[int, ...]]:
-    """For each new partition its replicas, the preferred leader first.
+class ReplicaPlacer:
+    """Places any number of topics' partitions among the same brokers, each going on where the one before ended."""
 
-    Raises INVALID_REPLICATION_FACTOR when there are not enough brokers, or none that is not fenced.
-    """
-    by_id = sorted(brokers, key=lambda broker: broker.broker_id)
-    if replication_factor > len(by_id):
-        raise ProtocolError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {replication_factor} is larger than the {len(by_id)} registered brokers.",
-        )
-    live = _Stripes([b for b in by_id if not b.fenced], rng)
-    if not live.broker_count:
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
-    spare = _Stripes([b for b in by_id if b.fenced], rng)
-    placed = []
-    for _ in range(partition_count):
-        replicas = live.take(min(replication_factor, live.broker_count), ())
-        if len(replicas) < replication_factor:
-            replicas += spare.take(replication_factor - len(replicas), tuple(live.racks_of(replicas)))
-        placed.append(tuple(broker.broker_id for broker in replicas))
-    return placed
+    def __init__(self, brokers: Iterable[UsableBroker], rng: random.Random) -> None:
+        by_id = sorted(brokers, key=lambda broker: broker.broker_id)
+        self._count = len(by_id)
+        self._live = _Stripes([b for b in by_id if not b.fenced], rng)
+        self._spare = _Stripes([b for b in by_id if b.fenced], rng)
+
+    def place(self, partition_count: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """For each new partition its replicas, the preferred leader first.
+
+        Raises INVALID_REPLICATION_FACTOR when there are not enough brokers, or none that is not fenced.
+        """
+        live, spare = self._live, self._spare
+        if replication_factor > self._count:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Replication factor {replication_factor} is larger than the {self._count} registered brokers.",
+            )
+        if not live.broker_count:
+            raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+        placed = []
+        for _ in range(partition_count):
+            replicas = live.take(min(replication_factor, live.broker_count), ())
+            if len(replicas) < replication_factor:
+                racks = tuple(broker.rack for broker in replicas)
+                replicas += spare.take(replication_factor - len(replicas), racks)
+            placed.append(tuple(broker.broker_id for broker in replicas))
+        return placed
 
 
 class _Stripes:
@@ -66,7 +72,8 @@ class _Stripes:
         racks = self._racks
         first, lap = self._taken % len(racks), self._taken // len(racks)
         order = [racks[(first + i) % len(racks)] for i in range(len(racks))]
-        order.sort(key=lambda rack: rack[0].rack in racks_used)
+        if racks_used:
+            order.sort(key=lambda rack: rack[0].rack in racks_used)
         self._taken += 1
         if self._taken >= self._round:
             self._taken = 0
@@ -77,9 +84,6 @@ class _Stripes:
                 if depth < len(rack) and len(found) < count:
                     found.append(rack[(lap + depth) % len(rack)])
         return found
-
-    def racks_of(self, brokers: list[UsableBroker]) -> Iterator[str | None]:
-        return (broker.rack for broker in brokers)
 
     def _shuffle(self) -> None:
         # New lists: `take` may still walk over the old ones.

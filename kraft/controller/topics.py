@@ -12,7 +12,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from kraft.controller.configs import check_topic_configs
-from kraft.controller.placement import UsableBroker, place_replicas
+from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_configs import described_topic_configs
 from kraft.controller.topic_names import check_topic_name, colliding_name
@@ -36,6 +36,9 @@ from wire.messages import (
     schema_uuid,
 )
 
+DESCRIBED_TOPICS_MAX = 100
+"""Requests with more topics get no settings in their replies: thirty a topic would hold the controller for seconds."""
+
 _TopicResult = CreateTopicsResponse.CreatableTopicResult
 _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
 _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
@@ -53,16 +56,15 @@ def decide_create_topics(
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
     results = [_failed_topic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in repeated]
-    created: dict[str, None] = {}
+    creation = _Creation(image, policy, rng, len(request.topics) <= DESCRIBED_TOPICS_MAX)
     for topic in request.topics:
         if topic.name in repeated:
             continue
         try:
-            topic_records, result = _create_topic(image, topic, policy, rng, created)
+            topic_records, result = creation.create(topic)
         except ProtocolError as error:
             results.append(_failed_topic(topic.name, error.code, error.message))
             continue
-        created[topic.name] = None
         records += topic_records
         results.append(result)
     return Decision(CreateTopicsResponse(topics=results), [] if request.validate_only else records)
@@ -112,39 +114,66 @@ def decide_create_partitions(
     return Decision(CreatePartitionsResponse(results=results), [] if request.validate_only else records)
 
 
-def _create_topic(
-    image: MetadataImage, topic: Any, policy: ControllerPolicy, rng: random.Random, created: dict[str, None]
-) -> tuple[list[MetadataRecord], Any]:
-    name = topic.name
-    check_topic_name(name)
-    if name == METADATA_TOPIC:
-        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} belongs to the controllers.")
-    by_name = image.topics.by_name
-    if name in by_name:
-        raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    other = colliding_name(name, lambda n: n in by_name or n in created, lambda: [*by_name, *created])
-    if other is not None:
-        raise ProtocolError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
+class _Creation:
+    """What the topics of one CreateTopics request have in common."""
+
+    def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random, describes: bool) -> None:
+        self._image = image
+        self._policy = policy
+        self._random = rng
+        self._describes = describes
+        self._placer = ReplicaPlacer(usable_brokers(image), rng)
+        self._names: dict[str, None] = {}
+
+    def create(self, topic: Any) -> tuple[list[MetadataRecord], Any]:
+        """Records and result of one topic. Raises ProtocolError."""
+        image, name = self._image, topic.name
+        self._check_name(name)
+        overrides = _overrides(topic.configs or ())
+        assignments = _manual(image, topic) if topic.assignments else self._automatic(topic)
+        topic_id = random_uuid(self._random)
+        while topic_id in image.topics.by_id:
+            topic_id = random_uuid(self._random)
+        records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
+        records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
+        records += _partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
+        self._names[name] = None
+        result = _TopicResult(
+            name=name,
+            topic_id=schema_uuid(topic_id),
+            error_code=0,
+            error_message=None,
+            num_partitions=len(assignments),
+            replication_factor=len(assignments[0]),
+            configs=described_topic_configs(image, overrides, self._policy) if self._describes else [],
         )
-    overrides = _overrides(topic.configs or ())
-    assignments = _manual(image, topic) if topic.assignments else _automatic(image, topic, policy, rng)
-    topic_id = random_uuid(rng)
-    while topic_id in image.topics.by_id:
-        topic_id = random_uuid(rng)
-    records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
-    records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
-    records += _partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
-    result = _TopicResult(
-        name=name,
-        topic_id=schema_uuid(topic_id),
-        error_code=0,
-        error_message=None,
-        num_partitions=len(assignments),
-        replication_factor=len(assignments[0]),
-        configs=described_topic_configs(image, overrides, policy),
-    )
-    return records, result
+        return records, result
+
+    def _check_name(self, name: str) -> None:
+        check_topic_name(name)
+        if name == METADATA_TOPIC:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} belongs to the controllers.")
+        by_name, names = self._image.topics.by_name, self._names
+        if name in by_name:
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        other = colliding_name(name, lambda n: n in by_name or n in names, lambda: [*by_name, *names])
+        if other is not None:
+            raise ProtocolError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
+            )
+
+    def _automatic(self, topic: Any) -> list[tuple[int, ...]]:
+        count, factor = topic.num_partitions, topic.replication_factor
+        if count == 0 or count < -1:
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0, or -1.")
+        if factor == 0 or factor < -1:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be larger than 0, or -1."
+            )
+        return self._placer.place(
+            self._policy.num_partitions if count == -1 else count,
+            self._policy.default_replication_factor if factor == -1 else factor,
+        )
 
 
 def _overrides(configs: Any) -> dict[str, str | None]:
@@ -155,22 +184,6 @@ def _overrides(configs: Any) -> dict[str, str | None]:
         overrides[config.name] = config.value
     check_topic_configs(overrides)
     return overrides
-
-
-def _automatic(image: MetadataImage, topic: Any, policy: ControllerPolicy, rng: random.Random) -> list[tuple[int, ...]]:
-    count, factor = topic.num_partitions, topic.replication_factor
-    if count == 0 or count < -1:
-        raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0, or -1.")
-    if factor == 0 or factor < -1:
-        raise ProtocolError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be larger than 0, or -1."
-        )
-    return place_replicas(
-        usable_brokers(image),
-        policy.num_partitions if count == -1 else count,
-        policy.default_replication_factor if factor == -1 else factor,
-        rng,
-    )
 
 
 def _manual(image: MetadataImage, topic: Any) -> list[tuple[int, ...]]:
@@ -256,7 +269,7 @@ def _added_partitions(
         for replicas in assignments:
             check_assignment(image, replicas, factor)
     else:
-        assignments = place_replicas(usable_brokers(image), added, factor, rng)
+        assignments = ReplicaPlacer(usable_brokers(image), rng).place(added, factor)
     return list(_partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 
 

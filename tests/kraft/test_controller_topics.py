@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.placement import UsableBroker, place_replicas
+from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_names import check_topic_name, colliding_name
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
@@ -214,16 +214,16 @@ def brokers(racks: list[str | None], fenced: tuple[int, ...] = ()) -> list[Usabl
 
 def test_replicas_of_a_partition_are_in_different_racks() -> None:
     racks: list[str | None] = ["a", "a", "b", "b", "b", "c"]
-    for replicas in place_replicas(brokers(racks), 60, 3, rng()):
+    for replicas in ReplicaPlacer(brokers(racks), rng()).place(60, 3):
         assert len({racks[r] for r in replicas}) == 3
-    for replicas in place_replicas(brokers(racks), 60, 5, rng()):
+    for replicas in ReplicaPlacer(brokers(racks), rng()).place(60, 5):
         assert {racks[r] for r in replicas} == {"a", "b", "c"}
         assert len(set(replicas)) == 5
 
 
 @pytest.mark.parametrize("racks", [[None] * 3, ["a", "b", "c"], [None] * 6, ["a", "a", "b", "b", "c", "c"]])
 def test_leaders_and_replicas_are_spread_evenly(racks: list[str | None]) -> None:
-    placed = place_replicas(brokers(racks), 30 * len(racks), 3, rng())
+    placed = ReplicaPlacer(brokers(racks), rng()).place(30 * len(racks), 3)
     leaders = [sum(p[0] == b for p in placed) for b in range(len(racks))]
     hosted = [sum(b in p for p in placed) for b in range(len(racks))]
     assert leaders == [30] * len(racks)
@@ -231,22 +231,22 @@ def test_leaders_and_replicas_are_spread_evenly(racks: list[str | None]) -> None
 
 
 def test_the_leaders_of_a_lost_broker_do_not_all_go_to_one_other() -> None:
-    placed = place_replicas(brokers([None] * 4), 400, 3, rng())
+    placed = ReplicaPlacer(brokers([None] * 4), rng()).place(400, 3)
     seconds = [p[1] for p in placed if p[0] == 0]
     assert all(seconds.count(b) > 15 for b in (1, 2, 3))
 
 
 def test_fenced_brokers_are_used_last_and_never_lead() -> None:
-    placed = place_replicas(brokers(["a", "b", "c", "a"], fenced=(1,)), 40, 3, rng())
+    placed = ReplicaPlacer(brokers(["a", "b", "c", "a"], fenced=(1,)), rng()).place(40, 3)
     assert all(1 not in p for p in placed)
-    placed = place_replicas(brokers(["a", "b", "c"], fenced=(1,)), 40, 3, rng())
+    placed = ReplicaPlacer(brokers(["a", "b", "c"], fenced=(1,)), rng()).place(40, 3)
     assert all(p[2] == 1 for p in placed)
 
 
 def test_too_few_brokers() -> None:
     with pytest.raises(ProtocolError, match="larger than the 2"):
-        place_replicas(brokers([None] * 2), 1, 3, rng())
+        ReplicaPlacer(brokers([None] * 2), rng()).place(1, 3)
     with pytest.raises(ProtocolError, match="fenced"):
-        place_replicas(brokers([None] * 2, fenced=(0, 1)), 1, 1, rng())
+        ReplicaPlacer(brokers([None] * 2, fenced=(0, 1)), rng()).place(1, 1)
     with pytest.raises(ProtocolError):
-        place_replicas([], 1, 1, rng())
+        ReplicaPlacer([], rng()).place(1, 1)
