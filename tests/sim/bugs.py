@@ -6,8 +6,125 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from broker.handlers.fetch import FetchHandler
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import Partition
+from broker.partitions.replica_set import ReplicaSet
+from kraft.controller import brokers, elections, partitions
+from kraft.records import NO_LEADER, Cause
+from storage import recovery
+
 Replace = Callable[[Any, str, object], None]
-BUGS: dict[str, Callable[[Replace], None]] = {}
+
+
+def truncate_to_own_high_watermark(replace: Replace) -> None:
+    """A follower cuts its log to what it knows to be committed, which its leader knows better."""
+    right = Partition.become_follower
+
+    def become_follower(self: Partition, image: Any) -> bool:
+        changed = right(self, image)
+        if changed and self.log.log_end_offset > self.high_watermark:
+            self.log.truncate_to(self.high_watermark)
+        return changed
+
+    replace(Partition, "become_follower", become_follower)
+
+
+def elect_outside_isr_and_elr(replace: Replace) -> None:
+    """Rather any leader than none."""
+    right = elections._elect
+
+    def elect(partition: Any, target: Any, replicas: Any, isr: Any, elr: Any) -> Any:
+        leader, cause = right(partition, target, replicas, isr, elr)
+        if leader == NO_LEADER:
+            for replica in replicas:
+                if target.acceptable(replica):
+                    return replica, Cause.UNCLEAN_ELECTION
+        return leader, cause
+
+    replace(elections, "_elect", elect)
+
+
+def acknowledge_before_high_watermark(replace: Replace) -> None:
+    replace(Partition, "when_committed", lambda self, offset, waiter: False)
+
+
+def commit_under_min_insync_replicas(replace: Replace) -> None:
+    """The high watermark advances whatever the size of the ISR."""
+    right = ReplicaSet.high_watermark
+
+    def high_watermark(self: ReplicaSet, own_end: int, now: float, lag_max_s: float) -> int:
+        needed, self.min_insync = self.min_insync, 0
+        try:
+            return right(self, own_end, now, lag_max_s)
+        finally:
+            self.min_insync = needed
+
+    replace(ReplicaSet, "high_watermark", high_watermark)
+
+
+def skip_epoch_check(replace: Replace) -> None:
+    """Fetches of any epoch and lineage are served, and count."""
+    for owner in Partition.__mro__:
+        for name, answer in (("check_epoch", None), ("diverging_epoch", None)):
+            if name in vars(owner):
+                replace(owner, name, lambda self, *epochs, answer=answer: answer)
+
+
+def answer_duplicates_before_high_watermark(replace: Replace) -> None:
+    append, wait = Partition.append_produced, Partition.when_committed
+    duplicates: dict[Partition, int] = {}
+
+    def append_produced(self: Partition, *arguments: Any) -> Any:
+        appended = append(self, *arguments)
+        if appended.duplicate:
+            duplicates[self] = appended.next_offset
+        return appended
+
+    def when_committed(self: Partition, offset: int, waiter: Any) -> bool:
+        return duplicates.pop(self, None) != offset and wait(self, offset, waiter)
+
+    replace(Partition, "append_produced", append_produced)
+    replace(Partition, "when_committed", when_committed)
+
+
+def keep_unclean_replica(replace: Replace) -> None:
+    """A broker that comes back from an unclean stop keeps its places in ISR and ELR."""
+    right = elections.changes_when_broker_leaves
+
+    def changes(image: Any, policy: Any, broker_id: int, cause: Cause, *, unclean: bool = False) -> Any:
+        if cause is Cause.UNCLEAN_STOP:
+            return []
+        return right(image, policy, broker_id, cause, unclean=unclean)
+
+    replace(brokers, "changes_when_broker_leaves", changes)
+
+
+def join_with_old_broker_epoch(replace: Replace) -> None:
+    """A replica joins the ISR on what its leader knew of an earlier life of its broker."""
+    replace(partitions, "_may_join", lambda image, partition, member, epoch: True)
+    replace(HostedPartitions, "is_eligible", lambda self, node, broker_epoch: True)
+    replace(FetchHandler, "_check_replica", lambda self, client, call: None)
+
+
+def recover_last_segment_only(replace: Replace) -> None:
+    replace(recovery, "first_to_scan", lambda base_offsets, recovery_point: max(len(base_offsets) - 1, 0))
+
+
+BUGS: dict[str, Callable[[Replace], None]] = {
+    plant.__name__: plant
+    for plant in (
+        truncate_to_own_high_watermark,
+        elect_outside_isr_and_elr,
+        acknowledge_before_high_watermark,
+        commit_under_min_insync_replicas,
+        skip_epoch_check,
+        answer_duplicates_before_high_watermark,
+        keep_unclean_replica,
+        join_with_old_broker_epoch,
+        recover_last_segment_only,
+    )
+}
 
 
 @contextlib.contextmanager

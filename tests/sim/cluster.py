@@ -98,7 +98,7 @@ def draw_plan(seed: int) -> Plan:
         segment_bytes=rng.choice((4_096, 16_384, 1 << 20)),
         racks=rng.random() < 0.3,
         snapshots=rng.random() < 0.3,
-        pause_s=rng.choice((0.03, 0.06, 0.12)),
+        pause_s=rng.choice((0.06, 0.12, 0.2)),
         faults=tuple(nemesis.draw(rng, targets, 0, FAULTS_MS)),
     )
 

@@ -295,11 +295,16 @@ def moved_memory(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Cycles are freed between runs only: in the middle, finalisers would run at a point that the past decides."""
+    """Cycles are freed between runs only: in the middle, finalisers would run at a point that the past decides.
+
+    What was there before is left out of every collection within: modules and schemas are most of the heap.
+    """
     enabled = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         if enabled:
             gc.enable()
