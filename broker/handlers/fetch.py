@@ -217,6 +217,8 @@ class PendingFetch:
         for position in positions:
             if left <= 0 and not self._full:
                 break
+            if session is not None and position.partition is None:
+                self._watch((position,))  # hosted here since it was named: from now on it must be heard
             read = reader.read(position, call, version, max(left, 0), empty)
             if read.size:
                 empty = False

@@ -244,6 +244,8 @@ class LeaderLink:
             self.followed.session_lost()
         if self._in_flight == 0:
             self._fetch()
+        elif self.followed.has_moved:
+            self._nudge()  # what was appended is not acknowledged by the fetch that waits already
         self._arm_rest()
 
     def _row(self, row: ReplicatedRow, view: memoryview) -> None:
