@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Annotated, Any
 
 import typer
@@ -123,7 +124,7 @@ def _summary(topic: dict[str, Any]) -> dict[str, Any]:
         "partitions": len(partitions),
         "replicas": len(partitions[0]["replica_nodes"]) if partitions else 0,
         "internal": topic["is_internal"],
-        "id": uuid_text(topic["topic_id"].bytes),
+        "id": uuid_text(uuid.UUID(str(topic["topic_id"])).bytes),
     }
 
 
