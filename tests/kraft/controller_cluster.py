@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from common.identifiers import random_uuid
 from common.machine import machine_ports
@@ -16,13 +17,14 @@ from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller_channel import ChannelConfig, ControllerChannel
-from kraft.forwarding import Forwarder
 from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.quorum.quorum import QuorumConfig
 from kraft.records import Endpoint
 from wire.buffers import BufferPool
+from wire.codec import decode_response, encode_request
 from wire.listeners import ListenerConfig, ListenerKind
+from wire.messages import EnvelopeRequest
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -64,7 +66,6 @@ class BrokerSide:
             return ControllerChannel(links, controllers, self.ports.random, ChannelConfig(), hint)
 
         self.channel, self._heartbeats = channel(), channel()
-        self.forwarder = Forwarder(self.channel, self.observer)
         self._broker_id, self._previous_epoch, self._rack = broker_id, previous_epoch, rack
         self.lifecycle: BrokerLifecycle | None = None
 
@@ -96,6 +97,15 @@ class BrokerSide:
             lifecycle.logs_recovered()
             async with asyncio.timeout(10):
                 await lifecycle.wait_unfenced()
+
+    async def forward(self, request: Any, version: int) -> Any:
+        """The controller's response to a client's request, once the local image has its result."""
+        frame = encode_request(request, version, 0, "test")
+        envelope = EnvelopeRequest(request_data=frame[4:], request_principal=b"User:test", client_host_address=bytes(4))
+        answer = await self.channel.call(envelope, 0, timeout_s=10, repeatable=False)
+        assert answer.error_code == 0
+        assert await self.observer.wait_for(answer.committed_offset, 5)
+        return decode_response(request.API_KEY, version, answer.response_data)[1]
 
     @property
     def epoch(self) -> int:

@@ -46,14 +46,8 @@ async def create_topic(broker: BrokerSide, name: str, partitions: int = -1, fact
         name=name, num_partitions=partitions, replication_factor=factor, assignments=[], configs=[]
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=False)
-    response = await forward(broker, request, 7)
+    response = await broker.forward(request, 7)
     return response.topics[0]
-
-
-async def forward(broker: BrokerSide, request: Any, version: int) -> Any:
-    return await broker.forwarder.forward(
-        request, version, client_id="test", principal=b"User:test", client_address=bytes(4), timeout_s=10
-    )
 
 
 def image_of(cluster: ControllerCluster) -> MetadataImage:
@@ -70,7 +64,7 @@ async def test_a_topic_is_created_seen_by_all_and_deleted(
     assert any(c.name == "retention.ms" and c.config_source == 5 for c in created.configs)
     image = brokers[1].observer.image
     topic = image.topics.get("flights")
-    assert topic is not None  # the forwarder answers only when the local image has it
+    assert topic is not None  # forwarding waits until the local image has it
     assert sorted(p.leader for p in topic.partitions.values()) == [0, 1, 2]
     for broker in brokers:
         assert await broker.observer.wait_for(image.offset, 5)
@@ -78,7 +72,7 @@ async def test_a_topic_is_created_seen_by_all_and_deleted(
     again = await create_topic(brokers[2], "flights")
     assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=schema_uuid(topic.topic_id))
-    gone = await forward(brokers[0], DeleteTopicsRequest(topics=[state], topic_names=[], timeout_ms=5000), 6)
+    gone = await brokers[0].forward(DeleteTopicsRequest(topics=[state], topic_names=[], timeout_ms=5000), 6)
     assert gone.responses[0].error_code == 0
     assert "flights" not in brokers[0].observer.image.topics
 

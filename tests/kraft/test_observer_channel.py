@@ -1,4 +1,4 @@
-"""The channel to the active controller, forwarding over it, and a broker's lifecycle."""
+"""The channel to the active controller, and a broker's lifecycle on it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,17 @@ from typing import Any
 
 import pytest
 
-from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
+from common.errors import ErrorCode, OutcomeUnknown
 from common.ports import Address
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration, RegistrationRefused
 from kraft.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
-from kraft.forwarding import Forwarder
 from kraft.links import Link
 from tests.kraft.fake_quorum import clock_ports
 from wire.client import CallTimeout, ConnectionLost
-from wire.codec import encode_response
 from wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    EnvelopeResponse,
 )
 
 Answer = Callable[[Any], Any]
@@ -150,54 +145,6 @@ async def test_a_closed_channel_calls_nobody() -> None:
     await channel.close()
     with pytest.raises(ControllerUnavailable):
         await channel.call(REQUEST, 1, timeout_s=1)
-
-
-# -- forwarding
-
-
-class Waiting:
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-
-    async def wait_for(self, offset: int, timeout_s: float) -> bool:
-        self.offsets.append(offset)
-        return True
-
-
-async def forward(links: ScriptedLinks, waiting: Waiting) -> Any:
-    request = DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1)
-    return await Forwarder(links.channel(), waiting).forward(
-        request, 5, client_id="c", principal=b"p", client_address=bytes(4), timeout_s=0.2
-    )
-
-
-async def test_a_forwarded_request_is_answered_once_the_image_holds_its_result() -> None:
-    def answer(request: Any) -> Any:
-        inner = DeleteTopicsResponse(
-            responses=[DeleteTopicsResponse.DeletableTopicResult(name="t", error_code=0, error_message=None)]
-        )
-        assert request.request_principal == b"p"
-        framed = encode_response(20, 5, 0, inner)
-        return EnvelopeResponse(error_code=0, response_data=framed[4:], committed_offset=77)
-
-    waiting = Waiting()
-    response = await forward(ScriptedLinks(c1=answer), waiting)
-    assert [(r.name, r.error_code) for r in response.responses] == [("t", 0)]
-    assert waiting.offsets == [77]
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (refuse, ErrorCode.NOT_CONTROLLER),
-        (vanish, ErrorCode.REQUEST_TIMED_OUT),
-        (lambda _r: EnvelopeResponse(error_code=int(ErrorCode.INVALID_REQUEST)), ErrorCode.INVALID_REQUEST),
-    ],
-)
-async def test_what_a_client_is_told_when_forwarding_fails(answer: Answer, code: ErrorCode) -> None:
-    with pytest.raises(ProtocolError) as failed:
-        await forward(ScriptedLinks(c1=answer), Waiting())
-    assert failed.value.code is code
 
 
 # -- lifecycle
