@@ -265,7 +265,7 @@ class AppendableLog:
         if start == 0:
             active.rolling_timestamp = headers[0].max_timestamp
             self._start_roll_clock(headers[0].max_timestamp)
-        next_offset = self.log_end_offset
+        next_offset = max(self.log_end_offset, active.base_offset)  # the roll was at a gap
         for number, header in enumerate(headers):
             tail.append(next_offset, position)
             next_offset = header.base_offset + header.last_offset_delta + 1

@@ -77,7 +77,9 @@ class LogDirectory:
         self._root_changed = False
         self._checkpoints = asyncio.Lock()
         self._written_recovery_points: dict[TopicPartition, int] = {}
+        self._checkpoint_writes: dict[asyncio.Task[None], None] = {}
         self._upkeep: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self.node_id = node_id
         self.cluster_id: str | None = None
         self.directory_id = ZERO_UUID
@@ -286,6 +288,11 @@ class LogDirectory:
         """Bytes that wait for a slow disk."""
         return self._context.writer.unwritten_bytes
 
+    async def settle(self) -> None:
+        """Return when no byte waits for a slow disk and no flush is under way."""
+        await self._context.writer.drained()
+        await self._context.flusher.idle()
+
     # Checkpoints and upkeep
 
     def high_watermark_checkpoint(self, topic: str, partition: int) -> int:
@@ -318,6 +325,12 @@ class LogDirectory:
         if self._health.offline is not None:
             return
         data = checkpoint_files.encode_offsets(offsets)
+        task = asyncio.get_running_loop().create_task(self._replace(name, data))
+        self._checkpoint_writes[task] = None
+        task.add_done_callback(lambda done: self._checkpoint_writes.pop(done, None))
+        await asyncio.shield(task)  # a thread cannot be cancelled: the lock is held as long as it writes
+
+    async def _replace(self, name: str, data: bytes) -> None:
         async with self._checkpoints:
             try:
                 await asyncio.to_thread(replace_file, self._disk, self._path, name, data)
@@ -328,14 +341,16 @@ class LogDirectory:
         """One task for all logs: nothing runs per partition."""
         clock = self._ports.clock
         checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
-        while self._health.offline is None:
+        while self._health.offline is None and not self._stopping.is_set():
             await self._tidy(self._context.trash.take_due(clock.monotonic()))
             self._context.flusher.request_due()
             await self._checkpoint_log_starts()
             if clock.monotonic() >= checkpoint_s:
                 checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
                 await self.checkpoint_recovery_points()
-            await asyncio.sleep(self._config.upkeep_interval_ms / 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.upkeep_interval_ms / 1000):
+                    await self._stopping.wait()
 
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
         """Remove what is due, make new names durable, look how much room is left; one turn of a thread."""
@@ -385,12 +400,13 @@ class LogDirectory:
         self._close_logs()
 
     async def _stop_tasks(self) -> None:
+        self._stopping.set()
         if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
+            await asyncio.wait((self._upkeep,))
             self._upkeep = None
-        await self._context.writer.drained()
-        await self._context.flusher.idle()
+        if self._checkpoint_writes:
+            await asyncio.wait(list(self._checkpoint_writes))
+        await self.settle()
 
     def _close_logs(self) -> None:
         for log in self._logs.values():

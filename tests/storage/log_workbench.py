@@ -1,0 +1,186 @@
+"""A log directory under test: a disk that fails on demand, an audit that remembers, batches made to measure."""
+
+import errno
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.machine import MachineClock, MachineFile, MachineNetwork
+from common.ports import Buffer, Ports
+from records.batch import BatchHeader, read_header
+from records.builder import build_batch, build_control_batch
+from records.control import MarkerKind
+from records.record import Record
+from storage.log_config import LogConfig
+from storage.log_context import DirectoryConfig
+from storage.log_directory import LogDirectory
+from storage.partition_log import Appended, PartitionLog
+from tests.storage.segments_on_disk import UnsyncedDisk
+
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+TOPIC_ID = bytes(range(16))
+NOW_MS = 1_700_000_000_000
+FOREVER = LogConfig(producer_id_expiration_ms=2**60, retention_ms=-1)
+
+
+class FaultyFile(MachineFile):
+    """Asks its disk before each write."""
+
+    __slots__ = ("disk", "path")
+
+    def __init__(self, fd: int, disk: "FaultyDisk", path: str) -> None:
+        super().__init__(fd)
+        self.disk = disk
+        self.path = path
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return super().pwrite(self.disk.admitted(data), position)
+
+    def fsync(self) -> None:
+        self.disk.fsyncs.append(self.path)
+        if self.disk.fsync_gate is not None:
+            self.disk.fsync_gate.wait(10)
+        if self.disk.fsync_errno is not None:
+            raise OSError(self.disk.fsync_errno, "injected")
+
+
+class FaultyDisk(UnsyncedDisk):
+    """Everything works until a field says otherwise."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.write_errno: int | None = None
+        self.fsync_errno: int | None = None
+        self.bytes_per_write: int | None = None  # short writes
+        self.slow_s = 0.0  # what the clock shows a write to take
+        self.write_gate: threading.Event | None = None  # writes off the loop wait for it
+        self.fsync_gate: threading.Event | None = None
+        self.loop_thread = threading.get_ident()
+        self.loop_writes = 0
+        self.fsyncs: list[str] = []
+        self.clock = ShiftedClock()
+        self.free: int | None = None
+
+    def admitted(self, data: Buffer) -> Buffer:
+        if threading.get_ident() == self.loop_thread:
+            self.loop_writes += 1
+        elif self.write_gate is not None:
+            self.write_gate.wait(10)
+        if self.write_errno is not None:
+            raise OSError(self.write_errno, "injected")
+        self.clock.shift_s += self.slow_s
+        return data if self.bytes_per_write is None else memoryview(data)[: self.bytes_per_write]
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        return FaultyFile(super().open(path, create=create).fd, self, path)
+
+    def free_bytes(self) -> int:
+        return super().free_bytes() if self.free is None else self.free
+
+
+class ShiftedClock(MachineClock):
+    """Real time plus what the test adds."""
+
+    def __init__(self) -> None:
+        self.shift_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.shift_s
+
+    def wall_ms(self) -> int:
+        return NOW_MS + int(self.shift_s * 1000)
+
+
+class Workbench:
+    """One broker's directory that is started again and again; tests run inside a loop."""
+
+    def __init__(self, root: Path, config: LogConfig = FOREVER, limits: DirectoryConfig | None = None) -> None:
+        self.root = root
+        self.disk = FaultyDisk(root)
+        self.clock = self.disk.clock
+        self.config = config
+        self.limits = limits or DirectoryConfig(free_bytes_min=0)
+        self.audit_lines: list[tuple[str, dict[str, object]]] = []
+        self.directory: LogDirectory
+
+    def audit(self, event: str, **fields: object) -> None:
+        self.audit_lines.append((event, fields))
+
+    @property
+    def events(self) -> list[str]:
+        return [event for event, _ in self.audit_lines]
+
+    async def start(self) -> LogDirectory:
+        ports = Ports(MachineNetwork(), self.disk, self.clock, random.Random(1))
+        self.directory = LogDirectory(ports, "", 1, self.audit, self.limits)
+        await self.directory.open(CLUSTER)
+        await self.directory.recover(lambda topic: self.config)
+        return self.directory
+
+    async def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
+        """Started if need be, with this log in it."""
+        if not hasattr(self, "directory"):
+            await self.start()
+        return self.directory.create_log(topic, partition, TOPIC_ID, self.config)
+
+    async def restart(self, *, clean: bool) -> PartitionLog:
+        if clean:
+            await self.directory.close_clean(7)
+        else:
+            await self.directory.close()
+        await self.start()
+        return await self.log()
+
+
+def produced(
+    count: int = 1,
+    *,
+    size: int = 20,
+    timestamps: Sequence[int] | None = None,
+    producer_id: int = -1,
+    epoch: int = 0,
+    sequence: int = 0,
+    transactional: bool = False,
+) -> bytearray:
+    """A client's batch of `count` records."""
+    times = timestamps or [NOW_MS] * count
+    return build_batch(
+        [Record(at, times[at], b"k", b"v" * size) for at in range(count)],
+        producer_id=producer_id,
+        producer_epoch=epoch if producer_id >= 0 else -1,
+        base_sequence=sequence if producer_id >= 0 else -1,
+        transactional=transactional,
+    )
+
+
+def marker(kind: MarkerKind, producer_id: int, epoch: int = 0) -> bytearray:
+    return build_control_batch(
+        kind, producer_id=producer_id, producer_epoch=epoch, coordinator_epoch=1, timestamp=NOW_MS
+    )
+
+
+def append(log: PartitionLog, batch: bytearray, epoch: int = 1) -> Appended:
+    return log.append_as_leader(batch, memoryview(batch), 0, len(batch), epoch, NOW_MS)
+
+
+def read_all(log: PartitionLog, *, bytes_max: int = 1 << 20, until: int | None = None) -> list[BatchHeader]:
+    """From the log's start, fetch by fetch as a consumer does; checks that regions hold whole batches."""
+    offset, until = log.log_start_offset, log.log_end_offset if until is None else until
+    found = []
+    while (region := log.read(offset, bytes_max, until)) is not None:
+        data = region.read()
+        region.release()
+        assert len(data) == region.length
+        at = 0
+        while at < len(data):
+            header = read_header(data, at)
+            assert offset < header.next_offset <= until
+            found.append(header)
+            offset = header.next_offset
+            at += header.size
+        assert at == len(data)
+    return found
+
+
+ENOSPC, EIO = errno.ENOSPC, errno.EIO

@@ -1,0 +1,278 @@
+"""Slow, stuck, full and broken disks; fsync before an acknowledgement; room that runs out."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.errors import ErrorCode, ProtocolError
+from storage.directory_health import FreeSpace
+from storage.log_context import DirectoryConfig
+from tests.storage.log_workbench import EIO, ENOSPC, FOREVER, Workbench, append, produced, read_all
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Workbench]:
+    bench = Workbench(tmp_path)
+    await bench.start()
+    yield bench
+    bench.disk.write_gate = bench.disk.fsync_gate = None
+    await bench.directory.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until `condition()` holds."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to hold")
+
+
+@pytest.mark.parametrize("error", [ENOSPC, EIO])
+async def test_a_refused_write_takes_the_directory_offline_once(bench: Workbench, error: int) -> None:
+    failures: list[str] = []
+    bench.directory.on_failed = failures.append
+    log, other = await bench.log(), await bench.log("other")
+    append(log, produced())
+    bench.disk.write_errno = error
+    for one in (log, other, log):
+        with pytest.raises(ProtocolError) as caught:
+            append(one, produced())
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    await asyncio.sleep(0)
+    assert len(failures) == 1
+    assert log.log_end_offset == 1
+    bench.disk.write_errno = None
+    for refused in (
+        lambda: log.read(0, 100, 1),
+        lambda: log.truncate_to(0),
+        lambda: append(log, produced()),
+        lambda: bench.directory.create_log("third", 0, bytes(16), FOREVER),
+    ):
+        with pytest.raises(ProtocolError) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_no_clean_stop_marker_after_a_failure(bench: Workbench) -> None:
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.fsync_errno = EIO
+    await bench.directory.close_clean(9)
+    bench.disk.fsync_errno = None
+    assert not (bench.root / ".kafka_cleanshutdown").exists()
+    await bench.start()
+    assert not bench.directory.stopped_cleanly
+    assert (await bench.log()).log_end_offset == 1
+
+
+async def test_a_failed_fsync_is_final(bench: Workbench) -> None:
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.fsync_errno = EIO
+    with pytest.raises(ProtocolError):
+        await log.flush()
+    bench.disk.fsync_errno = None
+    assert bench.directory.offline is not None
+    with pytest.raises(ProtocolError):
+        await log.flush()
+    assert log.flushed_end_offset == 0
+
+
+async def test_short_writes_are_completed(bench: Workbench) -> None:
+    bench.disk.bytes_per_write = 7
+    log = await bench.log()
+    for _ in range(3):
+        append(log, produced(2, size=100))
+    bench.disk.bytes_per_write = None
+    assert [header.base_offset for header in read_all(log)] == [0, 2, 4]
+    log = await bench.restart(clean=False)
+    assert [header.base_offset for header in read_all(log)] == [0, 2, 4]
+
+
+async def test_after_a_slow_write_the_loop_writes_nothing_until_the_disk_caught_up(bench: Workbench) -> None:
+    log, other = await bench.log(), await bench.log("other")
+    moved: list[int] = []
+    log.on_written = lambda: moved.append(log.written_end_offset)
+    append(other, produced())
+    append(log, produced())
+    bench.disk.slow_s = 1.0
+    append(log, produced())
+    assert (log.log_end_offset, log.written_end_offset) == (2, 2)
+    bench.disk.slow_s = 0.0
+    gate = bench.disk.write_gate = threading.Event()
+    before = bench.disk.loop_writes
+    batch = produced(2)
+    for one in (log, log, other):
+        append(one, batch)  # the same buffer each time: what waits must be a copy
+    assert bench.disk.loop_writes == before
+    assert (log.log_end_offset, log.written_end_offset, log.readable_end_offset) == (6, 2, 2)
+    assert [header.base_offset for header in read_all(log, until=6)] == [0, 1]
+    assert log.read(2, 1 << 20, 6) is None
+    with pytest.raises(ProtocolError) as caught:
+        log.truncate_to(0)
+    assert caught.value.retriable
+    gate.set()
+    await until(lambda: log.written_end_offset == 6)
+    assert moved[-1] == 6
+    await bench.directory.settle()
+    assert [header.base_offset for header in read_all(log)] == [0, 1, 2, 4]
+    assert [header.base_offset for header in read_all(other)] == [0, 1]
+    before = bench.disk.loop_writes
+    append(log, produced())
+    assert bench.disk.loop_writes == before + 1
+    assert log.written_end_offset == 7
+    assert bench.directory.unwritten_bytes == 0
+
+
+async def test_the_budget_of_unwritten_bytes_refuses_and_recovers(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=0, unwritten_bytes_max=1_000))
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.slow_s = 1.0
+    append(log, produced())
+    bench.disk.slow_s = 0.0
+    gate = bench.disk.write_gate = threading.Event()
+    append(log, produced(1, size=600))
+    with pytest.raises(ProtocolError) as caught:
+        append(log, produced(1, size=600))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert bench.directory.offline is None
+    assert log.log_end_offset == 3
+    gate.set()
+    await bench.directory.settle()
+    append(log, produced(1, size=600))
+    assert log.log_end_offset == 4
+    await bench.directory.close()
+
+
+async def test_rolls_and_restarts_while_the_disk_is_slow(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=400, index_interval_bytes=100))
+    log = await bench.log()
+    bench.disk.slow_s = 1.0
+    for at in range(20):
+        append(log, produced(1, size=90, producer_id=3, sequence=at))
+    assert len(log.segments) > 5
+    await bench.directory.settle()
+    assert log.written_end_offset == 20
+    assert len(read_all(log)) == 20
+    bench.disk.slow_s = 0.0
+    log = await bench.restart(clean=True)
+    assert len(read_all(log)) == 20
+    assert [view.last_sequence for view in log.producers.views()] == [19]
+
+
+async def test_a_postponed_write_that_fails_takes_the_directory_offline(bench: Workbench) -> None:
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.slow_s = 1.0
+    append(log, produced())
+    bench.disk.write_errno = EIO
+    append(log, produced())
+    await until(lambda: bench.directory.offline)
+    assert (log.log_end_offset, log.written_end_offset) == (3, 2)
+    assert bench.directory.unwritten_bytes == 0
+
+
+async def test_with_flush_messages_1_only_what_is_on_the_device_counts(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, flush_messages=1))
+    log = await bench.log()
+    moved = asyncio.Event()
+    log.on_written = moved.set
+    gate = bench.disk.fsync_gate = threading.Event()
+    append(log, produced(3))
+    assert (log.log_end_offset, log.readable_end_offset, log.written_end_offset) == (3, 3, 0)
+    gate.set()
+    await asyncio.wait_for(moved.wait(), 10)
+    assert log.written_end_offset == log.flushed_end_offset == 3
+    assert "t-0/00000000000000000000.log" in bench.disk.fsyncs
+    append(log, produced())
+    append(log, produced())
+    await until(lambda: log.written_end_offset == 5)
+    await bench.directory.close()
+
+
+async def test_a_flush_that_a_truncation_overtook_promises_nothing(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, flush_messages=1))
+    log = await bench.log()
+    gate = bench.disk.fsync_gate = threading.Event()
+    append(log, produced(5))
+    await until(lambda: bench.disk.fsyncs)
+    log.truncate_to(0)
+    append(log, produced(5))
+    count = len(bench.disk.fsyncs)
+    gate.set()
+    await until(lambda: log.written_end_offset == 5)
+    assert "t-0/00000000000000000000.log" in bench.disk.fsyncs[count:]
+    await bench.directory.close()
+
+
+async def test_flush_ms_flushes_in_time(tmp_path: Path) -> None:
+    bench = Workbench(
+        tmp_path, replace(FOREVER, flush_ms=1_000), DirectoryConfig(free_bytes_min=0, upkeep_interval_ms=5)
+    )
+    log = await bench.log()
+    append(log, produced())
+    await asyncio.sleep(0.02)
+    assert log.flushed_end_offset == 0
+    bench.clock.shift_s += 1.1
+    await until(lambda: log.flushed_end_offset == 1)
+    await bench.directory.close()
+
+
+async def test_the_recovery_point_passes_a_closed_segment_only_after_its_fsync(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=300))
+    log = await bench.log()
+    gate = bench.disk.fsync_gate = threading.Event()
+    for _ in range(4):
+        append(log, produced(1, size=60))
+    assert len(log.segments) == 2
+    await until(lambda: bench.disk.fsyncs)
+    assert log.recovery_point == 0
+    gate.set()
+    await until(lambda: log.recovery_point == log.active.base_offset)
+    names = [path.rpartition("/")[2] for path in bench.disk.fsyncs]
+    stem = "0" * 20
+    assert {f"{stem}.log", f"{stem}.index", f"{stem}.timeindex"} <= {*names}
+    await bench.directory.close()
+
+
+async def test_nothing_is_fsynced_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=300, flush_messages=1))
+    callers: list[int] = []
+    monkeypatch.setattr(
+        "tests.storage.log_workbench.FaultyFile.fsync", lambda self: callers.append(threading.get_ident())
+    )
+    log = await bench.log()
+    for _ in range(6):
+        append(log, produced(1, size=60))
+        await log.flush()
+    await bench.directory.checkpoint_high_watermarks({("t", 0): 3})
+    await bench.directory.close_clean(1)
+    assert callers
+    assert threading.get_ident() not in callers
+
+
+async def test_scarce_room_throttles_then_refuses_then_ends(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=1_000, upkeep_interval_ms=2))
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.free = 1_500
+    await until(lambda: bench.directory.free_space_state is FreeSpace.THROTTLED)
+    append(log, produced())
+    bench.disk.free = 999
+    await until(lambda: bench.directory.free_space_state is FreeSpace.REFUSED)
+    with pytest.raises(ProtocolError) as caught:
+        append(log, produced())
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(read_all(log)) == 2  # reads and deletion go on
+    log.advance_log_start(2, "test")
+    bench.disk.free = None
+    await until(lambda: bench.directory.free_space_state is FreeSpace.PLENTY)
+    append(log, produced())
+    assert bench.directory.offline is None
+    await bench.directory.close()

@@ -1,0 +1,275 @@
+"""Starts after clean and other stops: what is scanned, what is cut, what is built anew."""
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.identifiers import ZERO_UUID
+from records.batch import read_header
+from records.control import MarkerKind
+from records.record import decode_records
+from storage import log_scan, recovery
+from storage.log_config import LogConfig
+from storage.partition_log import PartitionLog
+from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
+
+SMALL = replace(FOREVER, segment_bytes=600, index_interval_bytes=100)
+APACHE_KAFKA = Path(__file__).parent / "apache_kafka_4_1_directory.tar.xz"
+
+
+async def filled(tmp_path: Path, count: int = 20, config: LogConfig = SMALL) -> tuple[Workbench, PartitionLog]:
+    bench = Workbench(tmp_path, config)
+    log = await bench.log()
+    for at in range(count):
+        append(
+            log,
+            produced(2, size=50, timestamps=[NOW_MS + at, NOW_MS + at], producer_id=4, sequence=2 * at),
+            1 + at // 8,
+        )
+    await bench.directory.settle()
+    return bench, log
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+async def test_a_clean_start_scans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, log = await filled(tmp_path)
+    entries = log.leader_epochs.entries()
+    monkeypatch.setattr(log_scan, "sound_batches", None)
+    log = await bench.restart(clean=True)
+    assert bench.directory.stopped_cleanly
+    assert bench.directory.previous_broker_epoch == 7
+    assert log.log_end_offset == log.recovery_point == 40
+    assert log.leader_epochs.entries() == entries
+    assert [view.last_sequence for view in log.producers.views()] == [39]
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert "unclean_start" not in bench.events
+
+
+async def test_recovery_builds_every_file_as_it_was(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path)
+    log = await bench.restart(clean=True)
+    before = files(tmp_path / "t-0")
+    await bench.directory.close()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    for name in before:
+        if name.endswith((".index", ".timeindex", ".snapshot")):
+            (tmp_path / "t-0" / name).write_bytes(b"\xff" * 37)
+    await bench.start()
+    log = await bench.log()
+    assert "unclean_start" in bench.events
+    assert len(read_all(log)) == 20
+    assert [view.last_sequence for view in log.producers.views()] == [39]
+    await bench.directory.close_clean(8)
+    assert files(tmp_path / "t-0") == before
+
+
+async def test_only_segments_from_the_recovery_point_on_are_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, log = await filled(tmp_path)
+    assert log.recovery_point == log.active.base_offset > 0
+    first_unflushed = log.active.base_offset
+    await bench.directory.checkpoint_recovery_points()
+    scanned: list[int] = []
+    real = log_scan.LogScan._scan_segment
+
+    def noted(self: log_scan.LogScan, segment: object, *others: object) -> object:
+        scanned.append(segment.base_offset)  # type: ignore[attr-defined]
+        return real(self, segment, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log_scan.LogScan, "_scan_segment", noted)
+    log = await bench.restart(clean=False)
+    assert scanned == [first_unflushed]
+    assert len(read_all(log)) == 20
+
+
+async def test_every_unflushed_segment_is_scanned_not_only_the_last(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path)
+    second = log.segments[1]
+    await bench.directory.close()
+    path = tmp_path / f"{second.stem}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    await bench.start()
+    log = await bench.log()
+    assert log.active.base_offset == second.base_offset
+    assert log.log_end_offset == read_all(log)[-1].next_offset < 20
+    assert {"torn_tail_cut", "segments_after_damage_removed"} <= {*bench.events}
+    assert max(epoch for epoch, _ in log.leader_epochs.entries()) == read_all(log)[-1].leader_epoch
+
+
+async def test_a_segment_that_lost_its_end_at_a_batch_boundary_ends_the_log(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path)
+    second = log.segments[1]
+    size = read_all(log)[0].size
+    await bench.directory.close()
+    path = tmp_path / f"{second.stem}.log"
+    path.write_bytes(path.read_bytes()[:-size])
+    await bench.start()
+    log = await bench.log()
+    headers = read_all(log)
+    assert [header.base_offset for header in headers] == list(range(0, 2 * len(headers), 2))
+    assert log.active.base_offset == second.base_offset
+
+
+async def test_gaps_between_compacted_segments_are_no_damage(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
+    log = await bench.log()
+    for base in range(0, 100, 10):
+        batch = produced(2, size=100)
+        batch[0:8] = base.to_bytes(8, "big")
+        log.append_as_follower(memoryview(batch), 0, len(batch))
+    assert len(log.segments) > 2
+    log = await bench.restart(clean=False)
+    assert [header.base_offset for header in read_all(log)] == list(range(0, 100, 10))
+    region = log.read(15, 1, 92)
+    assert region is not None
+    assert read_header(region.read(), 0).base_offset == 20  # the next batch, where the offset is gone
+    region.release()
+    assert log.truncate_to(15) == 15
+    assert [header.base_offset for header in read_all(log)] == [0, 10]
+
+
+async def test_a_start_past_the_recovery_point_within_a_segment(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path, config=replace(SMALL, segment_bytes=1 << 20))
+    log = await bench.restart(clean=True)
+    for at in range(20, 25):
+        append(log, produced(2, size=50, producer_id=4, sequence=2 * at), 9)
+    path = tmp_path / f"{log.active.stem}.log"
+    flushed = sum(header.size for header in read_all(log)[:20])
+    await bench.directory.close()
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1  # below the recovery point nothing is looked at
+    path.write_bytes(bytes(data[:flushed]) + bytes(data[flushed:-10]))
+    await bench.start()
+    log = await bench.log()
+    assert log.log_end_offset == 48
+    assert log.leader_epochs.latest_epoch == 9
+    assert [view.last_sequence for view in log.producers.views()] == [47]
+
+
+async def test_recovery_starts_at_the_high_watermark_when_that_is_lower(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path)
+    await bench.directory.checkpoint_high_watermarks({("t", 0): 5})
+    log = await bench.restart(clean=True)
+    assert bench.directory.high_watermark_checkpoint("t", 0) == 5
+    await bench.directory.close()
+    path = tmp_path / f"{log.segments[1].stem}.log"
+    path.write_bytes(path.read_bytes()[:-1])  # as if truncated and written anew after the checkpoint
+    await bench.start()
+    assert (await bench.log()).log_end_offset < 40
+
+
+async def test_a_log_start_past_the_end_starts_over(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path, 3)
+    log.advance_log_start(6, "test")
+    await bench.directory.checkpoint_recovery_points()
+    await bench.directory.close()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
+    await bench.start()
+    log = await bench.log()
+    assert (log.log_start_offset, log.log_end_offset) == (6, 6)
+    assert "log_started_over" in bench.events
+    assert append(log, produced()).base_offset == 6
+    log = await bench.restart(clean=False)
+    assert (log.log_start_offset, log.log_end_offset) == (6, 7)
+
+
+async def test_transactions_survive_every_start(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(2, producer_id=1, transactional=True))
+    append(log, marker(MarkerKind.ABORT, 1))
+    append(log, produced(1, producer_id=2, transactional=True))
+    for clean in (True, False, True):
+        log = await bench.restart(clean=clean)
+        assert log.first_unstable_offset == 3 if clean else log.producers.first_undecided_offset == 3
+        assert log.last_stable_offset(4) == 3
+        assert log.aborted_transactions(0, 4) == [(1, 0)]
+        assert log.aborted_transactions(3, 4) == []
+    (tmp_path / "t-0" / f"{0:020d}.txnindex").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    log = await bench.restart(clean=False)
+    (tmp_path / "t-0" / f"{0:020d}.txnindex").unlink(missing_ok=True)
+    await bench.directory.close()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    await bench.start()
+    log = await bench.log()
+    assert log.aborted_transactions(0, 4) == [(1, 0)]
+    log.truncate_to(2)
+    assert log.aborted_transactions(0, 4) == []
+    assert log.producers.first_undecided_offset == 0
+
+
+async def test_damaged_metadata_sets_records_aside_but_not_an_empty_log(tmp_path: Path) -> None:
+    bench, _ = await filled(tmp_path, 2)
+    await bench.log("empty")
+    await bench.directory.close()
+    for name in ("t-0", "empty-0"):
+        (tmp_path / name / "partition.metadata").write_bytes(b"vers")
+    await bench.start()
+    assert bench.directory.get("t", 0) is None
+    assert any(name.endswith("-stray") for name in bench.disk.list(""))
+    empty = bench.directory.get("empty", 0)
+    assert empty is not None and empty.topic_id == ZERO_UUID
+    assert (await bench.log("empty")).topic_id != ZERO_UUID
+
+
+async def test_leftovers_of_swaps_deletions_and_checkpoints_go(tmp_path: Path) -> None:
+    bench, _ = await filled(tmp_path, 4)
+    await bench.directory.close()
+    directory = tmp_path / "t-0"
+    for name in (f"{0:020d}.log.cleaned", f"{0:020d}.log.deleted", "leader-epoch-checkpoint.tmp", f"{77:020d}.index"):
+        (directory / name).write_bytes(b"x")
+    (tmp_path / "gone-0.0123-delete").mkdir()
+    await bench.start()
+    log = await bench.log()
+    assert len(read_all(log)) == 4
+    await bench.directory.close()
+    assert not [name for name in files(directory) if name.endswith((".cleaned", ".deleted", ".tmp")) or "77" in name]
+    assert not bench.disk.exists("gone-0.0123-delete")
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+async def test_opens_a_directory_that_apache_kafka_wrote(tmp_path: Path, how: str) -> None:
+    """Written by Apache Kafka 4.1.1: five producers, one per codec; `killed` has its preallocated index files."""
+    with tarfile.open(APACHE_KAFKA) as archive:
+        archive.extractall(tmp_path, filter="data")
+    config = replace(FOREVER, index_interval_bytes=1_024)
+    bench = Workbench(tmp_path / how, config)
+    await bench.start()
+    assert bench.directory.stopped_cleanly is (how == "clean")
+    log = bench.directory.get("k", 0)
+    assert log is not None
+    found: list[tuple[bytes | None, bytes | None]] = []
+    offset = 0
+    while (region := log.read(offset, 2_000, log.log_end_offset)) is not None:
+        data = memoryview(region.read())
+        region.release()
+        at = 0
+        while at < len(data):
+            header = read_header(data, at)
+            records = decode_records(data, at, header.size, inflated_bytes_max=1 << 20)
+            found += [(record.key, record.value) for record in records]
+            offset = header.next_offset
+            at += header.size
+    assert found == [(f"key{n}".encode(), f"value{n}-{'x' * 40}".encode()) for n in range(400)]
+    await bench.directory.close_clean(10)
+    theirs, ours = files(tmp_path / "clean" / "k-0"), files(tmp_path / how / "k-0")
+    for name in theirs:
+        if name.endswith((".log", ".index", ".timeindex", ".snapshot", "checkpoint")):
+            assert ours[name] == theirs[name], name
+
+
+def test_the_first_segment_to_scan_holds_the_recovery_point() -> None:
+    assert recovery.first_to_scan([0, 10, 20], 0) == 0
+    assert recovery.first_to_scan([0, 10, 20], 9) == 0
+    assert recovery.first_to_scan([0, 10, 20], 10) == 1
+    assert recovery.first_to_scan([0, 10, 20], 99) == 2
+    assert recovery.first_to_scan([5], 0) == 0
