@@ -31,6 +31,7 @@ from storage.segment import (
 from storage.tail import Tail
 from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, encode
 
+_NOT_READ = -2  # below every timestamp
 _FIRST_FIELDS = 3  # base offset, batch length, leader epoch
 
 
@@ -129,7 +130,7 @@ class AppendableLog:
         self._full_offset = active.base_offset + RELATIVE_OFFSETS_MAX
         self._full_timestamp = FOREVER_MS
         if active.size:
-            self._start_roll_clock(active.first_timestamp())
+            self._full_timestamp = _NOT_READ  # the next append looks at the first batch
             self._note_index_size(active)
 
     def _start_roll_clock(self, first_timestamp: int) -> None:
@@ -246,11 +247,21 @@ class AppendableLog:
         held = self.active.size + run_bytes
         if held == 0:  # an empty segment takes any batch whose offsets it can tell
             return header.next_offset > self._full_offset and header.base_offset > self.active.base_offset
+        if self._full_timestamp == _NOT_READ:
+            self._read_first_timestamp()
         return (
             held + size > self._full_size
             or header.max_timestamp > self._full_timestamp
             or header.next_offset > self._full_offset
         )
+
+    def _read_first_timestamp(self) -> None:
+        self._full_timestamp = FOREVER_MS
+        try:
+            self._start_roll_clock(self.active.first_timestamp())
+        except OSError as error:
+            self._health.fail(f"read {self.directory}: {error}")
+            raise self._health.error() from error
 
     def _write_run(
         self, data: memoryview, headers: Sequence[BatchHeader], markers: dict[int, EndMarker] | None

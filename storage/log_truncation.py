@@ -36,6 +36,9 @@ def truncate_to(log: PartitionLog, offset: int) -> int:
     segment = log.segments[number]
     try:
         position, end_offset = _cut_point(segment, offset)
+        if end_offset <= log.log_start_offset:  # that batch was cut by the log's start already
+            truncate_fully_and_start_at(log, log.log_start_offset)
+            return log.log_end_offset
         log.context.audit(
             "log_truncated",
             topic=log.topic,
