@@ -18,6 +18,7 @@ from common.errors import ErrorCode, StorageFailure
 from common.ports import Address, Ports
 from kraft.controller.node import ControllerNode
 from tests.sim import nemesis
+from tests.sim.ambush import LateAlterPartition
 from tests.sim.client_links import ClusterLinks, Unreachable
 from tests.sim.clients import Consumer, GroupMember, IdempotentProducer
 from tests.sim.cluster_settings import (
@@ -66,6 +67,7 @@ class Plan:
     snapshots: bool
     pause_s: float  # of producers, between two rounds
     faults: tuple[Fault, ...]
+    ambush: bool = False
 
     @property
     def broker_names(self) -> list[str]:
@@ -244,6 +246,9 @@ class Cluster:
             world.start(name)
         self._within(COMES_UP_S, lambda: self._not_serving(0, 0))
         world.trace("the cluster is up")
+        if self.plan.ambush:
+            ambush = LateAlterPartition(world, self.brokers)
+            world.watch(self.watch.ran, ambush.ran)
         Nemesis(world, self.plan.faults, list(self.brokers), self._may_die)
         world.run_for(FAULTS_MS / 1000)
         for name in world.nodes:

@@ -123,17 +123,16 @@ class ClusterWatch:
             self._metadata_moved(before, image)
 
     def _metadata_moved(self, before: MetadataImage, image: MetadataImage) -> None:
-        for broker, registered in image.brokers.items():
-            self.promise.registered(broker, registered.epoch)
+        returned = [b for b, registered in image.brokers.items() if self.promise.registered(b, registered.epoch)]
         whole = True
         for topic_id, topic in image.topics.by_id.items():
             for index, partition in topic.partitions.items():
                 whole &= len(partition.isr) == len(partition.replicas)
                 old = before.partition(topic_id, index)
-                if old is partition:
+                if old is partition and not returned:
                     continue
                 key = (topic.name, index)
-                if old is not None:
+                if old is not None and old is not partition:
                     self._count_changes(key, old, partition)
                 for role, members in (("ISR", partition.isr), ("ELR", partition.elr)):
                     for broker in members:

@@ -312,9 +312,12 @@ class PowerPromise:
             self.power_was_lost = True
             self.unregistered[broker] = broker_epoch
 
-    def registered(self, broker: int, broker_epoch: int) -> None:
-        if self.unregistered.get(broker, broker_epoch) != broker_epoch:
+    def registered(self, broker: int, broker_epoch: int) -> bool:
+        """Whether the controller now knows of a loss of power that it did not know of before."""
+        news = self.unregistered.get(broker, broker_epoch) != broker_epoch
+        if news:
             del self.unregistered[broker]
+        return news
 
     def isr_is_whole(self) -> None:
         if not self.unregistered:

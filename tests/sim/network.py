@@ -52,6 +52,7 @@ class Fabric:
         self.slow: dict[tuple[str, str], int] = {}  # (from, to): extra nanoseconds
         self.sockets: dict[int, SimSocket] = {}
         self.base_latency_ns = 200_000
+        self.holds: Callable[[SimSocket, bytearray], int] | None = None  # extra nanoseconds for what is sent
         self.connection_count = 0
         self.reset_count = 0
 
@@ -268,6 +269,8 @@ class SimSocket:
             last.end = end
             return
         arrival_ns = now_ns + fabric.latency_ns(self.loop.name, self.twin.loop.name)
+        if fabric.holds is not None:
+            arrival_ns += fabric.holds(self, data)
         self._last_arrival_ns = arrival_ns = max(arrival_ns, self._last_arrival_ns)
         self.flights.append(Flight(now_ns, arrival_ns, data, end))
         fabric.scheduler.at(arrival_ns, self.arrive)

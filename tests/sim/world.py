@@ -69,8 +69,14 @@ class World:
         """Each user of chance has its own: one more draw here moves nothing there."""
         return random.Random(f"{self.seed}/{name}")  # a str seed is hashed with SHA-512, not hash()
 
-    def watch(self, on_step: Callable[[SimLoop], None]) -> None:
-        self.scheduler.on_step = on_step
+    def watch(self, *watchers: Callable[[SimLoop], None]) -> None:
+        """Who is called after each callback of each node."""
+
+        def each(loop: SimLoop) -> None:
+            for watcher in watchers:
+                watcher(loop)
+
+        self.scheduler.on_step = each if len(watchers) > 1 else watchers[0]
 
     # -- nodes
 

@@ -1,0 +1,110 @@
+"""Every planted mistake is found, within a few seeds of faults that suit it; the right program passes the same runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.sim.bugs import BUGS, planted
+from tests.sim.cluster import Plan, draw_plan, run_plan
+from tests.sim.nemesis import Fault
+
+pytestmark = pytest.mark.simulation
+SEEDS_MAX = 12
+FOUND_BY = ("InvariantBroken", "UnhandledException", "SimulationFailure", "NotServing")
+
+
+def brokers(seed: int) -> tuple[str, str, str]:
+    """Each role in turn to each broker."""
+    return tuple(f"broker-{(seed + number) % 3}" for number in range(3))  # type: ignore[return-value]
+
+
+def leaders_die_on_slow_links(seed: int) -> list[Fault]:
+    a, b, c = brokers(seed)
+    links = [(a, b), (b, a), (a, c), (c, a), (b, c), (c, b)]
+    faults = [Fault(0, "slow_link", one, other, 4_400) for one, other in links]
+    return faults + [Fault(700 + 1_200 * number, "kill", name, "", 500) for number, name in enumerate((a, b, c))]
+
+
+def the_behind_one_comes_back_alone(seed: int) -> list[Fault]:
+    a, b, c = brokers(seed)
+    return [Fault(100, "kill", a, "", 2_300), Fault(1_500, "kill", b, "", 3_000), Fault(1_550, "kill", c, "", 2_900)]
+
+
+def two_die_one_after_the_other(seed: int) -> list[Fault]:
+    a, b, _ = brokers(seed)
+    return [Fault(100, "kill", a, "", 4_400), Fault(1_300, "kill", b, "", 3_000)]
+
+
+def a_leader_only_clients_reach(seed: int) -> list[Fault]:
+    a, b, c = brokers(seed)
+    others = [b, c, *(f"controller-{number}" for number in range(3))]
+    return [Fault(300, "cut", a, other, 2_200) for other in others]
+
+
+def resets_while_a_follower_sleeps(seed: int) -> list[Fault]:
+    faults = []
+    for number, sleeper in enumerate(brokers(seed)):
+        at_ms = 100 + 1_400 * number
+        faults.append(Fault(at_ms, "pause", sleeper, "", 700))
+        for other in brokers(seed):
+            faults += [Fault(at_ms + wait_ms, "reset", "producer", other, 1) for wait_ms in (150, 300, 450)]
+    return sorted(faults)
+
+
+def power_lost_in_a_small_isr(seed: int) -> list[Fault]:
+    a, b, _ = brokers(seed)
+    return [Fault(100, "pause", a, "", 4_300), Fault(1_700, "power", b, "", 500)]
+
+
+def one_returns(seed: int) -> list[Fault]:
+    return [Fault(200, "kill", brokers(seed)[0], "", 400)]
+
+
+def power_lost_on_a_slow_disk(seed: int) -> list[Fault]:
+    a = brokers(seed)[0]
+    return [
+        Fault(0, "slow_disk", a, "", 4_400),
+        Fault(900, "power", a, "", 300),
+        Fault(2_900, "power", a, "", 300),
+    ]
+
+
+FAULTS: dict[str, Callable[[int], list[Fault]]] = {
+    "truncate_to_own_high_watermark": leaders_die_on_slow_links,
+    "elect_outside_isr_and_elr": the_behind_one_comes_back_alone,
+    "acknowledge_before_high_watermark": one_returns,
+    "commit_under_min_insync_replicas": two_die_one_after_the_other,
+    "skip_epoch_check": a_leader_only_clients_reach,
+    "answer_duplicates_before_high_watermark": resets_while_a_follower_sleeps,
+    "keep_unclean_replica": power_lost_in_a_small_isr,
+    "join_with_old_broker_epoch": one_returns,
+    "recover_last_segment_only": power_lost_on_a_slow_disk,
+}
+
+
+def plan_of(bug: str, seed: int) -> Plan:
+    ambush = bug == "join_with_old_broker_epoch"
+    plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush)
+    if bug == "recover_last_segment_only":
+        plan = replace(plan, segment_bytes=4_096, pause_s=0.03)
+    return replace(plan, faults=tuple(FAULTS[bug](seed)))
+
+
+def test_every_mistake_has_faults_that_suit_it() -> None:
+    assert list(FAULTS) == list(BUGS)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_mistake_is_found(bug: str) -> None:
+    for seed in range(SEEDS_MAX):
+        with planted(bug):
+            report = run_plan(plan_of(bug, seed))
+        if report.failure:
+            assert report.failure.startswith(FOUND_BY), report.failure
+            right = run_plan(plan_of(bug, seed))
+            assert right.failure == "", f"the right program fails as well: {right.failure}"
+            return
+    pytest.fail(f"{bug} is not found in {SEEDS_MAX} seeds")
