@@ -355,8 +355,9 @@ class AppendableLog:
         if not isinstance(tag, tuple):
             return
         segment, size, next_offset = tag
-        segment.written = size
-        self.readable_end_offset = next_offset
+        segment.written = max(segment.written, size)
+        # when the disk is fast again, a later append may have overtaken the news of this one
+        self.readable_end_offset = max(self.readable_end_offset, next_offset)
         if self._acknowledges_flushed:
             self.context.flusher.request(self, FlushDepth.DATA)
         else:

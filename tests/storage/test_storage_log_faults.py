@@ -129,6 +129,30 @@ async def test_after_a_slow_write_the_loop_writes_nothing_until_the_disk_caught_
     assert bench.directory.unwritten_bytes == 0
 
 
+async def test_under_steady_load_the_log_returns_to_the_fast_path(bench: Workbench) -> None:
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.slow_s = 1.0
+    append(log, produced())
+    bench.disk.slow_s = 0.0
+    busy = True
+
+    def append_more() -> None:
+        if busy:
+            append(log, produced())
+
+    log.on_written = append_more  # somebody always waits when a turn of the thread ends
+    append(log, produced())
+    before = bench.disk.loop_writes
+    await until(lambda: bench.disk.loop_writes > before + 1)
+    busy = False
+    await bench.directory.settle()
+    append(log, produced())
+    assert log.written_end_offset == log.readable_end_offset == log.log_end_offset
+    headers = read_all(log)
+    assert [header.base_offset for header in headers] == list(range(log.log_end_offset))
+
+
 async def test_the_budget_of_unwritten_bytes_refuses_and_recovers(tmp_path: Path) -> None:
     bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=0, unwritten_bytes_max=1_000))
     log = await bench.log()
