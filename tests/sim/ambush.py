@@ -7,15 +7,15 @@ from tests.sim.loop import MS, NS, SimLoop
 from tests.sim.network import SimSocket
 from tests.sim.world import World
 
-ALTER_PARTITION_KEY = (56).to_bytes(2, "big")
-FRAME_PREFIX_BYTES = 4
+ALTER_PARTITION = bytes((0, 56, 0, 3))  # api key and version, after a frame's length
 HELD_NS = 2 * NS
 DOWN_NS = 100 * MS
+CUT_NS = 2_400 * MS
 
 
 class LateAlterPartition:
     """As a leader asks the controller to let a replica join the ISR, the request is held up in the network and the
-    replica's broker loses power; it is back and registered again before the request arrives."""
+    replica's broker loses power. It is back and registered before the request arrives, and cannot reach its leader."""
 
     def __init__(self, world: World, brokers: dict[str, int]) -> None:
         self._world = world
@@ -34,6 +34,9 @@ class LateAlterPartition:
                 self._world.trace(f"AMBUSH {loop.name} lets {joining} join")
                 self._world.power_off(joining)
                 self._world.scheduler.after(DOWN_NS, self._world.start, joining)
+                pairs = [(loop.name, joining), (joining, loop.name)]
+                self._world.fabric.change_cut(pairs, 1)
+                self._world.scheduler.after(CUT_NS, self._world.fabric.change_cut, pairs, -1)
                 return
 
     def _joining(self, partition: Partition) -> str:
@@ -44,8 +47,7 @@ class LateAlterPartition:
 
     def _hold(self, socket: SimSocket, data: bytearray) -> int:
         """Nanoseconds of delay for what a connection sends."""
-        key = data[FRAME_PREFIX_BYTES : FRAME_PREFIX_BYTES + len(ALTER_PARTITION_KEY)]
-        if socket.loop.name in self._names.values() and key == ALTER_PARTITION_KEY:
+        if socket.loop.name in self._names.values() and ALTER_PARTITION in data:
             self._world.trace("an AlterPartition is held up")
             return HELD_NS
         return 0

@@ -263,14 +263,13 @@ class SimSocket:
     def depart(self, data: bytearray, end: str) -> None:
         fabric, now_ns = self.fabric, self.loop.now_ns()
         self._outstanding += len(data)
-        last = self.flights[-1] if self.flights else None
+        held_ns = 0 if fabric.holds is None else fabric.holds(self, data)
+        last = self.flights[-1] if self.flights and not held_ns else None
         if last is not None and last.departure_ns == now_ns and not last.end:
             last.data += data
             last.end = end
             return
-        arrival_ns = now_ns + fabric.latency_ns(self.loop.name, self.twin.loop.name)
-        if fabric.holds is not None:
-            arrival_ns += fabric.holds(self, data)
+        arrival_ns = now_ns + fabric.latency_ns(self.loop.name, self.twin.loop.name) + held_ns
         self._last_arrival_ns = arrival_ns = max(arrival_ns, self._last_arrival_ns)
         self.flights.append(Flight(now_ns, arrival_ns, data, end))
         fabric.scheduler.at(arrival_ns, self.arrive)
