@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import uvloop
-from broker.node import BrokerNode
-from kraft.controller.node import ControllerNode
 
+from broker.node import BrokerNode
 from common.broker_settings import NODE_SETTINGS
 from common.http_endpoint import HttpEndpoint
 from common.logs import configure_logs
 from common.machine import machine_ports
 from common.metrics import Metrics
+from kraft.controller.node import ControllerNode
 from tidelog.node_config import broker_config, controller_config, data_directory, host_and_port
 
 logger = logging.getLogger(__name__)

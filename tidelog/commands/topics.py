@@ -96,7 +96,7 @@ def alter(
 def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA) -> None:
     """Delete topics with all their records."""
     with admin_client(bootstrap, data) as client:
-        rows = client.delete_topics(names, raise_errors=False)["responses"]
+        rows = client.delete_topics(names, raise_errors=False)["topics"]
     problems = [f"{row['name']}: {problem}" for row in rows if (problem := error_text(row))]
     if problems:
         fail("; ".join(problems))
