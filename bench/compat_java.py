@@ -20,7 +20,7 @@ from bench.kafka_directory import check_foreign_directory
 from bench.peers import KAFKA_VERSION, MissingTool, kafka_jars
 
 WORK = Path(__file__).resolve().parent / "work"
-RECORDS = 2_000
+RECORDS, VALUE_BYTES = 6_000, 1_000  # enough for several segments of the smallest size that Kafka's tools allow
 TIMEOUT_S = 90
 
 
@@ -50,7 +50,7 @@ def expect(holds: object, meaning: str) -> None:
 
 def topics(java: JavaTools) -> None:
     java.tool("TopicCommand", "--create", "--topic", "java", "--partitions", "3", "--replication-factor", "3",
-              "--config", "segment.bytes=65536", "--config", "min.insync.replicas=2")  # fmt: skip
+              "--config", "segment.bytes=1048576", "--config", "min.insync.replicas=2")  # fmt: skip
     expect("java" in java.tool("TopicCommand", "--list").split(), "the topic is listed")
     described = java.tool("TopicCommand", "--describe", "--topic", "java")
     expect("PartitionCount: 3" in described and described.count("Isr: ") == 3, "the topic is described")
@@ -68,13 +68,18 @@ def configs(java: JavaTools) -> None:
     expect("retention.ms" not in java.run(command, *where, "--describe"), "the setting is back to its default")
 
 
+def value(number: int) -> str:
+    """Distinct and of a fixed length."""
+    return f"value-{number}-".ljust(VALUE_BYTES, "x")
+
+
 def produce_and_consume(java: JavaTools) -> None:
-    lines = "".join(f"key-{n}:value-{n}\n" for n in range(RECORDS))
-    java.tool("ConsoleProducer", "--topic", "java", "--reader-property", "parse.key=true",
-              "--reader-property", "key.separator=:", feed=lines)  # fmt: skip
+    lines = "".join(f"key-{n}:{value(n)}\n" for n in range(RECORDS))
+    java.tool("ConsoleProducer", "--topic", "java", "--property", "parse.key=true",
+              "--property", "key.separator=:", feed=lines)  # fmt: skip
     out = java.tool("consumer.ConsoleConsumer", "--topic", "java", "--group", "java-group", "--from-beginning",
                     "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
-    expect(sorted(out.split()) == sorted(f"value-{n}" for n in range(RECORDS)), "every record is read back")
+    expect(sorted(out.split()) == sorted(value(n) for n in range(RECORDS)), "every record is read back")
     described = java.tool("consumer.group.ConsumerGroupCommand", "--describe", "--group", "java-group")
     expect("java-group" in described, "the group is described")
     expect("java-group" in java.tool("consumer.group.ConsumerGroupCommand", "--list"), "the group is listed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-RECORDS_EACH = 400
+RECORDS_EACH, VALUE_BYTES = 400, 2_000
 TOPIC = "foreign"
 INFLATED_BYTES_MAX = 1 << 26
 
@@ -36,11 +37,16 @@ def check_foreign_directory(jars: Path, folder: Path) -> int:
     for path in (folder / "data").iterdir():  # other topics, the metadata log among them, are not under test
         if path.is_dir() and not path.name.startswith(f"{TOPIC}-"):
             shutil.rmtree(path)
-    expected = {f"key-{c}-{n}".encode(): f"value-{c}-{n}".encode() for c in CODECS for n in range(RECORDS_EACH)}
+    expected = {f"key-{c}-{n}".encode(): value(c, n) for c in CODECS for n in range(RECORDS_EACH)}
     got = asyncio.run(read_directory(folder / "data"))
     if got != expected:
         raise RuntimeError(f"{len(expected)} records were written by Apache Kafka, {len(got)} were read as written")
     return len(got)
+
+
+def value(codec: str, number: int) -> bytes:
+    """Bytes that no codec makes much smaller, so that the log gets several segments."""
+    return random.Random(f"{codec}/{number}").randbytes(VALUE_BYTES)
 
 
 def write_with_kafka(jars: Path, folder: Path) -> None:
@@ -61,14 +67,14 @@ def write_with_kafka(jars: Path, folder: Path) -> None:
         try:
             bootstrap = f"127.0.0.1:{port}"
             wait_serving(bootstrap, 1)
-            topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "20000", "index.interval.bytes": "512"})
+            topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "1048576", "index.interval.bytes": "512"})
             admin = AdminClient({"bootstrap.servers": bootstrap})
             admin.create_topics([topic])[TOPIC].result(30)
             for codec in CODECS:
-                settings = {"compression.type": codec, "enable.idempotence": True, "batch.size": 2_000, "linger.ms": 2}
+                settings = {"compression.type": codec, "enable.idempotence": True, "batch.size": 8_000, "linger.ms": 2}
                 producer = Producer({"bootstrap.servers": bootstrap, **settings})
                 for number in range(RECORDS_EACH):
-                    producer.produce(TOPIC, f"value-{codec}-{number}".encode(), f"key-{codec}-{number}".encode())
+                    producer.produce(TOPIC, value(codec, number), f"key-{codec}-{number}".encode())
                 if producer.flush(30):
                     raise RuntimeError("Apache Kafka did not take the records")
         finally:

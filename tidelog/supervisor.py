@@ -32,6 +32,7 @@ LOGS = "logs"
 RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_S = 30.0
 STOP_TIMEOUT_S = 30.0
+START_ANSWER_S = {"broker": 30.0, "controller": 5.0}  # a controller alone cannot be ready: the next `start` helps it
 CONTROL_CONNECTIONS_MAX = 64
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Child:
     restarts: int = 0
     restart_at: float | None = None
     kill_at: float | None = None
+    answer_at: float | None = None
     last_exit: str = ""
     waiting: list[Answer] = field(default_factory=list)
 
@@ -188,7 +190,8 @@ class Supervisor:
             self._stop_controllers_last()
 
     def _timeout(self) -> float | None:
-        moments = [m for c in self._children.values() for m in (c.restart_at, c.kill_at) if m is not None]
+        children = self._children.values()
+        moments = [m for c in children for m in (c.restart_at, c.kill_at, c.answer_at) if m is not None]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _on_time(self) -> None:
@@ -196,6 +199,8 @@ class Supervisor:
         for child in self._children.values():
             if child.restart_at is not None and child.restart_at <= now and not self._ending:
                 self._start(child)
+            if child.answer_at is not None and child.answer_at <= now:
+                self._answer_waiting(child, late=True)
             if child.kill_at is not None and child.kill_at <= now and child.pid:
                 child.kill_at = None
                 self._say(f"{child.node.name} did not stop within {STOP_TIMEOUT_S:g} s and is killed")
@@ -314,6 +319,7 @@ class Supervisor:
             child.wanted, child.restarts = True, 0
             child.waiting.append(answer)
             self._start(child)
+            child.answer_at = time.monotonic() + START_ANSWER_S[child.node.role]
         else:
             answer({"ok": False, "error": f"unknown request {action}"})
 
@@ -325,10 +331,11 @@ class Supervisor:
         child.waiting.append(answer)
         os.kill(child.pid, signal.SIGKILL)
 
-    def _answer_waiting(self, child: Child) -> None:
-        """A start is answered when the node is ready or has died, a stop or kill when it is gone."""
-        if child.pid and not child.ready:
+    def _answer_waiting(self, child: Child, *, late: bool = False) -> None:
+        """A start is answered when the node is ready, has died, or takes long; a stop or kill when it is gone."""
+        if child.pid and not child.ready and not late:
             return
+        child.answer_at = None
         waiting, child.waiting = child.waiting, []
         for answer in waiting:
             if child.wanted and not child.pid:
