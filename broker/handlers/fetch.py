@@ -20,6 +20,7 @@ from broker.deadlines import Deadlines
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
+from broker.partitions.replica import Role
 from broker.replication.fetch_reading import FetchReader, Read
 from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, FetchSessionCache, Position
 from broker.request import ClientSession, Throttle
@@ -217,7 +218,8 @@ class PendingFetch:
         for position in positions:
             if left <= 0 and not self._full:
                 break
-            if session is not None and position.partition is None:
+            partition = position.partition
+            if session is not None and (partition is None or partition.role is Role.OFFLINE):
                 self._watch((position,))  # hosted here since it was named: from now on it must be heard
             read = reader.read(position, call, version, max(left, 0), empty)
             if read.size:

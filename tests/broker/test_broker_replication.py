@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from common.errors import ErrorCode
-from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, RemoveTopicRecord
+from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord
 from records.batch import CRC_FROM
 from tests.broker.replication_lab import (
     TOPIC_ID,
@@ -273,6 +274,30 @@ async def test_high_watermarks_survive_a_stop(tmp_path: Path) -> None:
         await lab[0].start()
         assert lab[0].partition.high_watermark == 2
         assert lab[0].values() == [b"one", b"two"]
+
+
+async def test_a_follower_that_knows_of_a_topic_before_its_leader_does_is_not_forgotten(tmp_path: Path) -> None:
+    """The leader learns of the topic between the follower's fetch and the end of that turn."""
+    async with Lab(tmp_path, count=2) as lab:
+        lab.controller.create_topic((0, 1))
+        client = await lab[0].connect()
+        await produce(client, batch(b"one"))
+        tick = lab[0].machinery.tick
+        wake = tick.wake
+
+        def catch_up_then_wake(callback: Callable[[], None]) -> None:
+            lab[0].catch_up(lab.controller.image)
+            wake(callback)
+
+        lab.controller.publishes = False
+        lab.controller.change(PartitionRecord(TOPIC_ID, 1, (0, 1), (0, 1), 0))
+        tick.wake = catch_up_then_wake  # type: ignore[method-assign]
+        lab[1].catch_up(lab.controller.image)
+        await eventually(lambda: lab[0].plane.partitions.get("flights", 1) is not None)
+        await asyncio.sleep(0.3)  # the fetch that named it is over
+        tick.wake = wake  # type: ignore[method-assign]
+        row = await within(5, produce(client, batch(b"two"), index=1))
+        assert row.error_code == 0
 
 
 async def test_deleting_a_topic_removes_its_replicas_and_tells_who_waits(tmp_path: Path) -> None:
