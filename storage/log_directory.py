@@ -74,6 +74,7 @@ class LogDirectory:
         )
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._state: DirectoryState | None = None
+        self._is_recovered = False
         self._root_changed = False
         self._checkpoints = asyncio.Lock()
         self._written_recovery_points: dict[TopicPartition, int] = {}
@@ -149,6 +150,7 @@ class LogDirectory:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+        self._is_recovered = True
 
     def _recovery_input(
         self, state: DirectoryState, name: str, who: TopicPartition, config: LogConfig
@@ -379,10 +381,11 @@ class LogDirectory:
     async def close_clean(self, broker_epoch: int) -> None:
         """Write, flush and checkpoint everything, then the clean-stop marker with `broker_epoch`.
 
-        Without the marker when the directory is offline or goes so meanwhile: the next start recovers.
+        Without the marker when recovery did not come to its end, or the directory is offline or goes so meanwhile:
+        the next start recovers.
         """
         await self._stop_tasks()
-        if self._health.offline is None:
+        if self._health.offline is None and self._is_recovered:
             try:
                 await self._flush_all()
                 self._context.log_starts_changed = True

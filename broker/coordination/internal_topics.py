@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import structlog
 
 from broker.coordination.placement import GROUP_TOPIC
 from common.errors import ErrorCode, ProtocolError
@@ -17,7 +16,7 @@ from wire.messages import CreateTopicsRequest
 CREATE_TOPICS_VERSION = 7
 RETRY_PAUSE_S = 0.5
 
-_log = structlog.get_logger("coordination")
+_log = logging.getLogger(__name__)
 
 CreateTopics = Callable[[Any, int], Awaitable[Any]]
 """Forwards a CreateTopicsRequest in a version; raises ProtocolError."""
@@ -95,5 +94,6 @@ class InternalTopics:
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 self._not_before[topic.name] = self._clock.monotonic() + RETRY_PAUSE_S
-                _log.warning("internal topic not created", topic=topic.name, error=ErrorCode(result.error_code).name)
+                fields = {"topic": topic.name, "error": ErrorCode(result.error_code).name}
+                _log.warning("internal topic not created", extra=fields)
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
-
-import structlog
 
 from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
 from broker.coordination.shard import Shard
@@ -15,7 +14,7 @@ from records.record import inflate_records, key_of, scan_records, value_of
 
 WRITTEN_POLL_S = 0.01
 
-_log = structlog.get_logger("coordination")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,5 +82,6 @@ async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: Load
             await asyncio.sleep(0)
         offset = chunk.next_offset
     if unreadable:
-        _log.warning("unreadable records", topic=partition.topic, partition=partition.index, count=unreadable)
+        fields = {"topic": partition.topic, "partition": partition.index, "count": unreadable}
+        _log.warning("unreadable records", extra=fields)
     return end

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
-
-import structlog
 
 from broker.coordination.hosted_shard import HostedShard, HostLimits
 from broker.coordination.loading import LoadLimits, load_shard
@@ -28,7 +27,7 @@ from common.ports import Clock
 PartitionKey = tuple[str, int]
 MakeShard = Callable[[int], Shard]
 
-_log = structlog.get_logger("coordination")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,8 @@ class CoordinatorRuntime:
                 async with self._load_places:
                     end = await load_shard(partition, shard, self._config.load)
             except (ProtocolError, StorageFailure, OSError, ValueError) as error:
-                _log.warning("shard not loaded", topic=partition.topic, partition=partition.index, error=str(error))
+                fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
+                _log.warning("shard not loaded", extra=fields)
                 pause_s = self._next_pause(slot)
                 continue
             break
@@ -141,7 +141,8 @@ class CoordinatorRuntime:
             lambda: self._shard_broke(slot, hosted),
         )
         slot.hosted = hosted
-        _log.info("shard loaded", topic=partition.topic, partition=partition.index, epoch=slot.leader_epoch, end=end)
+        fields = {"topic": partition.topic, "partition": partition.index, "epoch": slot.leader_epoch, "end": end}
+        _log.info("shard loaded", extra=fields)
         hosted.begin()
         self._arm(hosted)
 

@@ -143,7 +143,8 @@ class World:
     def stop(self, name: str) -> None:
         """SIGTERM: cancels the program, which cleans up after itself and must leave no task."""
         node = self.nodes[name]
-        if node.loop is not None and node.main_task is not None and not node.main_task.done():
+        told = node.down_until_started
+        if node.loop is not None and node.main_task is not None and not node.main_task.done() and not told:
             self.trace(f"{name} is told to stop")
             node.down_until_started = True
             node.loop.deliver(node.main_task.cancel)
