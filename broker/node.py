@@ -158,6 +158,7 @@ class BrokerNode:
         finally:
             registering.cancel()
             await asyncio.gather(registering, return_exceptions=True)
+        self.logs.begin_run(broker_epoch)
         while not await self.observer.wait_for(broker_epoch, METADATA_WAIT_S):
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
         self._take_roles()

@@ -22,6 +22,7 @@ from common.ports import Address, Buffer, File, Ports
 LISTEN_BACKLOG = 1024
 ACCEPTS_PER_WAKEUP_MAX = 64
 ACCEPT_PAUSE_S = 0.2
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {on, 0 s}
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -215,6 +216,13 @@ class MachineDisk:
     def free_bytes(self) -> int:
         state = os.statvfs(self._prefix)
         return state.f_bavail * state.f_frsize
+
+    def cache_identity(self) -> str:
+        try:
+            boot = Path(BOOT_ID).read_text().strip()
+        except OSError:
+            return ""
+        return f"{boot}/{os.stat(self._prefix).st_dev}"
 
 
 class MachineClock:

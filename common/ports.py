@@ -134,6 +134,13 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def cache_identity(self) -> str:
+        """The same for as long as nothing that was written can have been lost for want of an fsync; "" when unknown.
+
+        A killed process leaves the page cache behind, a restart of the machine does not.
+        """
+        ...
+
 
 class Clock(Protocol):
     def monotonic(self) -> float:

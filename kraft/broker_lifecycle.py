@@ -43,7 +43,8 @@ class BrokerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. `previous_broker_epoch` is that of a run that stopped cleanly, else -1."""
+    """What a broker says of itself. `previous_broker_epoch` is that of the last run if it lost nothing
+    that it had appended (it stopped cleanly, or was killed while the page cache lives on), else -1."""
 
     broker_id: int
     cluster_id: str

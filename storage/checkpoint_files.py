@@ -17,6 +17,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_STOP = ".kafka_cleanshutdown"
+RUN = ".tidelog_run"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 TEMPORARY_SUFFIX = ".tmp"
@@ -92,6 +93,21 @@ def decode_clean_stop(data: bytes) -> int:
     if not isinstance(epoch, int):
         raise ValueError("no broker epoch in the clean-stop marker")
     return epoch
+
+
+def encode_run(cache_identity: str, broker_epoch: int) -> bytes:
+    body = json.dumps({"version": 0, "cache": cache_identity, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+    return body.encode() + b"\n"
+
+
+def decode_run(data: bytes) -> tuple[str, int] | None:
+    """The page cache's identity and the broker epoch of the last run; None when the note is torn or not one."""
+    try:
+        note = json.loads(data)
+        cache, epoch = note["cache"], note["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (cache, epoch) if isinstance(cache, str) and isinstance(epoch, int) else None
 
 
 def write_fully(file: File, data: Buffer, position: int) -> None:

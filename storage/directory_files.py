@@ -13,6 +13,7 @@ from storage.checkpoint_files import (
     LOG_STARTS,
     META_PROPERTIES,
     RECOVERY_POINTS,
+    RUN,
     MetaProperties,
     TopicPartition,
     join,
@@ -32,6 +33,7 @@ class DirectoryState:
 
     meta: MetaProperties
     clean_epoch: int | None  # the broker epoch in the clean-stop marker; None: no marker, so logs are recovered
+    kept_epoch: int | None  # the broker epoch of a run that was killed while the page cache has lived on
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
@@ -46,7 +48,8 @@ def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
     """
     try:
         disk.make_directory(path)
-        state = DirectoryState(_own_directory(disk, path, cluster_id, node_id, rng), _take_clean_stop(disk, path))
+        meta = _own_directory(disk, path, cluster_id, node_id, rng)
+        state = DirectoryState(meta, _take_clean_stop(disk, path), _read_run(disk, path))
         state.recovery_points = _read_offsets(disk, path, RECOVERY_POINTS)
         state.high_watermarks = _read_offsets(disk, path, HIGH_WATERMARKS)
         state.log_starts = _read_offsets(disk, path, LOG_STARTS)
@@ -89,6 +92,30 @@ def _take_clean_stop(disk: Disk, path: str) -> int | None:
         return checkpoint_files.decode_clean_stop(data)
     except ValueError:
         return None
+
+
+def write_run(disk: Disk, path: str, broker_epoch: int) -> None:
+    """Note which run appends from here on, and which page cache it appends to.
+
+    Not fsynced on purpose: when this note is lost, so may be what was appended, and the stop counts as unclean.
+    """
+    data = checkpoint_files.encode_run(disk.cache_identity(), broker_epoch)
+    file = disk.open(join(path, RUN), create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(data, 0)
+    finally:
+        file.close()
+
+
+def _read_run(disk: Disk, path: str) -> int | None:
+    data = read_whole(disk, join(path, RUN))
+    if data is None:
+        return None
+    found = checkpoint_files.decode_run(data)
+    if found is None or not found[0] or found[0] != disk.cache_identity():
+        return None
+    return found[1]
 
 
 def _read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:

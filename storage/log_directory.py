@@ -31,6 +31,7 @@ from storage.directory_files import (
     directory_name,
     read_directory,
     renamed,
+    write_run,
 )
 from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.loaded_log import LoadedLog, empty_log
@@ -84,7 +85,7 @@ class LogDirectory:
         self.node_id = node_id
         self.cluster_id: str | None = None
         self.directory_id = ZERO_UUID
-        self.previous_broker_epoch = -1  # of the run that stopped cleanly, -1 after an unclean stop
+        self.previous_broker_epoch = -1  # of the run that lost nothing that it had appended, else -1
 
     # Start
 
@@ -101,13 +102,27 @@ class LogDirectory:
         self.directory_id = state.meta.directory_id
         if state.clean_epoch is not None:
             self.previous_broker_epoch = state.clean_epoch
-        elif state.partitions:
-            self._audit("unclean_start", directory=self._path, partitions=len(state.partitions))
+        else:
+            if state.kept_epoch is not None:  # killed, but what it had written is still there
+                self.previous_broker_epoch = state.kept_epoch
+            if state.partitions:
+                kept = state.kept_epoch is not None
+                self._audit("unclean_start", directory=self._path, partitions=len(state.partitions), kept=kept)
         now_s = self._ports.clock.monotonic()
         for name in state.deleted:
             self._context.trash.add(join(self._path, name), now_s, is_directory=True)
         self._upkeep = asyncio.get_running_loop().create_task(self._keep_up())
         self._upkeep.add_done_callback(self._upkeep_ended)
+
+    def begin_run(self, broker_epoch: int) -> None:
+        """Call it once the broker is registered, before anything is appended under that registration.
+
+        A broker that is killed may return as if it had stopped cleanly while the page cache lives on.
+        """
+        try:
+            write_run(self._disk, self._path, broker_epoch)
+        except OSError as error:
+            self._health.fail(f"noting the run: {error}")
 
     @property
     def stopped_cleanly(self) -> bool:

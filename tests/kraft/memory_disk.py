@@ -75,6 +75,9 @@ class MemoryDisk:
         self.error: int | None = None
         self.write_bytes_max = 1 << 40
 
+    def cache_identity(self) -> str:
+        return ""
+
     def operate(self) -> None:
         self.operations += 1
         if self.error is not None:

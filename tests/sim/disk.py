@@ -75,6 +75,7 @@ class Device:
         self.journal: list[list[Change]] = []  # changes of names not yet durable; one item is atomic
         self.error: int | None = None  # the errno that every write and sync meets
         self.full = False
+        self.power_losses = 0
         self.stuck = False
         self.slow_factor = 1
         self.sync_count = 0
@@ -123,6 +124,7 @@ class Device:
 
     def lose_power(self) -> str:
         """Returns a sentence for the trace."""
+        self.power_losses += 1
         rng = self.random
         self._persist(rng.randint(0, len(self.journal)))
         dropped_names, dropped, torn = len(self.journal), 0, 0
@@ -243,6 +245,9 @@ class SimDisk:
             node = FileNode()
             self._device.change((directory, name, node))
         return SimFile(self._device, self._loop, node)
+
+    def cache_identity(self) -> str:
+        return str(self._device.power_losses)
 
     def exists(self, path: str) -> bool:
         self._loop.check_alive()
