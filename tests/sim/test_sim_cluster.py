@@ -19,8 +19,8 @@ pytestmark = pytest.mark.simulation
 SEEDS, CHUNK = 300, 10
 FAILED_ONCE = (3, 8, 22, 29, 32, 116)
 ROOT = Path(__file__).parents[2]
-# What ten seeds bring about at the least, lest nothing happens in them; about a quarter of what they do at present.
-REACHED = {"elections": 10, "ISR shrinks": 10, "ISR expansions": 10, "batches sent again": 4, "leaderships": 20}
+# What ten seeds bring about at the least, lest nothing happens in them; most do many times as much.
+REACHED = {"elections": 3, "ISR shrinks": 5, "ISR expansions": 5, "batches sent again": 2, "leaderships": 20}
 
 
 def run(seed: int) -> Report:
