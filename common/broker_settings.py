@@ -43,7 +43,6 @@ _NODE = [
 
 _CONNECTIONS = [
     _s("socket.request.max.bytes", "int", 100 * MIB, "The longest request frame.", 1024),
-    _s("socket.listen.backlog.size", "int", 1024, "Connections that wait to be accepted.", 1),
     _s("connections.max.idle.ms", "long", 600_000, "How long a silent connection is kept.", 0),
     _s("max.connections", "int", INT_MAX, "Connections of one broker.", 0, update=DYNAMIC),
     _s("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0, update=DYNAMIC),
@@ -157,7 +156,6 @@ _CONTROLLER = [
        "twice as long by chance.", 50),
     _s("metadata.log.max.record.bytes.between.snapshots", "long", 64 * MIB, "Bytes of metadata between snapshots.",
        64 * MIB),
-    _s("metadata.max.idle.interval.ms", "int", 500, "How often an idle controller shows that it leads.", 0),
 ]  # fmt: skip
 
 _GROUPS = [
@@ -173,7 +171,6 @@ _GROUPS = [
     _s("offsets.retention.check.interval.ms", "long", 600_000, "How often expired offsets are looked for.", 1),
     _s("offset.metadata.max.bytes", "int", 4_096, "Bytes of metadata beside a committed offset.", 0),
     _s("offsets.commit.timeout.ms", "int", 5_000, "How long a commit waits for its replicas.", 1),
-    _s("transactional.id.expiration.ms", "int", 7 * DAY_MS, "How long an idle transactional id is kept.", 1),
 ]  # fmt: skip
 
 NODE_SETTINGS = Catalogue([*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS])

@@ -41,12 +41,8 @@ TOPIC_SETTINGS = Catalogue(
         _topic("flush.messages", "long", LONG_MAX, "An fsync after this many records; 1 acknowledges only what is on "
                "the device.", "log.flush.interval.messages", low=1),
         _topic("flush.ms", "long", LONG_MAX, "An fsync after this long.", "log.flush.interval.ms", low=0),
-        _topic("follower.replication.throttled.replicas", "list", (), "Replicas whose replication is throttled at the "
-               "follower; accepted for compatibility, moves are throttled by the broker."),
         _topic("index.interval.bytes", "int", 4096, "Bytes between two entries of the offset index.",
                "log.index.interval.bytes", low=0),
-        _topic("leader.replication.throttled.replicas", "list", (), "Replicas whose replication is throttled at the "
-               "leader; accepted for compatibility, moves are throttled by the broker."),
         _topic("local.retention.bytes", "long", -2, "Bytes kept on the brokers of a tiered topic; -2 means "
                "retention.bytes.", "log.local.retention.bytes", low=-2),
         _topic("local.retention.ms", "long", -2, "Milliseconds kept on the brokers of a tiered topic; -2 means "

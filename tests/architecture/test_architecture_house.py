@@ -20,7 +20,7 @@ WORLD_USERS = {
     "common/http_endpoint.py",
     "common/logs.py",  # stamps lines; no decision depends on it
 }
-RANDOM_AS_TYPE = "random.Random"
+VALUE_TYPES = {"random": "Random", "uuid": "UUID"}  # modules whose one type may be named, and nothing else
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -62,21 +62,21 @@ def test_the_world_is_reached_through_ports(path: Path) -> None:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] in WORLD:
-                    allowed = alias.name == "random" and _only_as_type(tree)
+                    allowed = alias.name in VALUE_TYPES and _only_as_type(tree, alias.name)
                     assert allowed, f"line {node.lineno}: import {alias.name}"
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in WORLD:
             names = {alias.name for alias in node.names}
-            assert names <= {"Random"}, f"line {node.lineno}: from {node.module} import {names}"
+            assert names <= {"Random", "UUID"}, f"line {node.lineno}: from {node.module} import {names}"
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id != "open", f"line {node.lineno}: open()"
 
 
-def _only_as_type(tree: ast.Module) -> bool:
-    """`random` is imported for the name of its class alone: `random.Random`, never called here."""
+def _only_as_type(tree: ast.Module, module: str) -> bool:
+    """The module is imported for the name of its type alone."""
     return all(
-        node.attr == "Random"
+        node.attr == VALUE_TYPES[module]
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module
     )
 
 
