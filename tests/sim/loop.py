@@ -194,7 +194,7 @@ class SimLoop(_LoopBase):
         handle = asyncio.Handle(callback, args, self, context)  # type: ignore[arg-type]
         if not self.dead:
             self._ready.append(handle)
-            if self._wake_ns < 0:
+            if self._wake_ns < 0 or self._wake_ns > self.scheduler.now_ns:  # not within a wake-up
                 self._wake(self.scheduler.now_ns)
         return handle
 

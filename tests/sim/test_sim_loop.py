@@ -51,6 +51,17 @@ async def test_a_timer_never_fires_early() -> None:
     run(main())
 
 
+def test_what_comes_from_outside_does_not_wait_for_a_timer() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(1, lambda: None)
+        begin = loop.time()
+        await asyncio.to_thread(lambda: None)
+        assert loop.time() - begin < 0.1
+
+    run(main())
+
+
 def test_a_task_group_cancels_in_an_order_that_memory_does_not_choose() -> None:
     async def main() -> list[int]:
         cancelled = list[int]()
