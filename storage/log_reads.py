@@ -31,20 +31,16 @@ class TimestampHit(NamedTuple):
     least_offset: int
 
     def resolve(self) -> tuple[int, int, int]:
-        """(timestamp, offset, leader epoch) of the record, and release the region.
+        """(timestamp, offset, leader epoch) of the record; the caller releases `region` afterwards, on the loop.
 
         A batch whose records lie is answered by its header: its first offset and its largest timestamp.
         """
         region = self.region
-        try:
-            found = None
-            for position, header in walk(region.file, region.position, region.position + region.length):
-                if header.max_timestamp >= self.timestamp:
-                    found = self._record_in(header, region.file.pread(header.size, position))
+        for position, header in walk(region.file, region.position, region.position + region.length):
+            if header.max_timestamp >= self.timestamp:
+                found = self._record_in(header, region.file.pread(header.size, position))
                 if found is not None:
                     return found
-        finally:
-            region.release()
         return self._by_header(self.header)
 
     def _record_in(self, header: BatchHeader, data: bytes) -> tuple[int, int, int] | None:

@@ -92,12 +92,12 @@ class PartitionLog(AppendableLog):
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record at or after `timestamp`; decodes one batch."""
         hit = self.locate_timestamp(timestamp)
-        return hit.resolve() if hit is not None else None
+        return _resolved(hit)
 
     def max_timestamp_entry(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the log's largest timestamp."""
         hit = self.locate_max_timestamp()
-        return hit.resolve() if hit is not None else None
+        return _resolved(hit)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """Where the largest epoch up to `epoch` ends in this log."""
@@ -177,3 +177,12 @@ class PartitionLog(AppendableLog):
         self.closed = True
         for segment in self.segments:
             segment.retire()
+
+
+def _resolved(hit: TimestampHit | None) -> tuple[int, int, int] | None:
+    if hit is None:
+        return None
+    try:
+        return hit.resolve()
+    finally:
+        hit.region.release()

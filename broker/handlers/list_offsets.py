@@ -75,7 +75,12 @@ class ListOffsets:
             _check_known(partition, request)
             return -1, shown, partition.leader_epoch
         hit = log.locate_max_timestamp() if timestamp == MAX_TIMESTAMP else log.locate_timestamp(timestamp)
-        found = await asyncio.to_thread(hit.resolve) if hit is not None else NONE_FOUND
+        found = NONE_FOUND
+        if hit is not None:
+            try:
+                found = await asyncio.to_thread(hit.resolve)
+            finally:
+                hit.region.release()  # here and not in the thread: pins are counted on the loop alone
         if found[1] < shown:
             return found
         _check_known(partition, request)
