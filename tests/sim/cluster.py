@@ -182,13 +182,14 @@ class Cluster:
 
     def _died(self, name: str, power_lost: bool) -> None:
         broker = self.brokers.get(name)
-        if broker is not None and not (self.world.nodes[name].stopped_cleanly and not power_lost):
-            registered = self.watch.newest.brokers.get(broker)
-            self.promise.died(broker, -1 if registered is None else registered.epoch, power=power_lost)
+        if broker is not None:
             self.watch.coverage.add("losses of power" if power_lost else "deaths")
+            if power_lost:
+                registered = self.watch.newest.brokers.get(broker)
+                self.promise.lost_power(broker, -1 if registered is None else registered.epoch)
 
-    def _may_die(self, names: Sequence[str], power: bool) -> bool:
-        return self.promise.allows([self.brokers[name] for name in names if name in self.brokers], power=power)
+    def _may_lose_power(self, names: Sequence[str]) -> bool:
+        return self.promise.allows([self.brokers[name] for name in names if name in self.brokers])
 
     # -- clients
 
@@ -249,7 +250,7 @@ class Cluster:
         if self.plan.ambush:
             ambush = LateAlterPartition(world, self.brokers)
             world.watch(self.watch.ran, ambush.ran)
-        Nemesis(world, self.plan.faults, list(self.brokers), self._may_die)
+        Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_power)
         world.run_for(FAULTS_MS / 1000)
         for name in world.nodes:
             world.resume(name)

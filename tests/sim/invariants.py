@@ -45,6 +45,7 @@ class CommittedLog:
     def __init__(self) -> None:
         self.batches: dict[TopicPartition, list[Batch]] = {}
         self._ends: dict[TopicPartition, list[int]] = {}
+        self._epochs: dict[TopicPartition, list[int]] = {}  # of the leaders that committed them
         self._by_offset: dict[TopicPartition, dict[int, Batch]] = {}
 
     def end(self, partition: TopicPartition) -> int:
@@ -54,8 +55,17 @@ class CommittedLog:
     def at(self, partition: TopicPartition, base_offset: int) -> Batch | None:
         return self._by_offset.get(partition, {}).get(base_offset)
 
-    def extend(self, partition: TopicPartition, batch: Batch) -> None:
+    def end_before(self, partition: TopicPartition, leader_epoch: int) -> int:
+        """Up to where leaders of earlier epochs have committed; what later ones did, a late leader need not have."""
+        epochs, ends = self._epochs.get(partition, []), self._ends.get(partition, [])
+        index = len(epochs)
+        while index and epochs[index - 1] >= leader_epoch:
+            index -= 1
+        return ends[index - 1] if index else 0
+
+    def extend(self, partition: TopicPartition, batch: Batch, leader_epoch: int) -> None:
         self.batches.setdefault(partition, []).append(batch)
+        self._epochs.setdefault(partition, []).append(leader_epoch)
         self._ends.setdefault(partition, []).append(batch.next_offset)
         self._by_offset.setdefault(partition, {})[batch.base_offset] = batch
 
@@ -90,13 +100,13 @@ class OneLeaderPerEpoch:
 
 
 class LeaderHoldsAllCommitted:
-    """Whoever begins to lead has every committed record."""
+    """Whoever begins to lead has every record that was committed in an earlier epoch."""
 
     def __init__(self, committed: CommittedLog) -> None:
         self._committed = committed
 
     def led(self, state: ReplicaState, files: ReplicaFiles) -> None:
-        until = self._committed.end(state.partition)
+        until = self._committed.end_before(state.partition, state.leader_epoch)
         if difference := self._committed.difference(state.partition, files, until):
             raise InvariantBroken(self, f"{state.node} {state.partition} epoch {state.leader_epoch}: {difference}")
 
@@ -133,7 +143,7 @@ class CommittedRecordsStay:
             raise InvariantBroken(self, f"{state.node} {partition}: {text}")
         index = len(self._committed.batches.get(partition, []))
         while index < len(held) and held[index].next_offset <= until:
-            self._committed.extend(partition, held[index])
+            self._committed.extend(partition, held[index], state.leader_epoch)
             self._sequences.committed(partition, held[index])
             index += 1
         if self._committed.end(partition) < until:
@@ -288,28 +298,24 @@ class LoopsNeverBlock:
 
 
 class PowerPromise:
-    """Which deaths the promise covers, and whose unflushed data the rest of the ISR still has to make good.
+    """Which brokers have lost unflushed data that the rest of the ISR still has to make good.
 
-    Any number of processes may die. From a loss of power until every partition's ISR is whole again, fewer than
-    min.insync.replicas brokers may die at all: the controller cannot tell a dead process from lost power, so all of
-    them leave ISR and ELR, and then the last known leader may be the very one that lost data. Where each write is
-    flushed, all may lose power. The nemesis asks before it kills.
+    Any number of processes may die at any time. From a loss of power until every partition's ISR is whole again,
+    fewer than min.insync.replicas brokers may lose theirs; the nemesis asks before it cuts the power. Where each
+    write is flushed, all may.
     """
 
     def __init__(self, min_insync: int, *, flushes_each: bool) -> None:
         self._min_insync, self._flushes_each = min_insync, flushes_each
-        self.dead: dict[int, None] = {}  # without a clean stop, until the ISR is whole
-        self.power_was_lost = False  # since the ISR was whole
-        self.unregistered: dict[int, int] = {}  # lost power; broker epoch that the metadata still shows
+        self.lost: dict[int, None] = {}  # until the ISR is whole
+        self.unregistered: dict[int, int] = {}  # broker epoch that the metadata still shows
 
-    def allows(self, brokers: Iterable[int], *, power: bool) -> bool:
-        few = len({*self.dead, *brokers}) < self._min_insync
-        return self._flushes_each or few or not (power or self.power_was_lost)
+    def allows(self, brokers: Iterable[int]) -> bool:
+        return self._flushes_each or len({*self.lost, *brokers}) < self._min_insync
 
-    def died(self, broker: int, broker_epoch: int, *, power: bool) -> None:
-        self.dead[broker] = None
-        if power and not self._flushes_each:
-            self.power_was_lost = True
+    def lost_power(self, broker: int, broker_epoch: int) -> None:
+        if not self._flushes_each:
+            self.lost[broker] = None
             self.unregistered[broker] = broker_epoch
 
     def registered(self, broker: int, broker_epoch: int) -> bool:
@@ -321,8 +327,7 @@ class PowerPromise:
 
     def isr_is_whole(self) -> None:
         if not self.unregistered:
-            self.dead.clear()
-            self.power_was_lost = False
+            self.lost.clear()
 
 
 class Coverage:

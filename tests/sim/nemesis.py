@@ -2,7 +2,7 @@
 them, which is all that shrinking is.
 
 What a fault does may depend on the moment: a loss of power that the cluster does not promise to survive becomes a
-kill, and a death that it does not promise to survive is left out (`may_die` decides).
+kill (`may_lose_power` decides).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ CRASHES = ("kill", "kill_in_write", "power", "stop")
 LINKS = ("cut", "one_way", "isolate", "slow_link", "stall", "reset")
 DISKS = ("slow_disk", "stuck_disk", "full_disk", "failed_disk")
 TOGETHER = ("kill_all", "power_all")
-MORTAL = (*CRASHES, *TOGETHER, "full_disk", "failed_disk")
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
 DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
 
@@ -73,10 +72,9 @@ class Nemesis:
         world: World,
         faults: Sequence[Fault],
         together: Sequence[str],
-        may_die: Callable[[Sequence[str], bool], bool] = lambda names, power: True,
+        may_lose_power: Callable[[Sequence[str]], bool] = lambda names: True,
     ) -> None:
-        """`may_die` gets node names and whether they lose power."""
-        self.world, self.together, self.may_die = world, list(together), may_die
+        self.world, self.together, self.may_lose_power = world, list(together), may_lose_power
         self._holds: dict[tuple[str, str], int] = {}  # overlapping faults of one kind on one node
         for fault in faults:
             rng = world.stream(f"fault/{fault.at_ms}/{fault.kind}/{fault.target}")
@@ -84,11 +82,8 @@ class Nemesis:
 
     def _begin(self, fault: Fault, rng: random.Random) -> None:
         self.world.trace(f"FAULT {fault}")
-        names = self.together if fault.kind in TOGETHER else [fault.target]
-        if fault.kind in MORTAL and not self.may_die(names, False):
-            self.world.trace("  left out")
-        elif fault.kind in CRASHES or fault.kind in TOGETHER:
-            self._crash(fault, names, rng)
+        if fault.kind in CRASHES or fault.kind in TOGETHER:
+            self._crash(fault, rng)
         elif fault.kind in LINKS:
             self._break_link(fault, rng)
         elif fault.kind in DISKS:
@@ -102,9 +97,10 @@ class Nemesis:
         else:
             raise ValueError(fault.kind)
 
-    def _crash(self, fault: Fault, names: Sequence[str], rng: random.Random) -> None:
+    def _crash(self, fault: Fault, rng: random.Random) -> None:
         world = self.world
-        power = fault.kind in ("power", "power_all") and self.may_die(names, True)
+        names = self.together if fault.kind in TOGETHER else [fault.target]
+        power = fault.kind in ("power", "power_all") and self.may_lose_power(names)
         for name in names:
             if fault.kind == "stop":
                 world.stop(name)

@@ -144,6 +144,18 @@ def test_a_replica_that_gives_up_what_is_committed() -> None:
         cluster.stay.cut("broker-1", PARTITION, held, 0)
 
 
+def test_a_late_leader_need_not_have_what_later_epochs_committed() -> None:
+    cluster = Cluster()
+    cluster.append_all(0)
+    cluster.stay.advanced(state("broker-0", 1), cluster.replicas[0].files)
+    cluster.replicas[0].append(1, epoch=3)
+    cluster.stay.advanced(state("broker-0", 2, leader_epoch=3), cluster.replicas[0].files)
+    leader = LeaderHoldsAllCommitted(cluster.log)
+    leader.led(state("broker-1", 1, leader_epoch=2), cluster.replicas[1].files)
+    with pytest.raises(InvariantBroken, match="ends at 1"):
+        leader.led(state("broker-1", 1, leader_epoch=4), cluster.replicas[1].files)
+
+
 def test_high_watermarks_past_what_is_there() -> None:
     cluster = Cluster()
     cluster.append_all(0)
@@ -242,18 +254,15 @@ def test_a_loop_that_waits_for_its_device() -> None:
 
 def test_power_may_fail_at_fewer_than_min_insync_replicas_until_the_isr_is_whole() -> None:
     promise = PowerPromise(2, flushes_each=False)
-    assert promise.allows([0, 1, 2], power=False)
-    assert promise.allows([0], power=True)
-    assert not promise.allows([0, 1], power=True)
-    promise.died(0, 11, power=True)
-    assert not promise.allows([1], power=False)
+    assert promise.allows([0])
+    assert not promise.allows([0, 1])
+    promise.lost_power(0, 11)
+    assert promise.allows([0])
+    assert not promise.allows([1])
     promise.isr_is_whole()
-    assert not promise.allows([1], power=False)  # the metadata does not know yet that broker 0 was gone
-    promise.registered(0, 11)
-    promise.registered(0, 12)
+    assert not promise.allows([1])  # the metadata does not know yet that broker 0 was gone
+    assert not promise.registered(0, 11)
+    assert promise.registered(0, 12)
     promise.isr_is_whole()
-    assert promise.allows([1], power=True)
-    promise.died(1, 12, power=False)
-    assert promise.allows([0, 2], power=False)
-    assert not promise.allows([2], power=True)
-    assert PowerPromise(2, flushes_each=True).allows([0, 1, 2], power=True)
+    assert promise.allows([1])
+    assert PowerPromise(2, flushes_each=True).allows([0, 1, 2])

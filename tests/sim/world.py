@@ -49,7 +49,6 @@ class Node:
         self.main_task: asyncio.Task[None] | None = None
         self.life_count = 0
         self.down_until_started = False  # stopped on purpose: no supervisor brings it back
-        self.stopped_cleanly = True
         self.paused = False
         self.program: Any = None  # for invariants to look into; set by main
 
@@ -102,7 +101,7 @@ class World:
         loop.clock_error_ns = rng.randint(0, CLOCK_ERROR_S_MAX * NS)
         loop.threads_held = node.device.stuck
         loop.exceptions = self._exception
-        node.paused = node.down_until_started = node.stopped_cleanly = False
+        node.paused = node.down_until_started = False
         self.fabric.hosts_up[name] = True
         ports = Ports(SimNetwork(self.fabric, loop), SimDisk(node.device, loop), SimClock(node, loop), rng)
         self.trace(f"{name} starts, life {node.life_count}")
@@ -120,7 +119,6 @@ class World:
         if error is not None and not isinstance(error, NodeDead):
             self._exception(loop, "main", error)
         elif node.loop is loop:
-            node.stopped_cleanly = True
             if leaked := loop.pending_tasks():
                 self.scheduler.fail(LeakedTasks(", ".join(describe(left) for left in leaked)))
             self._end_life(node.name, silent=False)
