@@ -185,6 +185,7 @@ class Cluster:
         if broker is not None:
             self.watch.coverage.add("losses of power" if power_lost else "deaths")
             if power_lost:
+                self.watch.power_lost(broker)
                 registered = self.watch.newest.brokers.get(broker)
                 self.promise.lost_power(broker, -1 if registered is None else registered.epoch)
 

@@ -43,7 +43,6 @@ class BrokerMemory:
         self.image: MetadataImage | None = None
         self.partitions: list[Partition] = []
         self.marks: list[tuple[int, int, Role, object]] = []
-        self.ends: list[int] = []
         self.states: dict[TopicPartition, ReplicaState] = {}
 
 
@@ -71,6 +70,7 @@ class ClusterWatch:
         self._memories: dict[str, BrokerMemory] = {}
         self._controller_images: dict[str, tuple[int, MetadataImage | None]] = {}
         self._files: dict[tuple[int, TopicPartition], ReplicaFiles] = {}
+        self._ends: dict[tuple[int, TopicPartition], int] = {}
         self._checks: dict[str, Callable[[Node], None]] = dict.fromkeys(brokers, self._broker_ran)
         self._checks |= dict.fromkeys(controllers, self._controller_ran)
 
@@ -177,15 +177,10 @@ class ClusterWatch:
             memory.image = hosted.image
             memory.partitions = list(hosted)
             memory.marks = [(-1, -1, Role.OFFLINE, None)] * len(memory.partitions)
-            memory.ends = [partition.log.log_end_offset for partition in memory.partitions]
             self._blocking.check(node.name, node.device.blocking_sync_count)
             self._saw_image(node.name, hosted.image)
         for number, partition in enumerate(memory.partitions):
-            end = partition.log.log_end_offset
-            if end != memory.ends[number]:
-                if end < memory.ends[number]:
-                    self._truncated(node, (partition.topic, partition.index), end)
-                memory.ends[number] = end
+            self._see_end(node, partition)
             replicas = partition.replica_set
             mark = (
                 partition.high_watermark,
@@ -197,12 +192,22 @@ class ClusterWatch:
                 memory.marks[number] = mark
                 self._partition_changed(node, memory, partition)
 
-    def _truncated(self, node: Node, key: TopicPartition, end: int) -> None:
-        self.coverage.add("truncations")
-        self.world.trace(f"{node.name} cuts {key[0]}-{key[1]} to {end}")
-        files = self.files(self.brokers[node.name], key)
-        self._stays.cut(node.name, key, list(files.batches), end)
-        files.look()
+    def power_lost(self, broker: int) -> None:
+        """Its logs may be shorter from here on."""
+        for key in [key for key in self._ends if key[0] == broker]:
+            del self._ends[key]
+
+    def _see_end(self, node: Node, partition: Partition) -> None:
+        """Also from one life to the next: what a process wrote before it died is still there."""
+        end, broker, key = partition.log.log_end_offset, self.brokers[node.name], (partition.topic, partition.index)
+        before, self._ends[broker, key] = self._ends.get((broker, key), 0), end
+        if end < before:
+            self.coverage.add("truncations")
+            self.world.trace(f"{node.name} cuts {key[0]}-{key[1]} to {end}")
+            files = self.files(broker, key)
+            held = list(files.batches)
+            files.look()
+            self._stays.cut(node.name, key, held, end)
 
     def _partition_changed(self, node: Node, memory: BrokerMemory, partition: Partition) -> None:
         broker, key = self.brokers[node.name], (partition.topic, partition.index)
