@@ -19,10 +19,16 @@ BROKERS_MAX = 16
 class EmbeddedCluster:
     """`tidelog up --detach` in a directory of its own, gone with the block."""
 
-    def __init__(self, brokers: int = 3, settings: dict[str, str] | None = None, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int = 3,
+        settings: dict[str, str] | None = None,
+        data: Path | None = None,
+        controllers: int | None = None,
+    ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-") if data is None else None
         self.data = data if data is not None else Path(str(self._temporary and self._temporary.name)) / "data"
-        self._brokers = brokers
+        self._sizes = ["--brokers", str(brokers)] + (["--controllers", str(controllers)] if controllers else [])
         self._settings = settings or {}
         self.port = free_ports(brokers)
         self.bootstrap = ""
@@ -43,7 +49,7 @@ class EmbeddedCluster:
     def up(self) -> None:
         """Start, or start again on the same data."""
         sets = [part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")]
-        out = self.command("up", "--brokers", str(self._brokers), "--port", str(self.port), "--detach", *sets)
+        out = self.command("up", *self._sizes, "--port", str(self.port), "--detach", *sets)
         self.bootstrap = out.strip().removeprefix("ready bootstrap=")
 
     def command(self, *words: str) -> str:

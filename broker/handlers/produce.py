@@ -196,9 +196,10 @@ class ProduceHandler:
         def inspected(batch: bytearray | ProtocolError) -> None:
             if pending.settled:
                 return  # timed out: a batch that nobody waits for any more must not appear after a retry of it
+            if isinstance(batch, ProtocolError):  # raised here, it would keep itself and all that it saw alive
+                pending.answer(number, self._failed(part, batch, partition, pending.version))
+                return
             try:
-                if isinstance(batch, ProtocolError):
-                    raise batch
                 with memoryview(batch) as whole:
                     appended = partition.append_produced(batch, whole, 0, len(batch), acks, self._clock.wall_ms())
             except ProtocolError as error:

@@ -100,7 +100,10 @@ def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearr
             return bytearray(batch)
         return recompress(view, 0, len(batch), codec, _level(config, codec), inflated_bytes_max)
     except ProtocolError as error:
-        return error
+        # Its tracebacks know the frames of this thread, and one of those knows the outcome: a circle round all that
+        # was inflated, which would stay until the collector comes. The collector counts objects, not megabytes.
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
 
 
 def _level(config: LogConfig, codec: Compression) -> int | None:
