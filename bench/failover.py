@@ -40,6 +40,8 @@ class SteadyLoad:
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.timeout.ms": 120_000,
+                "request.timeout.ms": 1_000,  # a frozen broker keeps its connections: only the client can tell
+                "socket.timeout.ms": 1_500,
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 200,
                 "reconnect.backoff.ms": 20,

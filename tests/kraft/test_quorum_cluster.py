@@ -140,13 +140,16 @@ async def test_commits_are_quick_and_arrive_everywhere(cluster: Cluster) -> None
 
 
 async def test_proposals_have_limits(cluster: Cluster) -> None:
+    cluster.config.node.election_timeout_min_s = 3.0  # megabytes on a busy machine must not cost the leadership
+    cluster.config.node.election_timeout_max_s = 4.0
+    cluster.config.node.leader_fallback_timeout_s = 10.0
     await cluster.start(1, 2, 3)
     leader = (await cluster.leader()).quorum
     largest = bytes(cluster.config.proposal_bytes_max)
-    assert (await leader.propose(largest, 5)).result == 1
+    assert (await leader.propose(largest, 20)).result == 1
     with pytest.raises(ValueError, match="a proposal of"):
         await leader.propose(largest + b"x", 5)
-    waiting = [asyncio.create_task(leader.propose(largest, 5)) for _ in range(8)]
+    waiting = [asyncio.create_task(leader.propose(largest, 20)) for _ in range(8)]
     await asyncio.sleep(0)
     with pytest.raises(QuorumBusy):
         await leader.propose(b"x", 5)
