@@ -189,7 +189,11 @@ class Cluster:
                 registered = self.watch.newest.brokers.get(broker)
                 self.promise.lost_power(broker, -1 if registered is None else registered.epoch)
 
-    def _may_lose_power(self, names: Sequence[str]) -> bool:
+    def _disk_fails(self, name: str, fails: bool) -> None:
+        if name in self.brokers:
+            self.promise.disk_fails(self.brokers[name], fails)
+
+    def _may_lose_data(self, names: Sequence[str]) -> bool:
         return self.promise.allows([self.brokers[name] for name in names if name in self.brokers])
 
     # -- clients
@@ -251,7 +255,7 @@ class Cluster:
         if self.plan.ambush:
             ambush = LateAlterPartition(world, self.brokers)
             world.watch(self.watch.ran, ambush.ran)
-        Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_power)
+        Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_data, self._disk_fails)
         world.run_for(FAULTS_MS / 1000)
         for name in world.nodes:
             world.resume(name)

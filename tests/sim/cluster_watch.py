@@ -138,7 +138,8 @@ class ClusterWatch:
                     for broker in members:
                         if broker not in self.promise.unregistered:
                             self._in_sync.changed(key, broker, role, self.files(broker, key))
-        if whole and all(image.is_active(broker) for broker in self.brokers.values()):
+        alive = all(self.world.nodes[name].loop is not None for name in self.brokers)
+        if whole and alive and all(image.is_active(broker) for broker in self.brokers.values()):
             self.promise.isr_is_whole()
 
     def _count_changes(self, key: TopicPartition, old: Any, new: Any) -> None:

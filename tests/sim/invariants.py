@@ -302,16 +302,23 @@ class PowerPromise:
 
     Any number of processes may die at any time. From a loss of power until every partition's ISR is whole again,
     fewer than min.insync.replicas brokers may lose theirs; the nemesis asks before it cuts the power. Where each
-    write is flushed, all may.
+    write is flushed, all may. A disk that fails counts as well: its broker cannot vouch for what it held.
     """
 
     def __init__(self, min_insync: int, *, flushes_each: bool) -> None:
         self._min_insync, self._flushes_each = min_insync, flushes_each
         self.lost: dict[int, None] = {}  # until the ISR is whole
-        self.unregistered: dict[int, int] = {}  # broker epoch that the metadata still shows
+        self.unregistered: dict[int, int] = {}  # lost power; broker epoch that the metadata still shows
+        self.failing: dict[int, None] = {}  # disks
 
     def allows(self, brokers: Iterable[int]) -> bool:
-        return self._flushes_each or len({*self.lost, *brokers}) < self._min_insync
+        return (self._flushes_each and not self.lost) or len({*self.lost, *brokers}) < self._min_insync
+
+    def disk_fails(self, broker: int, fails: bool) -> None:
+        if fails:
+            self.lost[broker] = self.failing[broker] = None
+        else:
+            self.failing.pop(broker, None)
 
     def lost_power(self, broker: int, broker_epoch: int) -> None:
         if not self._flushes_each:
@@ -326,7 +333,7 @@ class PowerPromise:
         return news
 
     def isr_is_whole(self) -> None:
-        if not self.unregistered:
+        if not self.unregistered and not self.failing:
             self.lost.clear()
 
 

@@ -2,7 +2,7 @@
 them, which is all that shrinking is.
 
 What a fault does may depend on the moment: a loss of power that the cluster does not promise to survive becomes a
-kill (`may_lose_power` decides).
+kill, and a failing disk is left out then (`may_lose_data` decides).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tests.sim.world import World
 CRASHES = ("kill", "kill_in_write", "power", "stop")
 LINKS = ("cut", "one_way", "isolate", "slow_link", "stall", "reset")
 DISKS = ("slow_disk", "stuck_disk", "full_disk", "failed_disk")
+FAILURES = ("full_disk", "failed_disk")
 TOGETHER = ("kill_all", "power_all")
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
 DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
@@ -72,9 +73,16 @@ class Nemesis:
         world: World,
         faults: Sequence[Fault],
         together: Sequence[str],
-        may_lose_power: Callable[[Sequence[str]], bool] = lambda names: True,
+        may_lose_data: Callable[[Sequence[str]], bool] = lambda names: True,
+        disk_fails: Callable[[str, bool], None] = lambda name, fails: None,
     ) -> None:
-        self.world, self.together, self.may_lose_power = world, list(together), may_lose_power
+        """`disk_fails` is told when a failing disk begins (True) and ends."""
+        self.world, self.together, self.may_lose_data, self.disk_fails = (
+            world,
+            list(together),
+            may_lose_data,
+            disk_fails,
+        )
         self._holds: dict[tuple[str, str], int] = {}  # overlapping faults of one kind on one node
         for fault in faults:
             rng = world.stream(f"fault/{fault.at_ms}/{fault.kind}/{fault.target}")
@@ -86,6 +94,8 @@ class Nemesis:
             self._crash(fault, rng)
         elif fault.kind in LINKS:
             self._break_link(fault, rng)
+        elif fault.kind in FAILURES and not self.may_lose_data([fault.target]):
+            self.world.trace("  left out")
         elif fault.kind in DISKS:
             self._hold(fault, True)
             self._later(fault, self._hold, fault, False)
@@ -100,7 +110,7 @@ class Nemesis:
     def _crash(self, fault: Fault, rng: random.Random) -> None:
         world = self.world
         names = self.together if fault.kind in TOGETHER else [fault.target]
-        power = fault.kind in ("power", "power_all") and self.may_lose_power(names)
+        power = fault.kind in ("power", "power_all") and self.may_lose_data(names)
         for name in names:
             if fault.kind == "stop":
                 world.stop(name)
@@ -119,6 +129,7 @@ class Nemesis:
         """A node that has not ended by now (it hangs in its stop, or met no write) is killed first."""
         if self.world.nodes[name].loop is not None:
             self.world.kill(name)
+        self.world.nodes[name].device.kill_countdown = None
         self.world.start(name)
 
     def _break_link(self, fault: Fault, rng: random.Random) -> None:
@@ -147,6 +158,8 @@ class Nemesis:
         world, key = self.world, (fault.kind, fault.target)
         self._holds[key] = self._holds.get(key, 0) + (1 if begins else -1)
         held, device = self._holds[key] > 0, world.nodes[fault.target].device
+        if fault.kind in FAILURES:
+            self.disk_fails(fault.target, held)
         if fault.kind == "slow_disk":
             device.slow_factor = 60 if held else 1
         elif fault.kind == "stuck_disk":
