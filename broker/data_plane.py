@@ -138,6 +138,7 @@ class DataPlane:
 
     async def stop(self) -> None:
         """End all duties and fetches, and write the high watermarks down."""
+        self.partitions.stop()
         await self.duties.stop()
         await self.fetchers.stop()
         await self.isr_changes.stop()

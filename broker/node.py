@@ -143,6 +143,7 @@ class BrokerNode:
 
     async def start(self) -> None:
         """Register, recover and listen; see `wait_ready`. Raises StorageFailure, RegistrationRefused, OSError."""
+        self.server.check_addresses()
         await self.observer.start()
         while not await self.observer.wait_until(lambda image: image.cluster_id is not None, METADATA_WAIT_S):
             logger.info("waiting for the controllers")
@@ -161,7 +162,7 @@ class BrokerNode:
         self.logs.begin_run(broker_epoch)
         while not await self.observer.wait_for(broker_epoch, METADATA_WAIT_S):
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
-        self._take_roles()
+        await self._take_roles()
         self.data_plane.start()
         self.server.start()
         lifecycle.logs_recovered()
@@ -192,19 +193,24 @@ class BrokerNode:
                 call_timeout_s=config.broker_session_timeout_ms / 2000,
                 shutdown_timeout_s=config.controlled_shutdown_timeout_ms / 1000,
             ),
-            lambda: self.partitions.image.offset,
+            lambda: self.partitions.applied_offset,
             self._fatal,
         )
 
-    def _take_roles(self) -> None:
+    async def _take_roles(self) -> None:
         image = self.observer.image
         self._metadata_changed(difference(EMPTY_IMAGE, image), image)
-        self.partitions.set_aside_strays()
         self.observer.subscribe(self._metadata_changed)
+        await self.partitions.wait_applied()
+        self.partitions.set_aside_strays()
+        self.partitions.on_applied = self._roles_taken
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)
+        self._roles_taken()
+
+    def _roles_taken(self) -> None:
         if self.lifecycle is not None:
             self.lifecycle.metadata_advanced()
 

@@ -1,11 +1,15 @@
 """All replicas that one broker hosts, found by topic name or id, and led through the changes of metadata.
 
-`apply` turns a metadata delta into roles: it costs what changed, runs to its end on the event loop, and touches the
-disk only for replicas that are new or gone. What other rooms must know of a change they are told once it is done.
+`apply` turns a metadata delta into roles: it costs what changed, and touches the disk only for replicas that are new
+or gone. A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in turns
+of the event loop, so that heartbeats and requests go on: `image` is ahead of the roles meanwhile, and a replica that
+has not had its turn answers as one that has not heard yet. What other rooms must know of a change they are told once
+it is done.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -23,6 +27,9 @@ from storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 
+CHANGES_PER_TURN = 128  # a new replica takes about 0.2 ms
+
+Key = tuple[bytes, int]
 LeadershipListener = Callable[[Partition, int | None], None]
 """Called with the leader epoch when this broker begins to lead, with None when it leads no longer."""
 
@@ -70,6 +77,12 @@ class HostedPartitions:
         self.following: Following | None = None
         self.isr_changes: IsrChanges | None = None
         self.offline = False
+        self.applied_offset = EMPTY_IMAGE.offset  # the roles are those of the metadata up to here
+        self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved after a pause
+        self._changing: dict[Key, None] = {}  # replicas whose role is not yet that of the image, in order of change
+        self._turn: asyncio.Handle | None = None
+        self._applied = asyncio.Event()
+        self._stopped = False
         self._logs = logs
         self._settings = settings
         self.now = now
@@ -160,20 +173,59 @@ class HostedPartitions:
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over `image`, which `delta` led to. A failed disk takes the broker offline, nothing is raised."""
         self.image = image
+        if self._stopped:
+            return
         changes = delta.local_changes(self.node_id, image)
-        try:
-            for topic_id, index in changes.deleted:
-                self._delete(topic_id, index)
-            for partition_image in changes.leaders.values():
-                self._lead(partition_image)
-            for partition_image in changes.followers.values():
-                self._follow(partition_image)
-        except (ProtocolError, StorageFailure, OSError) as error:
-            logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
-            self.go_offline()
+        for group in (changes.deleted, changes.leaders, changes.followers):
+            self._changing.update(dict.fromkeys(group))
         self._configure(delta)
         if delta.brokers_changed and self.following is not None:
             self.following.brokers_changed()
+        if self._turn is None:
+            self._change_some()
+
+    async def wait_applied(self) -> None:
+        """Until all roles are those of the image."""
+        while self._changing and not self._stopped:
+            self._applied.clear()
+            await self._applied.wait()
+
+    def stop(self) -> None:
+        """Take no more roles: what waits for its turn is left as it is."""
+        self._stopped = True
+        self._changing.clear()
+        self._applied.set()
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def _change_some(self) -> None:
+        """One turn's worth of changes, each to what the newest image says of that replica."""
+        was_paused, self._turn = self._turn is not None, None
+        try:
+            for key in list(islice(self._changing, CHANGES_PER_TURN)):
+                del self._changing[key]
+                self._change(key)
+        except (ProtocolError, StorageFailure, OSError) as error:
+            logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
+            self._changing.clear()
+            self.go_offline()
+        if self._changing:
+            self._turn = asyncio.get_running_loop().call_soon(self._change_some)
+            return
+        self.applied_offset = self.image.offset
+        self._applied.set()
+        if was_paused and self.on_applied is not None:
+            self.on_applied()
+
+    def _change(self, key: Key) -> None:
+        partition_image = self.image.partition(*key)
+        if partition_image is None or self.node_id not in partition_image.replicas:
+            self._delete(*key)
+        elif partition_image.leader == self.node_id:
+            self._lead(partition_image)
+        else:
+            self._follow(partition_image)
 
     def go_offline(self) -> None:
         """The log directory has failed: no replica of this broker serves any more."""

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
+REFUSALS_TOLD = 5
 SESSION_EPOCH_MAX = 2**31 - 1
 _OFFSET = Struct(">q")
 _SESSION_ERRORS = (
@@ -269,10 +270,11 @@ class LeaderLink:
         partition = followed.partition
         before = (partition.log.log_start_offset, partition.log.log_end_offset)
         if verdict.action is Action.REST:
-            logger.info(
-                "a leader refuses a fetch",
-                extra={"partition": repr(partition), "leader": self.leader, "error": row.error},
-            )
+            if followed.failures == REFUSALS_TOLD:  # before that, it may only not have heard of its leadership yet
+                logger.info(
+                    "a leader refuses fetches",
+                    extra={"partition": repr(partition), "leader": self.leader, "error": row.error},
+                )
             self.followed.rest(followed, self._loop.time())
             return
         if verdict.action is Action.TRUNCATE:

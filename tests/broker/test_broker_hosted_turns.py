@@ -1,0 +1,104 @@
+"""Thousands of role changes at once: in turns of the loop, each replica to what the newest image says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.partitions.hosted import CHANGES_PER_TURN, HostedPartitions
+from broker.partitions.log_settings import LogSettings
+from broker.partitions.replica import Role
+from common.machine import machine_ports
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from storage.log_context import DirectoryConfig
+from storage.log_directory import LogDirectory
+
+TOPIC_ID, OTHER_ID = bytes(range(16)), bytes(range(16, 32))
+COUNT = 3 * CHANGES_PER_TURN
+MANY: list[MetadataRecord] = [
+    TopicRecord("many", TOPIC_ID),
+    *[PartitionRecord(TOPIC_ID, index, (0, 1), (0, 1), index % 2) for index in range(COUNT)],
+]
+
+
+class Broker:
+    """The replicas of broker 0, and the metadata they are led by."""
+
+    def __init__(self, logs: LogDirectory) -> None:
+        self.hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, 10.0)
+        self.image: MetadataImage = EMPTY_IMAGE
+
+    @classmethod
+    async def open(cls, root: Path) -> Broker:
+        logs = LogDirectory(machine_ports(root), "", 0, lambda event, **fields: None, DirectoryConfig(free_bytes_min=0))
+        await logs.open("AAAAAAAAAAAAAAAAAAAAAQ")
+        return cls(logs)
+
+    def change(self, *records: MetadataRecord) -> None:
+        delta = MetadataDelta(self.image)
+        delta.replay_all(records)
+        self.image = delta.image()
+        self.hosted.apply(delta, self.image)
+
+
+def kept_directories(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir() if path.is_dir() and "-delete" not in path.name]
+
+
+async def test_many_changes_leave_the_loop_to_others_in_between(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    told: list[int] = []
+    broker.hosted.on_applied = lambda: told.append(broker.hosted.applied_offset)
+    broker.change(*MANY)
+    assert len(broker.hosted) == CHANGES_PER_TURN
+    assert broker.hosted.applied_offset < broker.image.offset
+    await broker.hosted.wait_applied()
+    assert len(broker.hosted) == COUNT
+    assert told == [broker.image.offset] == [broker.hosted.applied_offset]
+    roles = [broker.hosted.find("many", index).role for index in range(COUNT)]
+    assert roles == [Role.LEADER, Role.FOLLOWER] * (COUNT // 2)
+
+
+async def test_few_changes_are_done_at_once(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    broker.change(TopicRecord("few", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (0, 1), (0, 1), 0))
+    assert broker.hosted.find("few", 0).is_leader
+    assert broker.hosted.applied_offset == broker.image.offset
+
+
+async def test_what_changes_again_before_its_turn_takes_the_newest_role(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    broker.change(*MANY)
+    last = COUNT - 1
+    broker.change(PartitionChangeRecord(TOPIC_ID, 0, leader=1), PartitionChangeRecord(TOPIC_ID, last, leader=0))
+    assert broker.hosted.find("many", 0).is_leader  # its second change waits behind all the others
+    assert broker.hosted.applied_offset < broker.image.offset
+    await broker.hosted.wait_applied()
+    assert not broker.hosted.find("many", 0).is_leader
+    assert broker.hosted.find("many", last).is_leader
+    assert broker.hosted.find("many", last).leader_epoch == 1
+
+
+async def test_a_topic_that_goes_while_its_replicas_wait_leaves_nothing_behind(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    broker.change(*MANY)
+    broker.change(
+        RemoveTopicRecord(TOPIC_ID),
+        TopicRecord("many", OTHER_ID),
+        PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0),
+    )
+    await broker.hosted.wait_applied()
+    assert len(broker.hosted) == 1
+    assert broker.hosted.find("many", 0).topic_id == OTHER_ID
+    assert kept_directories(tmp_path) == ["many-0"]
+
+
+async def test_a_broker_that_stops_takes_no_more_roles(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    broker.change(*MANY)
+    broker.hosted.stop()
+    await broker.hosted.wait_applied()
+    broker.change(TopicRecord("later", OTHER_ID), PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0))
+    assert len(broker.hosted) == CHANGES_PER_TURN
+    assert broker.hosted.image is broker.image
