@@ -123,7 +123,12 @@ class MachineListener:
 class MachineNetwork:
     def listen(self, address: Address, accepted: Callable[[MachineSocket], None]) -> MachineListener:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        raw = socket.create_server(address, family=family, backlog=LISTEN_BACKLOG)
+        try:
+            raw = socket.create_server(address, family=family, backlog=LISTEN_BACKLOG)
+        except socket.gaierror:
+            raise
+        except OSError as error:  # the library adds words of its own, which callers say better
+            raise OSError(error.errno, os.strerror(error.errno or 0)) from error
         raw.setblocking(False)
         return MachineListener(raw, accepted)
 

@@ -19,11 +19,17 @@ import uvloop
 
 from broker.node import BrokerNode
 from common.broker_settings import NODE_SETTINGS
+from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
 from common.logs import configure_logs
 from common.machine import machine_ports
 from common.metrics import Metrics
+from common.settings import SettingError
+from kraft.broker_lifecycle import RegistrationRefused
 from kraft.controller.node import ControllerNode
+from kraft.quorum.voter_guard import VoterRefused
+from tidelog.descriptors import divide, raise_limit
+from tidelog.directory_lock import DirectoryInUse, held_directory
 from tidelog.node_config import broker_config, controller_config, data_directory, host_and_port
 
 logger = logging.getLogger(__name__)
@@ -51,19 +57,37 @@ def run_node(role: str, settings: Mapping[str, str], *, ready_fd: int = -1, life
     values = NODE_SETTINGS.values(settings)
     configure_logs(values["tidelog.log.level"], f"{role}-{values['node.id']}")
     fatal: list[str] = []
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(role, settings, fatal, ready_fd, life_fd))
-    return EXIT_FATAL if fatal else 0
-
-
-async def _run(role: str, settings: Mapping[str, str], fatal: list[str], ready_fd: int, life_fd: int) -> None:
-    values = NODE_SETTINGS.values(settings)
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
 
     def fail(reason: str) -> None:
         logger.critical("node stops: %s", reason)
         fatal.append(reason)
+
+    try:
+        descriptors = raise_limit()
+        with held_directory(data_directory(values)), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(role, settings, descriptors, fail, ready_fd, life_fd))
+    except (SettingError, DirectoryInUse) as error:
+        fail(str(error))
+    return EXIT_FATAL if fatal else 0
+
+
+async def _run(
+    role: str,
+    settings: Mapping[str, str],
+    descriptors: int,
+    fatal: Callable[[str], None],
+    ready_fd: int,
+    life_fd: int,
+) -> None:
+    values = NODE_SETTINGS.values(settings)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    failed = False
+
+    def fail(reason: str) -> None:
+        nonlocal failed
+        failed = True
+        fatal(reason)
         ended.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -74,18 +98,23 @@ async def _run(role: str, settings: Mapping[str, str], fatal: list[str], ready_f
     ports = machine_ports(data_directory(values))
     node: Node
     if role == "broker":
-        node = BrokerNode(ports, broker_config(settings), fail)
+        node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail)
     else:
         node = ControllerNode(ports, controller_config(settings), fail)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
-    await endpoint.start(*host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener"))
+    page = values["tidelog.metrics.listener"]
+    try:
+        await endpoint.start(*host_and_port(page, "tidelog.metrics.listener"))
+    except OSError as error:
+        fail(f"tidelog.metrics.listener: {page} cannot be bound: {os.strerror(error.errno or 0)}")
+        return
     starting = asyncio.create_task(_start(node, ready_fd, fail))
     await ended.wait()
     if not starting.done():
         starting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await starting
-    if not fatal:
+    if not failed:
         await node.stop()
     await endpoint.stop()
 
@@ -96,6 +125,9 @@ async def _start(node: Node, ready_fd: int, fail: Callable[[str], None]) -> None
         await node.wait_ready()
     except asyncio.CancelledError:
         raise
+    except (OSError, StorageFailure, RegistrationRefused, VoterRefused) as error:
+        fail(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+        return
     except Exception as error:
         logger.exception("node did not start")
         fail(str(error) or type(error).__name__)

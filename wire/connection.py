@@ -417,12 +417,19 @@ class Connection:
 
     # ending --------------------------------------------------------------------------------------------------
 
-    def close(self, reason: str | None = None) -> None:
-        """Close at once; unsent replies are dropped, their regions released. A `reason` counts as a violation."""
+    def close(self, reason: str | None = None, *, reset: bool = False) -> None:
+        """Close at once; unsent replies are dropped, their regions released. A `reason` counts as a violation.
+
+        With `reset` the system drops what it still holds for the peer; otherwise it would keep that for a reader
+        who takes nothing, for many minutes.
+        """
         if self.is_closed:
             return
         self.is_closed = True
-        self._socket.close()
+        if reset:
+            self._socket.abort()
+        else:
+            self._socket.close()
         self._watch.forget(self)
         self._aside = b""
         if not self._working:
@@ -458,10 +465,9 @@ class Connection:
         limits = self._limits
         if self._paused & (_Pause.UNSENT | _Pause.CLOSING):
             if now - self._progressed >= limits.stall_s:
-                if self._paused & _Pause.CLOSING:
-                    self.close()
-                    return None
-                self.close(f"reads no replies: {self._out.size} bytes unsent for {limits.stall_s:g} s")
+                closing = self._paused & _Pause.CLOSING
+                why = f"reads no replies: {self._out.size} bytes unsent for {limits.stall_s:g} s"
+                self.close(None if closing else why, reset=True)
                 return None
             return self._progressed + limits.stall_s
         if self._held_receiving and self._pool.is_full and not self._paused:

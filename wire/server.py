@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,16 +18,20 @@ from wire.primitives import INT32
 from wire.tick import Tick
 from wire.watch import Watch
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     """Bounds of a node's listeners together; the settings that set them stand beside.
 
-    Internal listeners are outside both counts: clients that use up the connections must not cut the nodes off.
+    Internal listeners are outside the first two counts: clients that use up the connections must not cut the nodes
+    off. There the third one holds, over which the connection that has waited longest with its proof is closed.
     """
 
     connections_max: int = 20_000  # max.connections
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
     handshake_s: float = 5.0  # tidelog.internal.handshake.timeout.ms
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -35,8 +40,8 @@ class Server:
     """Accepts on `listeners` and hands every frame to `handler`; `connection.listener` says where it came in.
 
     On internal listeners no frame reaches `handler` before the peer has proven that it knows `secret`; without a
-    secret an internal listener is refused (ValueError). A connection over the limits is closed at once. `closed`
-    and `violated` are called as `Connection` does, also for connections that never sent a frame.
+    secret an internal listener is refused (ValueError). A connection over the limits is closed at once, with one log
+    line. `closed` and `violated` are called as `Connection` does, also for connections that never sent a frame.
     """
 
     def __init__(
@@ -71,19 +76,34 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._clients = 0
         self._clients_of_ip: dict[str, int] = {}
+        self._strangers: dict[Connection, None] = {}
         self._emptied: asyncio.Event | None = None
         self.refused = 0  # connections over a limit, since the start
+
+    def check_addresses(self) -> None:
+        """Raises OSError, with a sentence that names the listener, when one cannot be bound now.
+
+        For a node that listens only after long preparations: better refused before it has touched anything.
+        """
+        for config in self._configs:
+            self._listen(config, lambda socket: socket.abort()).close()
 
     def start(self) -> None:
         """Bind all listeners. Raises OSError when one cannot be bound; none is open then."""
         for config in self._configs:
             try:
-                self._listeners[config.name] = self._ports.network.listen(
-                    config.address, partial(self._accepted, config)
-                )
+                self._listeners[config.name] = self._listen(config, partial(self._accepted, config))
             except OSError:
                 self.stop_accepting()
                 raise
+
+    def _listen(self, config: ListenerConfig, accepted: Callable[[Socket], None]) -> Listener:
+        host, port = config.address
+        try:
+            return self._ports.network.listen(config.address, accepted)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise OSError(error.errno, f"listeners: {config.name}://{host}:{port} cannot be bound: {why}") from error
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -100,9 +120,11 @@ class Server:
         ip = socket.peer[0]
         if not internal:
             of_ip = self._clients_of_ip.get(ip, 0)
-            if self._clients >= self._limits.connections_max or of_ip >= self._limits.connections_per_ip_max:
-                self.refused += 1
-                socket.abort()
+            reached = "max.connections" if self._clients >= self._limits.connections_max else ""
+            if of_ip >= self._limits.connections_per_ip_max:
+                reached = "max.connections.per.ip"
+            if reached:
+                self._refuse(socket, reached)
                 return
             self._clients += 1
             self._clients_of_ip[ip] = of_ip + 1
@@ -112,10 +134,20 @@ class Server:
         )  # fmt: skip
         self._connections[connection] = None
         if internal:
-            _Handshake(connection, self, self._handler)
+            self._strangers[connection] = None
+            _Handshake(connection, self, self._handler, self._strangers)
+            if len(self._strangers) > self._limits.strangers_max:
+                next(iter(self._strangers)).close("node authentication: no proof while others wait to give theirs")
+
+    def _refuse(self, socket: Socket, reached: str) -> None:
+        self.refused += 1
+        peer = f"{socket.peer[0]}:{socket.peer[1]}"
+        _log.warning("connection refused", extra={"peer": peer, "reason": f"{reached} is reached"})
+        socket.abort()
 
     def _closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self._strangers.pop(connection, None)
         if connection.listener is not None and connection.listener.kind is not ListenerKind.INTERNAL:
             ip = connection.peer[0]
             self._clients -= 1
@@ -165,8 +197,11 @@ class Server:
 class _Handshake:
     """A new internal connection until its peer has proven itself; then the connection is the handler's."""
 
-    def __init__(self, connection: Connection, server: Server, handler: FrameHandler) -> None:
+    def __init__(
+        self, connection: Connection, server: Server, handler: FrameHandler, strangers: dict[Connection, None]
+    ) -> None:
         self._connection = connection
+        self._strangers = strangers
         self._handler = handler
         self._acceptor = server.acceptor()
         self._watch = server.watch
@@ -186,6 +221,7 @@ class _Handshake:
         except AuthenticationFailed as error:
             raise MalformedFrame(f"node authentication: {error}") from error
         self._watch.forget(self)
+        self._strangers.pop(connection, None)
         connection.frame_bytes_max = self._frame_bytes_max
         connection.handler = self._handler
 

@@ -112,6 +112,7 @@ class ControllerNode:
 
     async def start(self) -> None:
         """Listen, recover and take part; returns when this voter votes. Raises as `RaftQuorum.start`, and OSError."""
+        self.server.check_addresses()
         await self.driver.start()
         self.liveness.start()
         self._leader_return.start()

@@ -114,15 +114,17 @@ def _status_bytes(pid: int, name: str) -> int:
     raise KeyError(name)
 
 
-def make_topic(client: RawClient, configs: dict[str, str] | None = None, replicas: int = -1) -> str:
-    """A topic of one partition under a name of its own."""
+def make_topic(
+    client: RawClient, configs: dict[str, str] | None = None, *, replicas: int = -1, partitions: int = 1
+) -> str:
+    """A topic under a name of its own."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     topic = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(
         topics=[
             topic(
                 name=name,
-                num_partitions=1,
+                num_partitions=partitions,
                 replication_factor=replicas,
                 assignments=[],
                 configs=[topic.CreatableTopicConfig(name=n, value=v) for n, v in (configs or {}).items()],

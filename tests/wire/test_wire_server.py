@@ -142,6 +142,21 @@ async def test_an_internal_connection_without_a_proof_is_closed_in_time() -> Non
     await node.stop()
 
 
+async def test_a_crowd_without_proofs_is_bounded_and_keeps_no_node_out() -> None:
+    network = FakeNetwork()
+    node = Node(fake_ports(network), limits=ServerLimits(strangers_max=3))
+    first = await node.connect(NODES.address, secret=SECRET, cluster="c1")
+    await turns()
+    crowd = [await network.connect(NODES.address) for _ in range(10)]
+    await turns()
+    assert [socket.ended for socket in crowd] == [True] * 7 + [False] * 3
+    assert len(node.violations) == 7
+    second = await node.connect(NODES.address, secret=SECRET, cluster="c1")
+    assert not first.is_closed
+    assert not second.is_closed
+    await node.stop()
+
+
 async def test_an_acceptor_that_never_answers_fails_the_connect() -> None:
     network = FakeNetwork()
     node = Node(fake_ports(network), [CLIENTS])

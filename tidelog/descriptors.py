@@ -1,0 +1,40 @@
+"""How a node divides the files that the system lets it have open: for itself, for its logs, for clients.
+
+Every connection is an open file, too. Without a division a crowd of clients would leave none to open a segment with,
+and a log directory that cannot open its files goes offline.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+
+from broker.config import BrokerConfig
+from common.settings import SettingError
+
+OWN = 192  # connections of nodes and of strangers that want to be one, the health page, the node's own files
+LOGS_MIN, CLIENTS_MIN = 64, 64
+
+
+def raise_limit() -> int:
+    """Have as many as the system allows, and tell how many that is."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 31
+
+
+def divide(config: BrokerConfig, limit: int) -> BrokerConfig:
+    """`config` with bounds that fit into `limit` open files; clients get what the logs do not ask for.
+
+    Raises SettingError when no broker can work with so few.
+    """
+    least = OWN + LOGS_MIN + CLIENTS_MIN
+    if limit < least:
+        raise SettingError(f"open files: the system allows {limit} (ulimit -n), a broker needs at least {least}")
+    logs = min(config.duties.open_files_max, max(LOGS_MIN, (limit - OWN) // 2))
+    clients = min(config.limits.max_connections, limit - OWN - logs)
+    return replace(
+        config,
+        duties=replace(config.duties, open_files_max=logs),
+        limits=replace(config.limits, max_connections=clients),
+    )
