@@ -52,6 +52,7 @@ class Coordinators:
             value("offsets.topic.num.partitions"),
             value("offsets.topic.replication.factor"),
             value("offsets.topic.segment.bytes"),
+            exact="offsets.topic.replication.factor" in config.node_settings,
         )
         self.internal_topics = InternalTopics([topic], lambda: partitions.image, create_topics, ports.clock)
         partitions.on_leadership(GROUP_TOPIC, self._leadership)

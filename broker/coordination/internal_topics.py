@@ -24,18 +24,21 @@ CreateTopics = Callable[[Any, int], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """`replication_factor` is what is wanted; fewer brokers make do with as many as they are."""
+    """`exact`: the factor was set, so the topic waits until there are as many brokers; else fewer make do."""
 
     name: str
     partitions: int
     replication_factor: int
+    exact: bool = False
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-def group_topic(partitions: int = 50, replication_factor: int = 3, segment_bytes: int = 100 << 20) -> InternalTopic:
+def group_topic(
+    partitions: int = 50, replication_factor: int = 3, segment_bytes: int = 100 << 20, *, exact: bool = False
+) -> InternalTopic:
     """`__consumer_offsets` by the settings offsets.topic.…: compacted, and stored as it is written."""
     configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes), "compression.type": "producer"}
-    return InternalTopic(GROUP_TOPIC, partitions, replication_factor, configs)
+    return InternalTopic(GROUP_TOPIC, partitions, replication_factor, exact, configs)
 
 
 class InternalTopics:
@@ -74,11 +77,13 @@ class InternalTopics:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _create_topic(self, topic: InternalTopic) -> None:
-        alive = len(self._image().unfenced_brokers())
+        replicas = topic.replication_factor
+        if not topic.exact:
+            replicas = max(1, min(replicas, len(self._image().unfenced_brokers())))
         creatable = CreateTopicsRequest.CreatableTopic(
             name=topic.name,
             num_partitions=topic.partitions,
-            replication_factor=max(1, min(topic.replication_factor, alive)),
+            replication_factor=replicas,
             assignments=[],
             configs=[
                 CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
