@@ -7,8 +7,18 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMON = ["--quiet", "--generate-hashes", "--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-find-links", "--no-header",
-          "--no-annotate", "--strip-extras", "--allow-unsafe", "--upgrade"]  # fmt: skip
+COMMON = [
+    "--quiet",
+    "--generate-hashes",
+    "--no-emit-index-url",
+    "--no-emit-trusted-host",
+    "--no-emit-find-links",
+    "--no-header",
+    "--no-annotate",
+    "--strip-extras",
+    "--allow-unsafe",
+    "--upgrade",
+]
 
 
 def main() -> None:

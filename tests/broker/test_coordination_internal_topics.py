@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.internal_topics import GROUP_TOPIC, InternalTopics, group_topic
+from broker.coordination.internal_topics import InternalTopics, group_topic
+from broker.coordination.placement import GROUP_TOPIC
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
 from tests.broker.broker_world import BrokerWorld
