@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
 
 HEADER_BYTES = 61

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
-from crc32c import crc32c
+from common.checksum import crc32c
 
 VERSION = 1
 NO_OFFSET = -1

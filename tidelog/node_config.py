@@ -19,6 +19,7 @@ from kraft.controller.node import ControllerConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
+from tidelog.settings_check import check_settings
 from wire.connection import ConnectionLimits
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.server import ServerLimits
@@ -28,38 +29,9 @@ SECRET_BYTES_MIN = 16
 T = TypeVar("T")
 
 
-def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
-    """All values; SettingError when one is unknown, out of range, or two contradict each other."""
-    values = NODE_SETTINGS.values(given)
-    _check_contradictions(values)
-    return values
-
-
 def check_node_settings(role: str, given: Mapping[str, str]) -> None:
     """As `check_settings`, and all that a node of this role cannot start without."""
     broker_config(given) if role == "broker" else controller_config(given)
-
-
-def _check_contradictions(values: Mapping[str, Any]) -> None:
-    def ordered(low: str, high: str) -> None:
-        if values[low] > values[high]:
-            raise SettingError(f"{low}: {values[low]} is not valid, it must be at most {high} ({values[high]})")
-
-    ordered("group.min.session.timeout.ms", "group.max.session.timeout.ms")
-    ordered("replica.fetch.wait.max.ms", "replica.lag.time.max.ms")
-    ordered("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
-    ordered("tidelog.connection.request.bytes.max", "queued.max.request.bytes")
-    ordered("tidelog.connection.reply.bytes.max", "tidelog.reply.bytes.max")
-    if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
-        raise SettingError(
-            f"broker.heartbeat.interval.ms: {values['broker.heartbeat.interval.ms']} is not valid, it must be at most "
-            f"half of broker.session.timeout.ms ({values['broker.session.timeout.ms']})"
-        )
-    if values["socket.request.max.bytes"] > values["tidelog.connection.request.bytes.max"]:
-        raise SettingError(
-            f"socket.request.max.bytes: {values['socket.request.max.bytes']} is not valid, it must be at most "
-            f"tidelog.connection.request.bytes.max ({values['tidelog.connection.request.bytes.max']})"
-        )
 
 
 def broker_config(given: Mapping[str, str]) -> BrokerConfig:

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import uvloop
 
-from broker.node import BrokerNode
 from common.broker_settings import NODE_SETTINGS
 from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
@@ -98,6 +97,8 @@ async def _run(
     ports = machine_ports(data_directory(values))
     node: Node
     if role == "broker":
+        from broker.node import BrokerNode  # noqa: PLC0415  imported already where it matters, see node_imports
+
         node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail)
     else:
         node = ControllerNode(ports, controller_config(settings), fail)

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from tidelog import control
 from tidelog.cluster_layout import ClusterLayout, NodeLayout, load_layout
+from tidelog.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
 LOGS = "logs"
@@ -91,8 +92,13 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         self._selector.register(wake_read, selectors.EVENT_READ, self._signalled)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        for child in self._children.values():
-            self._start(child)
+        for role in ("controller", "broker"):  # controllers elect their leader while the brokers' code is imported
+            import_node(role)  # before the fork, so that no node imports again
+            gc.collect()
+            gc.freeze()
+            for child in self._children.values():
+                if child.node.role == role:
+                    self._start(child)
         while not (self._ending and not any(child.pid for child in self._children.values())):
             for key, _ in self._selector.select(self._timeout()):
                 key.data(key.fileobj)
@@ -137,7 +143,7 @@ class Supervisor:
                 if int(name) not in keep:
                     with contextlib.suppress(OSError):
                         os.close(int(name))
-            from tidelog.node_process import run_node  # noqa: PLC0415  imported by the supervisor already
+            from tidelog.node_process import run_node  # noqa: PLC0415  imported already
 
             settings = self._layout.node_settings(node, self._root)
             status = run_node(node.role, settings, ready_fd=ready_fd, life_fd=self._life_read)
@@ -365,10 +371,6 @@ def main(arguments: list[str]) -> int:
         raise SystemExit(f"tidelog: there is no cluster in {root}")
     out = int(arguments[1]) if len(arguments) > 1 else 1
     (root / LOGS).mkdir(exist_ok=True)
-    import tidelog.node_process  # noqa: F401, PLC0415  before the first fork, so that no node imports again
-
-    gc.collect()
-    gc.freeze()
 
     def say(line: str) -> None:
         with contextlib.suppress(OSError):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import crc32c
 import msgspec
 
+from common.checksum import crc32c
 from kraft.image.brokers import BrokerImage
 from kraft.image.delta import MetadataDelta, ReplayError
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -52,14 +52,14 @@ def encode_snapshot(image: MetadataImage) -> bytes:
             FORMAT_VERSION, image.offset, image.epoch, image.leader_id, image.sequence, list(snapshot_records(image))
         )
     )
-    return crc32c.crc32c(body).to_bytes(_CRC_BYTES, "big") + body
+    return crc32c(body).to_bytes(_CRC_BYTES, "big") + body
 
 
 def decode_snapshot(data: bytes | bytearray | memoryview) -> MetadataImage:
     """The image that `encode_snapshot` was given. Raises DamagedSnapshot."""
     view = memoryview(data)
     body = view[_CRC_BYTES:]
-    if len(view) <= _CRC_BYTES or crc32c.crc32c(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
+    if len(view) <= _CRC_BYTES or crc32c(body) != int.from_bytes(view[:_CRC_BYTES], "big"):
         raise DamagedSnapshot("the metadata snapshot's checksum does not match its bytes")
     try:
         snapshot = _decoder.decode(body)

@@ -11,12 +11,12 @@ from common.settings import SettingError
 from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, load_layout, prepare_layout
 from tidelog.node_config import (
     broker_config,
-    check_settings,
     controller_config,
     host_and_port,
     parse_listeners,
     parse_voters,
 )
+from tidelog.settings_check import check_settings
 
 
 def test_a_new_cluster_has_three_of_each_and_keeps_its_addresses(tmp_path: Path) -> None:

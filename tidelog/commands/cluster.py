@@ -17,8 +17,8 @@ from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog import control
 from tidelog.cluster_layout import prepare_layout
-from tidelog.node_config import check_settings
 from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.settings_check import check_settings
 from tidelog.supervisor import LOGS
 
 DEFAULT_DATA = Path("tidelog-data")

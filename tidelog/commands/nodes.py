@@ -11,7 +11,7 @@ import typer
 from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError, read_properties
 from tidelog.commands.cluster import parse_assignments
-from tidelog.node_config import check_node_settings
+from tidelog.node_imports import import_node
 from tidelog.output import EXIT_USAGE, fail
 
 Config = Annotated[Path | None, typer.Option("--config", help="A properties file.", metavar="FILE")]
@@ -29,6 +29,10 @@ def controller(config: Config = None, set_: Set = None) -> None:
 
 
 def _run(role: str, config: Path | None, assignments: list[str]) -> None:
+    import_node(role)  # only here: the other commands need nothing of what a node is made of
+    from tidelog.node_config import check_node_settings  # noqa: PLC0415
+    from tidelog.node_process import run_node  # noqa: PLC0415
+
     try:
         given = read_properties(config.read_text()) if config else {}
         given |= NODE_SETTINGS.from_environment(os.environ)
@@ -38,6 +42,4 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
         fail(f"{config}: {error}" if config and str(error).startswith("line ") else str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"{config}: {error.strerror}", EXIT_USAGE)
-    from tidelog.node_process import run_node  # noqa: PLC0415  only this command runs a node in its own process
-
     raise typer.Exit(run_node(role, given))

@@ -1,0 +1,21 @@
+"""What a node is made of, imported when a process is about to run or to fork one."""
+
+from __future__ import annotations
+
+import importlib
+
+from common import bare_packages
+
+ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas, and one function
+MODULES = {
+    "controller": ("tidelog.node_process", "kraft.controller.node"),
+    "broker": ("tidelog.node_process", "broker.node"),
+}
+
+
+def import_node(role: str) -> None:
+    """Import all that a node of this role needs, and no more; a second time costs nothing."""
+    for package in ENTERED_BARE:
+        bare_packages.enter(package)
+    for module in MODULES[role]:
+        importlib.import_module(module)

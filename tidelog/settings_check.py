@@ -1,0 +1,38 @@
+"""Whether settings, as an operator writes them, can stand together; imports nothing of what nodes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.broker_settings import NODE_SETTINGS
+from common.settings import SettingError
+
+
+def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
+    """All values; SettingError when one is unknown, out of range, or two contradict each other."""
+    values = NODE_SETTINGS.values(given)
+    _check_contradictions(values)
+    return values
+
+
+def _check_contradictions(values: Mapping[str, Any]) -> None:
+    def ordered(low: str, high: str) -> None:
+        if values[low] > values[high]:
+            raise SettingError(f"{low}: {values[low]} is not valid, it must be at most {high} ({values[high]})")
+
+    ordered("group.min.session.timeout.ms", "group.max.session.timeout.ms")
+    ordered("replica.fetch.wait.max.ms", "replica.lag.time.max.ms")
+    ordered("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    ordered("tidelog.connection.request.bytes.max", "queued.max.request.bytes")
+    ordered("tidelog.connection.reply.bytes.max", "tidelog.reply.bytes.max")
+    if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
+        raise SettingError(
+            f"broker.heartbeat.interval.ms: {values['broker.heartbeat.interval.ms']} is not valid, it must be at most "
+            f"half of broker.session.timeout.ms ({values['broker.session.timeout.ms']})"
+        )
+    if values["socket.request.max.bytes"] > values["tidelog.connection.request.bytes.max"]:
+        raise SettingError(
+            f"socket.request.max.bytes: {values['socket.request.max.bytes']} is not valid, it must be at most "
+            f"tidelog.connection.request.bytes.max ({values['tidelog.connection.request.bytes.max']})"
+        )
