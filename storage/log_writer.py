@@ -86,13 +86,13 @@ class LogWriter:
             self._postpone(handle, data, position, owner, tag)
             return False
         monotonic = self._monotonic
+        started = monotonic()
         try:
             file = handle.file
             if file is None:
                 file = handle.use(create=True)
             else:
                 handle.recently_used = True
-            started = monotonic()
             if file.pwrite(data, position) != len(data):
                 write_fully(file, data, position)
         except OSError as error:

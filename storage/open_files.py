@@ -5,7 +5,7 @@ passed over, so the number may exceed the limit by the regions that are being se
 run on the event loop; threads open files of their own.
 """
 
-from collections import deque
+from collections import OrderedDict
 
 from common.ports import Disk, File
 
@@ -54,7 +54,7 @@ class OpenFiles:
     def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._disk = disk
         self._open_files_max = open_files_max
-        self._clock: deque[FileHandle] = deque()  # open handles; the hand is at its left end
+        self._clock: OrderedDict[FileHandle, None] = OrderedDict()  # open handles; the hand is at its beginning
         self.opened_count = 0
 
     def __len__(self) -> int:
@@ -65,20 +65,20 @@ class OpenFiles:
             self._evict()
         file = self._disk.open(handle.path, create=create)
         handle.file = file
-        self._clock.append(handle)
+        self._clock[handle] = None
         self.opened_count += 1
         return file
 
     def close(self, handle: FileHandle) -> None:
         if handle.file is not None:
             file, handle.file = handle.file, None
-            self._clock.remove(handle)
+            del self._clock[handle]
             file.close()
 
     def close_all(self) -> None:
         """At the end of the node; whoever still holds a region is cut off."""
         while self._clock:
-            handle = self._clock.popleft()
+            handle, _ = self._clock.popitem(last=False)
             file, handle.file = handle.file, None
             if file is not None:
                 file.close()
@@ -87,11 +87,12 @@ class OpenFiles:
         """Close the first file that was not used since the hand passed it; every handle is looked at twice at most."""
         clock = self._clock
         for _ in range(2 * len(clock)):
-            handle = clock.popleft()
+            handle = next(iter(clock))
             if handle.pins or handle.recently_used:
                 handle.recently_used = False
-                clock.append(handle)
+                clock.move_to_end(handle)
                 continue
+            del clock[handle]
             file, handle.file = handle.file, None
             if file is not None:
                 file.close()

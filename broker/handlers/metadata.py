@@ -10,6 +10,7 @@ on topics may be asked for by id.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +59,11 @@ class MetadataHandler:
         wants_all = request.topics is None or (version == 0 and not request.topics)
         if wants_all:
             view = self._view(context)
-            topics = await self._all(view, request, version)
+            topics = await _in_turns(self._known(view, topic, request, version) for topic in view.image.topics)
         else:
             failed = await self._create_missing(context, request)
             view = self._view(context)
-            topics = [self._asked(view, asked, request, version, failed) for asked in request.topics]
+            topics = await _in_turns(self._asked(view, asked, request, version, failed) for asked in request.topics)
         cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else None
         return MetadataResponse(
             brokers=[
@@ -99,17 +100,6 @@ class MetadataHandler:
                 code = failed.get(asked.name) or _missing(asked.name)
                 return _failure(asked.name, None, code)
         return self._known(view, topic, request, version)
-
-    async def _all(self, view: ClientView, request: Any, version: int) -> list[Any]:
-        """Every topic of one image, built in turns of the loop, so that nobody waits for a client with many."""
-        topics, built = [], 0
-        for topic in view.image.topics:
-            topics.append(self._known(view, topic, request, version))
-            built += len(topic.partitions)
-            if built >= PARTITIONS_PER_TURN:
-                built = 0
-                await asyncio.sleep(0)
-        return topics
 
     def _known(self, view: ClientView, topic: TopicImage, request: Any, version: int) -> Any:
         listener_not_found = version >= LISTENER_NOT_FOUND_FROM
@@ -187,6 +177,18 @@ class MetadataHandler:
                 code = ErrorCode.LEADER_NOT_AVAILABLE  # it is there, though perhaps not yet in this broker's image
             failed[result.name] = code
         return failed
+
+
+async def _in_turns(answers: Iterable[Any]) -> list[Any]:
+    """The answers for topics, made in turns of the loop, so that nobody waits for a client with many."""
+    made, partitions = [], 0
+    for answer in answers:
+        made.append(answer)
+        partitions += len(answer.partitions)
+        if partitions >= PARTITIONS_PER_TURN:
+            partitions = 0
+            await asyncio.sleep(0)
+    return made
 
 
 def _missing(name: str) -> ErrorCode:
