@@ -57,6 +57,7 @@ audit_logger = logging.getLogger("audit")
 METADATA_DIRECTORY = "__cluster_metadata-0"
 METADATA_WAIT_S = 1.0
 CLOSE_GRACE_S = 0.2
+SESSIONS_UNTIL_DUPLICATE = 3  # the last run's own session ends after one; a new controller starts it once more
 
 
 def audit(event: str, **fields: object) -> None:
@@ -192,6 +193,7 @@ class BrokerNode:
                 heartbeat_interval_s=config.broker_heartbeat_interval_ms / 1000,
                 call_timeout_s=config.broker_session_timeout_ms / 2000,
                 shutdown_timeout_s=config.controlled_shutdown_timeout_ms / 1000,
+                duplicate_patience_s=SESSIONS_UNTIL_DUPLICATE * config.broker_session_timeout_ms / 1000,
             ),
             lambda: self.partitions.applied_offset,
             self._fatal,

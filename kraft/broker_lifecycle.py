@@ -63,6 +63,7 @@ class LifecycleConfig:
     heartbeat_interval_s: float = 0.5  # broker.heartbeat.interval.ms
     call_timeout_s: float = 1.5
     registration_pause_s: float = 0.1
+    duplicate_patience_s: float = 10.0  # longer than any session of this broker's last run can live on
     shutdown_timeout_s: float = 20.0  # tidelog.controlled.shutdown.timeout.ms
     shutdown_poll_s: float = 0.05
     retry_s: float = 0.05
@@ -107,6 +108,8 @@ class BrokerLifecycle:
 
         Raises RegistrationRefused.
         """
+        loop = asyncio.get_running_loop()
+        duplicate_until = 0.0
         while self.broker_epoch < 0:
             try:
                 answer = await self._channel.call(
@@ -122,6 +125,13 @@ class BrokerLifecycle:
             reason = _WRONG_FOR_GOOD.get(answer.error_code)
             if reason is not None:
                 raise RegistrationRefused(f"broker {self._registration.broker_id} cannot register: {reason}")
+            if answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                duplicate_until = duplicate_until or loop.time() + self._config.duplicate_patience_s
+                if loop.time() > duplicate_until:
+                    raise RegistrationRefused(
+                        f"broker {self._registration.broker_id} cannot register: another process has this node.id, "
+                        "and it is alive"
+                    )
             await asyncio.sleep(self._config.registration_pause_s)
         self.state = BrokerState.RECOVERING
         self._task = asyncio.create_task(self._beat(), name="broker-heartbeat")

@@ -124,6 +124,7 @@ def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
         raise SettingError(f"process.roles: this node runs as {role}, so it must be {role}")
     if "," in values["log.dirs"]:
         raise SettingError("log.dirs: it must name one directory")
+    host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener")
     return values
 
 

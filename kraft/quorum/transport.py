@@ -86,8 +86,12 @@ class QuorumTransport:
         return None if self._listener is None else self._listener.address
 
     def listen(self, address: Address) -> None:
-        """Raises OSError."""
-        self._listener = self._ports.network.listen(address, self._accepted)
+        """Raises OSError with a sentence that names the address."""
+        try:
+            self._listener = self._ports.network.listen(address, self._accepted)
+        except OSError as error:
+            where = f"tidelog.quorum.voters: {address[0]}:{address[1]}"
+            raise OSError(error.errno, f"{where} cannot be bound: {error.strerror or error}") from error
         self._schedule_life()
 
     def join(self) -> None:

@@ -35,9 +35,14 @@ class WatchedNode:
     def __init__(self, cluster: EmbeddedCluster, name: str = "broker-0") -> None:
         self.name = name
         self._cluster = cluster
-        self.row = next(row for row in rows(cluster) if row["node"] == name)
+        self.row: dict[str, Any] = {}
+        self.follow()
         self._log = cluster.data / "logs" / f"{name}.log"
         self._log_from = self._log.stat().st_size
+
+    def follow(self) -> None:
+        """Watch the process that runs now."""
+        self.row = next(row for row in rows(self._cluster) if row["node"] == self.name)
 
     @property
     def address(self) -> str:
