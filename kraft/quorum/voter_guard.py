@@ -72,7 +72,8 @@ def judge_new(statuses: Statuses) -> Admission | None:
     if relying:
         raise VoterRefused(
             f"this controller's directory is empty, but controller {relying[0]} has counted on its votes: it has lost "
-            "its state. If it cannot be restored, and all other controllers are healthy, start it with --replace-voter"
+            "its state. If it cannot be restored, and all other controllers are healthy, start it with "
+            "tidelog.controllers.replace.voter=true"
         )
     if any(status is None for status in statuses.values()):
         return None

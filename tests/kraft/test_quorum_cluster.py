@@ -248,7 +248,7 @@ async def test_a_wiped_voter_is_refused_until_it_is_replaced(cluster: Cluster) -
     wiped = next(voter.node_id for voter in cluster.voters.values() if voter is not leader)
     cluster.voters[wiped].cut_off()
     shutil.rmtree(cluster.voters[wiped].directory)
-    with pytest.raises(VoterRefused, match="--replace-voter"):
+    with pytest.raises(VoterRefused, match=r"replace\.voter=true"):
         await cluster.start(wiped)
     cluster.voters.pop(wiped)
 

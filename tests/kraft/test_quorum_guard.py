@@ -37,7 +37,7 @@ def test_a_voter_that_nobody_counted_on_may_come_later() -> None:
 
 def test_a_wiped_voter_is_refused_by_any_that_counted_on_it() -> None:
     for other in (EMPTY, None, HEALTHY):
-        with pytest.raises(VoterRefused, match="--replace-voter"):
+        with pytest.raises(VoterRefused, match=r"replace\.voter=true"):
             judge_new({2: but(EMPTY, relied_on=True), 3: other})
 
 
