@@ -19,6 +19,7 @@ from storage.checkpoint_files import (
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    RUN,
     TopicPartition,
     join,
     replace_file,
@@ -61,6 +62,8 @@ class LogDirectory:
         self._audit = audit
         self._config = config
         self._health = health
+        self._on_failed: Callable[[str], None] | None = None
+        health.on_failed = self._failed
         self._context = LogContext(
             disk=ports.disk,
             clock=ports.clock,
@@ -281,11 +284,18 @@ class LogDirectory:
     @property
     def on_failed(self) -> Callable[[str], None] | None:
         """Called once, with the reason, when the directory goes offline."""
-        return self._health.on_failed
+        return self._on_failed
 
     @on_failed.setter
     def on_failed(self, callback: Callable[[str], None] | None) -> None:
-        self._health.on_failed = callback
+        self._on_failed = callback
+
+    def _failed(self, reason: str) -> None:
+        """Withdraw the note of this run first: what the device refused need not be in the page cache any more."""
+        with contextlib.suppress(OSError):
+            self._disk.remove(join(self._path, RUN))
+        if self._on_failed is not None:
+            self._on_failed(reason)
 
     @property
     def free_space_state(self) -> FreeSpace:
@@ -447,8 +457,9 @@ class LogDirectory:
         await asyncio.gather(*[asyncio.create_task(work(chunks)) for _ in range(FLUSH_THREADS)])
 
     def _run_jobs(self, jobs: list[FlushJob]) -> None:
+        synced: set[str] = set()
         for job in jobs:
-            job.run(self._disk)
+            job.run(self._disk, synced)
 
 
 def _plan_complete(log: PartitionLog) -> FlushJob | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -54,6 +55,18 @@ async def test_a_killed_run_has_lost_nothing_while_the_machine_stays_up(tmp_path
 async def test_after_a_restart_of_the_machine_the_stop_was_unclean(tmp_path: Path, boot: str) -> None:
     await killed_run(tmp_path, 17)
     assert await previous_epoch(tmp_path, boot) == -1
+
+
+async def test_a_run_whose_disk_failed_vouches_for_nothing(tmp_path: Path) -> None:
+    run = directory(tmp_path)
+    told = asyncio.Event()
+    run.on_failed = lambda reason: told.set()
+    await run.open("cluster")
+    run.begin_run(17)
+    run.context.health.fail("fsync: EIO")  # after that the kernel may have let go of the pages
+    await told.wait()
+    await run.close()
+    assert await previous_epoch(tmp_path) == -1
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"cache":"first"}', b'{"cache":"first","brokerEpoch":"x"}'])
