@@ -105,8 +105,11 @@ class Duties:
     async def _retain(self) -> None:
         now_ms = self._clock.wall_ms()
         for number, partition in enumerate(list(self._hosted)):
-            if not partition.log.closed:
-                partition.log.delete_old_segments(now_ms, partition.high_watermark)
+            log = partition.log
+            if not log.closed:
+                if log.config.bounds_compaction_lag:
+                    log.maybe_roll(now_ms)
+                log.delete_old_segments(now_ms, partition.high_watermark)
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
 

@@ -134,12 +134,12 @@ class AppendableLog:
             self._note_index_size(active)
 
     def _start_roll_clock(self, first_timestamp: int) -> None:
-        """Batches without timestamps never roll a segment by time on append; `maybe_roll` does."""
+        """The next batch that is this much younger begins a new segment; without timestamps none does."""
         if first_timestamp >= 0:
-            self._full_timestamp = first_timestamp + self.config.segment_ms - self._roll_jitter_ms()
+            self._full_timestamp = first_timestamp + self.config.roll_ms - self._roll_jitter_ms()
 
     def _roll_jitter_ms(self) -> int:
-        spread = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        spread = min(self.config.segment_jitter_ms, self.config.roll_ms)
         return self.context.rng.randrange(spread) if spread > 0 else 0
 
     def _note_index_size(self, segment: Segment) -> None:
@@ -427,12 +427,19 @@ class AppendableLog:
             self.snapshots.append(offset)
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Begin a new segment when the active one is older than segment.ms; whether it did."""
+        """Begin a new segment when the active one is too old, though nothing is appended; whether it did.
+
+        Raises ProtocolError(KAFKA_STORAGE_ERROR) when it cannot be read.
+        """
         active = self.active
         if self._health.offline is not None or not active.size or self.pending_writes:
             return False
-        first = active.first_timestamp()
-        if now_ms - (first if first >= 0 else active.created_ms) <= self.config.segment_ms:
+        try:
+            first = active.first_timestamp()
+        except OSError as error:
+            self._health.fail(f"read {self.directory}: {error}")
+            raise self._health.error() from error
+        if now_ms - (first if first >= 0 else active.created_ms) <= self.config.roll_ms:
             return False
         self.roll(now_ms)
         return True

@@ -54,11 +54,14 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def bounds_compaction_lag(self) -> bool:
+        """Whether records must get out of the active segment, which is never compacted, within some time."""
+        return self.is_compacted and self.max_compaction_lag_ms != FOREVER_MS
+
+    @property
     def roll_ms(self) -> int:
-        """The age at which a segment is closed: a compacted topic's records must get out of the active one in time."""
-        if self.is_compacted and self.max_compaction_lag_ms > 0:
-            return min(self.segment_ms, self.max_compaction_lag_ms)
-        return self.segment_ms
+        """The age at which a segment is closed."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.bounds_compaction_lag else self.segment_ms
 
     @property
     def log_append_time(self) -> bool:

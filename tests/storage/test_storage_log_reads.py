@@ -14,6 +14,8 @@ from storage.partition_log import PartitionLog
 from storage.tail import TAIL_BATCHES_MAX
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all
 
+WITHIN_A_SECOND = replace(FOREVER, cleanup_policy=("compact",), max_compaction_lag_ms=1_000)
+
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Workbench]:
@@ -102,6 +104,7 @@ async def test_rolls_by_size_time_and_index(tmp_path: Path) -> None:
     for config, batches in (
         (replace(FOREVER, segment_bytes=300), [produced(1, size=60)] * 4),
         (replace(FOREVER, segment_ms=1_000), [produced(timestamps=[NOW_MS + at]) for at in (0, 900, 1_100, 1_200)]),
+        (WITHIN_A_SECOND, [produced(timestamps=[NOW_MS + at]) for at in (0, 900, 1_100, 1_200)]),
         (replace(FOREVER, segment_index_bytes=24, index_interval_bytes=0), [produced(1, size=60)] * 4),
     ):
         bench = Workbench(tmp_path / str(hash(config)), config)
@@ -114,7 +117,7 @@ async def test_rolls_by_size_time_and_index(tmp_path: Path) -> None:
 
 
 async def test_an_idle_segment_rolls_when_asked(bench: Workbench) -> None:
-    log = bench.directory.create_log("t", 0, bytes(16), replace(FOREVER, segment_ms=1_000))
+    log = bench.directory.create_log("t", 0, bytes(16), WITHIN_A_SECOND)
     assert not log.maybe_roll(NOW_MS + 10_000)
     append(log, produced())
     assert not log.maybe_roll(NOW_MS + 1_000)
