@@ -12,12 +12,13 @@ LUMP_ENTRIES = 128  # entries that wait in memory until they are written togethe
 class IndexFile:
     """`flushed` bytes on disk, then `pending`. Runs on the event loop; the file is open only while it is used."""
 
-    __slots__ = ("flushed", "handle", "pending")
+    __slots__ = ("flushed", "handle", "is_blank", "pending")
 
     def __init__(self, open_files: OpenFiles, path: str, flushed: int = 0) -> None:
         self.handle = FileHandle(open_files, path)
         self.flushed = flushed
         self.pending = bytearray()
+        self.is_blank = False  # whether its file is new and nothing was ever written to it
 
     def pread(self, size: int, position: int) -> bytes:
         """As of one file that holds both parts."""
@@ -40,6 +41,7 @@ class IndexFile:
         position, data = self.flushed, bytes(self.pending)
         self.pending.clear()
         self.flushed += len(data)
+        self.is_blank = self.is_blank and not data
         return position, data
 
 

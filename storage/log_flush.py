@@ -60,6 +60,10 @@ def _index_paths(segment: Segment) -> list[str]:
     if not segment.exists:
         return []
     paths = [segment.stem + INDEX_SUFFIX, segment.stem + TIME_INDEX_SUFFIX]
+    indexes = segment.loaded_indexes
+    if indexes is not None:  # the name of a file without bytes is durable with its directory
+        files = (indexes.offset_file, indexes.time_file)
+        paths = [path for path, file in zip(paths, files, strict=True) if not file.is_blank]
     if segment.transaction_bytes:
         paths.append(segment.stem + TRANSACTION_INDEX_SUFFIX)
     return paths

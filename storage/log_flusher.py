@@ -36,8 +36,12 @@ class FlushJob:
     epochs: bytes | None = None  # leader-epoch-checkpoint
     paths: list[str] = field(default_factory=list)  # files to fsync
 
-    def run(self, disk: Disk) -> None:
-        """In a thread. Files that were deleted meanwhile need no flush; OSError for anything else."""
+    def run(self, disk: Disk, synced: set[str] | None = None) -> None:
+        """In a thread. Files that were deleted meanwhile need no flush; OSError for anything else.
+
+        `synced`: directories that jobs begun together share and that one of them has made durable already.
+        """
+        synced = set() if synced is None else synced
         for path in self.paths:
             try:
                 file = disk.open(path)
@@ -49,8 +53,11 @@ class FlushJob:
                 file.close()
         if self.epochs is not None:
             replace_file(disk, self.directory, LEADER_EPOCHS, self.epochs)
+            synced.add(self.directory)
         for directory in self.directories:
-            disk.sync_directory(directory)
+            if directory not in synced:
+                disk.sync_directory(directory)
+                synced.add(directory)
 
 
 class Flushable(Protocol):
@@ -117,9 +124,10 @@ class LogFlusher:
                 self._health.fail(f"flush: {error}")
 
     def _run_jobs(self, jobs: list[tuple[Flushable, FlushJob]]) -> None:
+        synced: set[str] = set()
         for log, job in jobs:
             try:
-                job.run(self._disk)
+                job.run(self._disk, synced)
             except OSError:
                 if not log.closed:  # deleted meanwhile: its directory has another name
                     raise

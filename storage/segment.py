@@ -120,7 +120,8 @@ class Segment:
         """A segment without files; they appear with the first append."""
         segment = cls(open_files, file_stem(directory, base_offset), base_offset, size=0, created_ms=now_ms)
         segment.max_timestamp = NO_TIMESTAMP
-        segment._indexes = SegmentIndexes.empty(open_files, segment.stem, base_offset)
+        indexes = segment._indexes = SegmentIndexes.empty(open_files, segment.stem, base_offset)
+        indexes.offset_file.is_blank = indexes.time_file.is_blank = True
         return segment
 
     @property
