@@ -173,7 +173,7 @@ class HostedPartitions:
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over `image`, which `delta` led to. A failed disk takes the broker offline, nothing is raised."""
         self.image = image
-        if self._stopped:
+        if self._stopped or self.offline:
             return
         changes = delta.local_changes(self.node_id, image)
         for group in (changes.deleted, changes.leaders, changes.followers):
@@ -208,7 +208,6 @@ class HostedPartitions:
                 self._change(key)
         except (ProtocolError, StorageFailure, OSError) as error:
             logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
-            self._changing.clear()
             self.go_offline()
         if self._changing:
             self._turn = asyncio.get_running_loop().call_soon(self._change_some)
@@ -230,6 +229,7 @@ class HostedPartitions:
     def go_offline(self) -> None:
         """The log directory has failed: no replica of this broker serves any more."""
         self.offline = True
+        self._changing.clear()
         for partition in self:
             was_leader = partition.is_leader
             partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from broker.partitions.hosted import CHANGES_PER_TURN, HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.replica import Role
+from common.errors import ProtocolError
 from common.machine import machine_ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -92,6 +95,17 @@ async def test_a_topic_that_goes_while_its_replicas_wait_leaves_nothing_behind(t
     assert len(broker.hosted) == 1
     assert broker.hosted.find("many", 0).topic_id == OTHER_ID
     assert kept_directories(tmp_path) == ["many-0"]
+
+
+async def test_a_broker_whose_disk_failed_leads_nothing_any_more(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    broker.change(*MANY)
+    broker.hosted.go_offline()
+    broker.change(PartitionChangeRecord(TOPIC_ID, 0, leader=1), PartitionChangeRecord(TOPIC_ID, COUNT - 1, leader=0))
+    await broker.hosted.wait_applied()
+    assert {partition.role for partition in broker.hosted} == {Role.OFFLINE}
+    with pytest.raises(ProtocolError, match="KAFKA_STORAGE_ERROR"):
+        broker.hosted.find("many", 0)
 
 
 async def test_a_broker_that_stops_takes_no_more_roles(tmp_path: Path) -> None:
