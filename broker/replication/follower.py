@@ -23,7 +23,6 @@ from wire.hot_codec import ReplicaPart, ReplicatedRow
 Key = tuple[bytes, int]
 NEVER_SENT = -1
 BACKOFF_MIN_S = 0.02
-REPEATS_MAX = 8
 
 
 class Action(Enum):
@@ -159,8 +158,8 @@ class FollowedPartitions:
                 forgotten.setdefault(topic_id, []).append(index)
         return FetchPlan(topics, forgotten)
 
-    def judge(self, row: ReplicatedRow, first_offset: int) -> tuple[Followed | None, Verdict]:
-        """What to do about one row of an answer; `first_offset` is that of its first batch, if it has one."""
+    def judge(self, row: ReplicatedRow) -> tuple[Followed | None, Verdict]:
+        """What to do about one row of an answer."""
         followed = self._followed.get((row.topic, row.partition))
         if followed is None:
             return None, Verdict(Action.IGNORE)
@@ -172,8 +171,11 @@ class FollowedPartitions:
             or partition.role is not Role.FOLLOWER
         ):
             return followed, Verdict(Action.IGNORE)
-        if row.error == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > log.log_end_offset:
-            return followed, Verdict(Action.START_AGAIN, row.log_start_offset)
+        if row.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            begin, end = row.log_start_offset, log.log_end_offset
+            is_empty = log.log_start_offset == end  # an empty log may lie above its leader's, and knows no epoch then
+            if begin > end or (is_empty and 0 <= begin < end):
+                return followed, Verdict(Action.START_AGAIN, begin)
         if row.error != ErrorCode.NONE:
             return followed, Verdict(Action.REST)
         if row.diverging is not None:
@@ -182,11 +184,6 @@ class FollowedPartitions:
                 Action.TRUNCATE, truncation_offset(EpochEnd(*row.diverging), own, log.log_end_offset)
             )
         return followed, Verdict(Action.APPEND)
-
-    def _repeated(self, followed: Followed) -> Verdict:
-        """An answer to a fetch that was overtaken sends again what is here already; but not time and again."""
-        followed.failures += 1
-        return Verdict(Action.REST if followed.failures > REPEATS_MAX else Action.IGNORE)
 
     def progressed(self, followed: Followed, *, moved: bool) -> None:
         """A row was dealt with; `moved`: the log's end changed, so the next fetch has to say so."""

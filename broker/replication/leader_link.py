@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from struct import Struct
 
 from broker.config import ReplicationConfig
 from broker.partitions.partition import Partition
@@ -32,7 +31,6 @@ CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 REFUSALS_TOLD = 5
 SESSION_EPOCH_MAX = 2**31 - 1
-_OFFSET = Struct(">q")
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -250,8 +248,7 @@ class LeaderLink:
         self._arm_rest()
 
     def _row(self, row: ReplicatedRow, view: memoryview) -> None:
-        first_offset = _OFFSET.unpack_from(view, row.start)[0] if row.end - row.start >= _OFFSET.size else -1
-        followed, verdict = self.followed.judge(row, first_offset)
+        followed, verdict = self.followed.judge(row)
         if followed is None or verdict.action is Action.IGNORE:
             return
         try:

@@ -245,6 +245,15 @@ async def test_a_follower_below_the_leaders_log_start_starts_again_there(tmp_pat
         await eventually(lambda: lab[1].partition.log.log_start_offset == 4, "the log start reaches followers")
 
 
+async def test_an_empty_follower_above_its_leaders_end_starts_again(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 2) as lab:
+        lab.controller.create_topic((0, 1))
+        assert (await produce(await lab[0].connect(), batch(b"kept"))).error_code == 0
+        lab[1].partition.start_again_at(100)  # where the log of an earlier leader began
+        lab.controller.elect(0)
+        await eventually(lambda: lab[1].bytes() == lab[0].bytes(), "the follower copies its leader")
+
+
 async def test_a_damaged_answer_is_not_appended(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         lab.controller.create_topic((0, 1))
