@@ -282,7 +282,10 @@ class BrokerNode:
         return Handlers(
             ListOffsets(partitions),
             MetadataHandler(
-                forwarder, internal_topics, MetadataConfig(config.node_id, config.auto_create_topics_enable)
+                forwarder,
+                internal_topics,
+                MetadataConfig(config.node_id, config.auto_create_topics_enable),
+                self.data_plane.fetchers.is_doubted,
             ),
             GroupOffsetHandlers(groups, lambda: partitions.image),
             ClusterHandlers(forwarder, internal_topics, config.node_id),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from common.errors import ErrorCode
@@ -34,12 +35,19 @@ class VisiblePartition(NamedTuple):
 
 
 class ClientView:
-    """One image through one listener; made per request, cheap until asked."""
+    """One image through one listener; made per request, cheap until asked.
 
-    def __init__(self, image: MetadataImage, listener: str, node_id: int) -> None:
+    `is_doubted` tells of a broker that has just been lost sight of: as a leader it is not shown, so that clients ask
+    again within milliseconds instead of trusting an image that does not know of its death yet.
+    """
+
+    def __init__(
+        self, image: MetadataImage, listener: str, node_id: int, is_doubted: Callable[[int], bool] = lambda _: False
+    ) -> None:
         self.image = image
         self._listener = listener
         self._node_id = node_id
+        self._is_doubted = is_doubted
         self._reachable = {broker.broker_id: broker for broker in self.brokers()}
 
     def brokers(self, *, fenced_too: bool = False) -> list[VisibleBroker]:
@@ -77,6 +85,8 @@ class ClientView:
             elsewhere = listener_not_found and alive is not None and not alive.fenced
             error = ErrorCode.LISTENER_NOT_FOUND if elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
             leader = NO_NODE
+        elif self._is_doubted(leader):
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
         return VisiblePartition(
             error,
             partition.partition,

@@ -10,7 +10,7 @@ on topics may be asked for by id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +48,17 @@ class MetadataConfig:
 class MetadataHandler:
     """Answers from the local image."""
 
-    def __init__(self, forwarder: Forwarder, internal_topics: InternalTopics, config: MetadataConfig) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        internal_topics: InternalTopics,
+        config: MetadataConfig,
+        is_doubted: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self._forwarder = forwarder
         self._internal_topics = internal_topics
         self._config = config
+        self._is_doubted = is_doubted
         self._creating: dict[str, None] = {}
 
     async def metadata(self, context: RequestContext, request: Any) -> Any:
@@ -80,7 +87,7 @@ class MetadataHandler:
         )
 
     def _view(self, context: RequestContext) -> ClientView:
-        return ClientView(self._forwarder.image, context.listener, self._config.node_id)
+        return ClientView(self._forwarder.image, context.listener, self._config.node_id, self._is_doubted)
 
     # topics ------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,11 @@ class Fetchers:
         for link in self._links.values():
             link.reconnect()
 
+    def is_doubted(self, broker: int) -> bool:
+        """Whether that broker has just broken off as a leader of ours, see `LeaderLink.is_doubted`."""
+        link = self._links.get(broker)
+        return link is not None and link.is_doubted
+
     @property
     def lagging_count(self) -> int:
         """Following replicas without a leader to fetch from."""

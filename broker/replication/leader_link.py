@@ -8,6 +8,7 @@ their way). One task per leader connects, reconnects and watches for silence; an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
+DOUBT_S = 1.0
 REFUSALS_TOLD = 5
 SESSION_EPOCH_MAX = 2**31 - 1
 _SESSION_ERRORS = (
@@ -70,6 +72,7 @@ class LeaderLink:
         self._in_flight = 0
         self._answered_at = 0.0
         self._served = False  # whether this connection has ever answered
+        self._doubted_until = 0.0
         self._lost = asyncio.Event()
         self._work = asyncio.Event()
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -95,6 +98,14 @@ class LeaderLink:
         """The leader's address may have changed: do not wait for the next attempt."""
         self._work.set()
 
+    @property
+    def is_doubted(self) -> bool:
+        """Whether the leader has broken off moments ago and has not been heard since.
+
+        Not for long: the controller soon knows whether it is gone, and perhaps only this broker cannot reach it.
+        """
+        return self._loop.time() < self._doubted_until
+
     async def stop(self) -> None:
         if self._rest_timer is not None:
             self._rest_timer.cancel()
@@ -115,9 +126,16 @@ class LeaderLink:
                     await self._watch_silence()
                 self._disconnect()
                 backoff_s = RECONNECT_MIN_S if self._served else min(backoff_s * 2, backoff_max_s)
-                await asyncio.sleep(backoff_s * (0.5 + self._services.ports.random.random()))
+                await self._pause(backoff_s * (0.5 + self._services.ports.random.random()))
         finally:
             self._disconnect()
+
+    async def _pause(self, pause_s: float) -> None:
+        """Before the next attempt, unless there is news of the leader."""
+        self._work.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._work.wait()
 
     async def _connect(self) -> bool:
         address = self._address_of(self.leader)
@@ -150,6 +168,8 @@ class LeaderLink:
         return True
 
     def _closed(self, _connection: Connection) -> None:
+        if self._served and self._connection is not None:
+            self._doubted_until = self._loop.time() + DOUBT_S
         self._connection = None
         self._lost.set()
 
@@ -233,6 +253,7 @@ class LeaderLink:
         if answer.error != ErrorCode.NONE:
             raise MalformedFrame(f"a fetch was refused with error {answer.error}")
         self._served = True
+        self._doubted_until = 0.0
         if self._session_epoch > 0 and self._session_id == 0:
             self._session_id = answer.session_id
             if answer.session_id == 0:  # the leader has no place for a session: ask anew each time

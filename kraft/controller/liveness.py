@@ -30,18 +30,29 @@ class LivenessConfig:
 
     session_timeout_s: float = 3.0  # broker.session.timeout.ms
     suspicion_s: float = 0.3  # tidelog.broker.suspicion.ms
+    probe_pause_s: float = 0.03
+    """Between two looks whether a suspected broker's process still listens."""
     late_s: float = 0.5
     """A timer that fires this much too late tells of this process's own stall, not of the brokers' silence."""
     retry_s: float = 0.1
 
 
 class BrokerLiveness:
-    """Owns one task."""
+    """Owns the task that fences, and one for each broker under suspicion."""
 
     def __init__(
-        self, ports: Ports, quorum: Quorum, driver: ControllerDriver, policy: ControllerPolicy, config: LivenessConfig
+        self,
+        ports: Ports,
+        quorum: Quorum,
+        driver: ControllerDriver,
+        policy: ControllerPolicy,
+        config: LivenessConfig,
+        listener: str = "",
     ) -> None:
+        """`listener` is the name of the brokers' internal listener."""
         self._clock = ports.clock
+        self._network = ports.network
+        self._listener = listener
         self._quorum = quorum
         self._driver = driver
         self._policy = policy
@@ -50,16 +61,19 @@ class BrokerLiveness:
         self._moved_by: dict[int, int] = {}  # broker in controlled shutdown → offset at which its moves are known
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._probes: dict[int, asyncio.Task[None]] = {}
         self.fenced_count = 0
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch(), name="broker-liveness")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        tasks = [*self._probes.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._probes.clear()
+        self._task = None
 
     def became_active(self) -> None:
         """Every broker gets a whole session timeout from now on."""
@@ -71,8 +85,34 @@ class BrokerLiveness:
 
     def connection_closed(self, connection: int) -> None:
         """The connection of that number, on which heartbeats may have come, has ended."""
-        self._sessions.connection_closed(connection, self._clock.monotonic())
+        for broker_id, broker_epoch in self._sessions.connection_closed(connection, self._clock.monotonic()):
+            if broker_id not in self._probes:
+                probe = asyncio.create_task(self._probe(broker_id, broker_epoch), name=f"probe-{broker_id}")
+                self._probes[broker_id] = probe
         self._changed.set()
+
+    async def _probe(self, broker_id: int, broker_epoch: int) -> None:
+        """Look whether a suspected broker's process still listens; a refused connection proves that it does not."""
+        try:
+            while self._sessions.is_suspected(broker_id, broker_epoch, self._clock.monotonic()):
+                broker = self._driver.image.brokers.get(broker_id)
+                address = (
+                    broker.address(self._listener) if broker is not None and broker.epoch == broker_epoch else None
+                )
+                if address is None:
+                    return
+                try:
+                    async with asyncio.timeout(self._config.suspicion_s):
+                        (await self._network.connect(address)).abort()
+                except ConnectionRefusedError:
+                    self._sessions.found_gone(broker_id, broker_epoch, self._clock.monotonic())
+                    self._changed.set()
+                    return
+                except OSError:  # TimeoutError is one: it may be cut off from this controller alone
+                    pass
+                await asyncio.sleep(self._config.probe_pause_s)  # while a process dies its listener may outlive others
+        finally:
+            self._probes.pop(broker_id, None)
 
     async def register(self, request: Any) -> Any:
         """Raises ProtocolError and OutcomeUnknown as `ControllerDriver.write`."""

@@ -83,7 +83,9 @@ class ControllerNode:
             on_active=self._activity_changed,
             fatal=fatal,
         )
-        self.liveness = BrokerLiveness(ports, self.quorum, self.driver, config.policy, config.liveness)
+        self.liveness = BrokerLiveness(
+            ports, self.quorum, self.driver, config.policy, config.liveness, config.listener.name
+        )
         self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
         self._requests = ControllerRequests(
             self.driver,

@@ -1,7 +1,8 @@
 """Which brokers were heard of lately: soft state of the active controller, begun anew with each leadership. Pure.
 
 Silence ends a session after `timeout_s`. A closed heartbeat connection is a suspicion: it ends the session after
-`suspicion_s` unless the broker is heard again. Connections are known by a number.
+`suspicion_s` unless the broker is heard again, and at once when nothing listens at the broker's address any more.
+Connections are known by a number.
 """
 
 from __future__ import annotations
@@ -41,11 +42,28 @@ class BrokerSessions:
             broker_epoch, now + self._timeout_s, connection, metadata_offset, suspect=False, heard=True
         )
 
-    def connection_closed(self, connection: int, now: float) -> None:
-        for session in self._sessions.values():
+    def connection_closed(self, connection: int, now: float) -> list[tuple[int, int]]:
+        """(broker id, broker epoch) of those who fell under suspicion by it: one at most."""
+        fallen = []
+        for broker_id, session in self._sessions.items():
             if session.connection == connection and not session.suspect:
                 session.suspect = True
                 session.deadline = min(session.deadline, now + self._suspicion_s)
+                fallen.append((broker_id, session.broker_epoch))
+        return fallen
+
+    def is_suspected(self, broker_id: int, broker_epoch: int, now: float) -> bool:
+        """Whether its fate is open: not heard since its connection closed, and not given up yet."""
+        session = self._sessions.get(broker_id)
+        return (
+            session is not None and session.broker_epoch == broker_epoch and session.suspect and session.deadline > now
+        )
+
+    def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
+        """A suspected broker's process no longer exists."""
+        session = self._sessions.get(broker_id)
+        if session is not None and self.is_suspected(broker_id, broker_epoch, now):
+            session.deadline = now
 
     def forget(self, broker_id: int) -> None:
         self._sessions.pop(broker_id, None)

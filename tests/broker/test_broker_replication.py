@@ -64,6 +64,19 @@ async def test_acks_all_waits_while_a_member_of_the_isr_is_silent(tmp_path: Path
         assert (row.error_code, row.base_offset) == (0, 3)
 
 
+async def test_a_leader_that_breaks_off_is_doubted_until_it_is_heard_again(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.controller.create_topic((0, 1, 2))
+        client = await lab[0].connect()
+        assert (await produce(client, batch(b"a"))).error_code == 0
+        assert not lab[1].plane.fetchers.is_doubted(0)
+        await lab[0].stop()
+        await eventually(lambda: lab[1].plane.fetchers.is_doubted(0))
+        assert not lab[1].plane.fetchers.is_doubted(2)  # nothing is followed there
+        await lab[0].start()
+        await eventually(lambda: not lab[1].plane.fetchers.is_doubted(0))
+
+
 def _isr(isr: tuple[int, ...]) -> PartitionChangeRecord:
     return PartitionChangeRecord(TOPIC_ID, 0, isr=isr)
 

@@ -74,6 +74,19 @@ async def test_an_empty_list_asks_for_no_topic() -> None:
     assert (await ask(world, 12, [])).topics == []
 
 
+async def test_a_leader_that_was_lost_sight_of_is_not_shown() -> None:
+    world = BrokerWorld()
+    await create(world, "a", partitions=3)
+    leaders = [p.leader_id for p in (await ask(world, 12, None)).topics[0].partitions]
+    doubted = leaders[0]
+    doubting = MetadataHandler(world.forwarder, world.internal_topics, MetadataConfig(0), lambda b: b == doubted)
+    response = await doubting.metadata(context("Metadata", 12), MetadataRequest(topics=None))
+    for before, shown in zip(leaders, response.topics[0].partitions, strict=True):
+        expected = (-1, ErrorCode.LEADER_NOT_AVAILABLE) if before == doubted else (before, ErrorCode.NONE)
+        assert (shown.leader_id, shown.error_code) == expected
+    assert len(response.brokers) == 3
+
+
 async def test_each_listener_has_its_own_addresses() -> None:
     response = await ask(BrokerWorld(), 12, None, listener="INTERNAL")
     assert (response.brokers[0].host, response.brokers[0].port) == ("internal", 19092)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.ports import Address
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
 from kraft.controller.sessions import BrokerSessions
@@ -61,10 +63,41 @@ def test_what_others_have_seen() -> None:
     assert not sessions.all_have_seen(7, [0, 1])
 
 
+def test_a_suspected_broker_that_is_found_gone_ends_at_once_and_a_heard_one_does_not() -> None:
+    sessions = BrokerSessions(timeout_s=3.0, suspicion_s=0.3)
+    sessions.heard(0, 10, 5, CONNECTION, now=1.0)
+    sessions.found_gone(0, 10, now=1.1)  # not suspected
+    assert sessions.expired(1.1) == []
+    assert sessions.connection_closed(CONNECTION, now=1.2) == [(0, 10)]
+    sessions.found_gone(0, 9, now=1.21)  # its earlier life
+    assert sessions.is_suspected(0, 10, 1.21)
+    sessions.found_gone(0, 10, now=1.22)
+    assert sessions.expired(1.22) == [(0, 10, Cause.CONNECTION_LOST)]
+    assert not sessions.is_suspected(0, 10, 1.22)
+
+
+class Doors:
+    """A network on which brokers are only knocked at; `gone` names the ports that refuse."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        self.knocks: list[int] = []
+
+    async def connect(self, address: Address) -> Doors:
+        self.knocks.append(address[1])
+        if address[1] in self.gone:
+            raise ConnectionRefusedError
+        return self
+
+    def abort(self) -> None: ...
+
+
 class LiveBench(Bench):
     def __init__(self, config: LivenessConfig) -> None:
         super().__init__()
-        self.liveness = BrokerLiveness(self.ports, self.quorum, self.driver, self.policy, config)
+        self.doors = Doors()
+        self.ports = replace(self.ports, network=self.doors)  # type: ignore[arg-type]
+        self.liveness = BrokerLiveness(self.ports, self.quorum, self.driver, self.policy, config, "PLAINTEXT")
         self.driver._on_active = lambda active: self.liveness.became_active() if active else None
 
     async def begin(self) -> None:
@@ -122,6 +155,19 @@ async def test_a_closed_connection_fences_long_before_the_silence_does() -> None
     await bench.beat(2)  # on its new connection
     await asyncio.sleep(0.06)
     assert not bench.is_fenced(2)
+    await bench.stop()
+
+
+async def test_a_closed_connection_and_a_closed_door_fence_at_once() -> None:
+    bench = await live_bench(session_s=60, suspicion_s=30)
+    bench.liveness.connection_closed(1)
+    bench.liveness.connection_closed(2)
+    await bench.settle(lambda: len(bench.doors.knocks) > 2)  # who still listens may live, and is asked again
+    assert not bench.is_fenced(1)
+    bench.doors.gone = {9093}
+    await bench.settle(lambda: bench.is_fenced(1))
+    assert not bench.is_fenced(2)
+    await bench.beat(2)
     await bench.stop()
 
 
