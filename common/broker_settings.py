@@ -44,8 +44,8 @@ _NODE = [
 _CONNECTIONS = [
     _s("socket.request.max.bytes", "int", 100 * MIB, "The longest request frame.", 1024),
     _s("connections.max.idle.ms", "long", 600_000, "How long a silent connection is kept.", 0),
-    _s("max.connections", "int", INT_MAX, "Connections of one broker.", 0, update=DYNAMIC),
-    _s("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0, update=DYNAMIC),
+    _s("max.connections", "int", INT_MAX, "Connections of one broker.", 0),
+    _s("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0),
     _s("queued.max.request.bytes", "long", 256 * MIB, "Bytes of requests in work, over all connections.", 1 * MIB),
     _s("tidelog.connection.request.bytes.max", "long", 128 * MIB, "Request bytes in work on one connection.", 1 * MIB),
     _s("tidelog.connection.requests.max", "int", 128, "Requests in work on one connection.", 1, 100_000),
@@ -93,11 +93,9 @@ _LOG = [
     _s("log.index.size.max.bytes", "int", 10 * MIB, "The size of an index at which its segment is closed.", 4,
        update=DYNAMIC),
     _s("log.segment.delete.delay.ms", "long", 60_000, "How long a deleted segment's file stays.", 0, update=DYNAMIC),
-    _s("log.preallocate", "boolean", False, "Whether segment files are preallocated.", update=DYNAMIC),
     _s("log.flush.interval.messages", "long", LONG_MAX, "An fsync after this many records.", 1, update=DYNAMIC),
     _s("log.flush.interval.ms", "long", LONG_MAX, "An fsync after this long.", 0, update=DYNAMIC),
     _s("log.flush.offset.checkpoint.interval.ms", "int", 60_000, "How often recovery points are written.", 1),
-    _s("log.flush.start.offset.checkpoint.interval.ms", "int", 60_000, "How often log start offsets are written.", 1),
     _s("log.message.timestamp.type", "string", "CreateTime", "Whose time is kept.", update=DYNAMIC,
        choices=("CreateTime", "LogAppendTime")),
     _s("log.message.timestamp.before.max.ms", "long", LONG_MAX, "How far a timestamp may lie behind.", 0,
@@ -116,7 +114,7 @@ _LOG = [
     _s("log.cleaner.max.compaction.lag.ms", "long", LONG_MAX, "The longest time a record stays uncompacted.", 1,
        update=DYNAMIC),
     _s("log.dir.free.bytes.min", "long", 256 * MIB, "Free bytes of the disk below which Produce is refused; below "
-       "twice as many it is throttled.", 0, update=DYNAMIC),
+       "twice as many it is throttled.", 0),
     _s("num.recovery.threads.per.data.dir", "int", 2, "Threads that recover logs after an unclean stop.", 1, 64),
     _s("tidelog.log.open.files.max", "int", 2_000, "Segment and index files kept open.", 16),
     _s("tidelog.log.unwritten.bytes.max", "long", 64 * MIB, "Bytes that wait for a slow disk before appends are "

@@ -17,7 +17,6 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
-    preallocate: bool = False
     retention_ms: int = 7 * DAY_MS
     retention_bytes: int = -1
     cleanup_policy: tuple[str, ...] = ("delete",)
@@ -37,10 +36,7 @@ class LogConfig:
     flush_ms: int = FOREVER_MS
     file_delete_delay_ms: int = 60_000
     min_insync_replicas: int = 1
-    unclean_leader_election_enable: bool = False
     remote_storage_enable: bool = False
-    local_retention_ms: int = -2
-    local_retention_bytes: int = -2
     producer_id_expiration_ms: int = DAY_MS
     producers_max: int = 10_000  # producers remembered per partition
 

@@ -40,7 +40,7 @@ class ConnectionLimits:
     """Bounds of one connection; bytes and seconds. The settings that set them stand beside."""
 
     frame_bytes_max: int = 100 << 20  # socket.request.max.bytes
-    replies_pending_max: int = 128  # tidelog.connection.requests.in.flight.max
+    replies_pending_max: int = 128  # tidelog.connection.requests.max
     held_bytes_max: int = 32 << 20  # tidelog.connection.request.bytes.max
     unsent_bytes_max: int = 16 << 20  # tidelog.connection.reply.bytes.max
     stall_s: float = 30.0  # tidelog.connection.stall.ms

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of a node's listeners together; the settings that set them stand beside.
+    """Bounds of a node's listeners together; where a setting sets one it stands beside.
 
     Internal listeners are outside the first two counts: clients that use up the connections must not cut the nodes
     off. There the third one holds, over which the connection that has waited longest with its proof is closed.
@@ -32,7 +32,7 @@ class ServerLimits:
     connections_max: int = 20_000  # max.connections
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
     strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
-    handshake_s: float = 5.0  # tidelog.internal.handshake.timeout.ms
+    handshake_s: float = 5.0  # what a peer may take to prove itself
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 

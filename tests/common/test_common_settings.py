@@ -1,7 +1,4 @@
-"""Settings: parsing, ranges, names of variables, and that each declaration is used."""
-
-import re
-from pathlib import Path
+"""Settings: parsing, ranges, names of variables."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +8,6 @@ from common.broker_settings import NODE_SETTINGS
 from common.settings import Catalogue, Setting, SettingError, environment_name, read_properties
 from common.topic_settings import TOPIC_SETTINGS
 
-ROOT = Path(__file__).resolve().parents[2]
 EVERY = [*NODE_SETTINGS, *TOPIC_SETTINGS]
 
 
@@ -91,22 +87,3 @@ def test_properties_are_read_as_java_reads_them() -> None:
     assert read_properties(text) == {"a": "1", "b": "two words", "long": "first,second", "url": "http://x?y=z"}
     with pytest.raises(SettingError, match="line 1"):
         read_properties("no separator")
-
-
-def test_every_declared_setting_is_read_somewhere() -> None:
-    """A setting that nothing reads would be a promise that nobody keeps."""
-    source = ""
-    for room in ("tidelog", "broker", "kraft", "storage", "wire", "records", "common"):
-        for path in (ROOT / room).rglob("*.py"):
-            if path.name not in ("broker_settings.py", "topic_settings.py"):
-                source += path.read_text()
-    words = set(re.findall(r"[a-z0-9_.]+", source))
-    by_topic = {synonym: s.name for s in TOPIC_SETTINGS for synonym in s.synonyms}
-    unread = []
-    for setting in EVERY:
-        names = {setting.name, by_topic.get(setting.name, setting.name)}
-        spellings = names | {n.replace(".", "_") for n in names}
-        spellings |= {n.removeprefix("tidelog.").replace(".", "_") for n in names}
-        if not spellings & words:
-            unread.append(setting.name)
-    assert not unread

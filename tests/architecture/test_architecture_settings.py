@@ -1,0 +1,54 @@
+"""Every declared setting has an effect: what an operator writes is never silently ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits
+from common.broker_settings import NODE_SETTINGS
+from common.topic_settings import TOPIC_SETTINGS
+from storage.log_config import LogConfig
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("tidelog", "broker", "kraft", "storage", "wire")
+OF_TIERED_TOPICS = {"local.retention.ms", "local.retention.bytes"}  # and there are none yet
+SOURCES = {path: path.read_text() for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+SYNONYMS = {synonym: setting.name for setting in TOPIC_SETTINGS for synonym in setting.synonyms}
+LOG_FIELDS = {field.name for field in dataclasses.fields(LogConfig)}
+FILLED = {field.name for kind in (LogDuties, ReplicationConfig, RequestLimits) for field in dataclasses.fields(kind)}
+
+
+def is_named(name: str) -> bool:
+    return any(f'"{name}"' in text for text in SOURCES.values())
+
+
+def is_read(field: str) -> bool:
+    return any(re.search(rf"\.{field}\b", text) for text in SOURCES.values())
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in TOPIC_SETTINGS])
+def test_a_topic_setting_has_an_effect(name: str) -> None:
+    field = name.replace(".", "_")
+    assert (field in LOG_FIELDS and is_read(field)) or is_named(name) or name in OF_TIERED_TOPICS
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in NODE_SETTINGS])
+def test_a_node_setting_has_an_effect(name: str) -> None:
+    field = name.removeprefix("tidelog.").replace(".", "_")
+    filled = {field, field.removeprefix("log_")} & FILLED
+    assert name in SYNONYMS or is_named(name) or any(is_read(one) for one in filled)
+
+
+def test_what_is_dynamic_is_read_through_the_image() -> None:
+    """As a topic setting's default, or by `LogSettings` itself; what is read once, at the start, needs a restart."""
+    dynamic = {setting.name for setting in NODE_SETTINGS if not setting.needs_restart} - SYNONYMS.keys()
+    assert dynamic == {"producer.id.expiration.ms"}
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, LogConfig])
+def test_a_field_of_a_config_is_read(kind: type) -> None:
+    assert [field.name for field in dataclasses.fields(kind) if not is_read(field.name)] == []
