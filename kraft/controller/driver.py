@@ -45,6 +45,8 @@ from kraft.records import (
 
 log = logging.getLogger(__name__)
 
+_COMMITTED = (Verdict.APPLIED, Verdict.DUPLICATE)
+
 Decide = Callable[[MetadataImage], Decision[MetadataRecord, Any]]
 
 
@@ -122,7 +124,6 @@ class ControllerDriver:
         self._active = False
         self._sequence = 0
         self._task: asyncio.Task[None] | None = None
-        self.batches_committed = 0
 
     async def start(self) -> None:
         """Take part. Call it before the quorum starts, so that no change of leadership is missed."""
@@ -246,8 +247,7 @@ class ControllerDriver:
             self._abandon(group, OutcomeUnknown("the controller stopped"))
             raise
         else:
-            if verdict in (Verdict.APPLIED, Verdict.DUPLICATE):
-                self.batches_committed += 1
+            if verdict in _COMMITTED:
                 _answer(group.answers)
             elif verdict is Verdict.REJECTED:
                 log.critical("a batch of this controller's own was rejected", extra={"node": self._node_id})
@@ -282,14 +282,24 @@ class ControllerDriver:
         return group
 
     async def _propose_all(self, records: list[MetadataRecord]) -> Verdict:
-        """In one batch, or several in order when the quorum's limit asks for it; stops at the first not applied."""
-        verdict = Verdict.APPLIED
-        for chunk in _chunks(records, self._config.proposal_bytes_max):
+        """In one batch, or several in order when the quorum's limit asks for it; stops at the first not applied.
+
+        Raises OutcomeUnknown when that was not the very first: then part of it all has taken effect.
+        """
+        for number, chunk in enumerate(_chunks(records, self._config.proposal_bytes_max)):
             self._sequence += 1
-            verdict = await self._propose(Batch(self._header(self._machine.image.epoch, BatchKind.RECORDS), chunk))
-            if verdict is not Verdict.APPLIED:
-                break
-        return verdict
+            batch = Batch(self._header(self._machine.image.epoch, BatchKind.RECORDS), chunk)
+            try:
+                verdict = await self._propose(batch)
+            except (NotLeader, QuorumBusy) as error:
+                if number:
+                    raise OutcomeUnknown("a part was committed") from error
+                raise
+            if verdict not in _COMMITTED:
+                if number:
+                    raise OutcomeUnknown("a part was committed")
+                return verdict
+        return Verdict.APPLIED
 
     async def _propose(self, batch: Batch) -> Verdict:
         outcome = await self._quorum.propose(encode_batch(batch), self._config.propose_timeout_s)

@@ -245,6 +245,22 @@ async def test_a_large_decision_is_split_below_the_quorums_limit() -> None:
     await bench.driver.stop()
 
 
+async def test_a_split_decision_that_is_cut_off_halfway_is_not_called_without_effect() -> None:
+    bench = Bench(config=DriverConfig(proposal_bytes_max=10_000))
+    await bench.begin()
+    records: list[MetadataRecord] = [
+        ConfigRecord(ResourceType.BROKER, "", f"name-{i:04}", "v" * 40) for i in range(500)
+    ]
+    task = await held_write(bench, lambda _i: Decision(None, list(records)))
+    bench.quorum.release()
+    bench.quorum.busy = True
+    assert await outcome(task) is OutcomeUnknown
+    assert 0 < len(bench.machine.image.configs.cluster()) < 500
+    bench.quorum.busy = False
+    await bench.settle(lambda: bench.driver.is_active)
+    await bench.driver.stop()
+
+
 async def test_a_busy_quorum_takes_nothing_and_the_controller_stays(bench: Bench) -> None:
     bench.quorum.busy = True
     task = asyncio.create_task(bench.driver.write(add_topic("a")))
