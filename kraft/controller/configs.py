@@ -64,8 +64,8 @@ def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) 
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Cannot update {name} dynamically: it needs a restart.")
         if resource_name == CLUSTER_DEFAULT and setting.update == "per-broker":
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} is set per broker, not for the whole cluster.")
-        if resource_name != CLUSTER_DEFAULT and name == MIN_ISR:
-            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{MIN_ISR} is set per topic or for the whole cluster.")
+        if resource_name != CLUSTER_DEFAULT and name in (MIN_ISR, UNCLEAN_ELECTION):  # the controller's to obey
+            raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name} is set per topic or for the whole cluster.")
         _parsed(setting, value)
 
 

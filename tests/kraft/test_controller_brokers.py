@@ -324,6 +324,7 @@ def test_settings_are_set_deleted_appended_and_subtracted() -> None:
         (4, "", ("node.id", 0, "5"), ErrorCode.INVALID_REQUEST),
         (4, "", ("nonsense", 0, "5"), ErrorCode.INVALID_CONFIG),
         (4, "1", ("min.insync.replicas", 0, "2"), ErrorCode.INVALID_CONFIG),
+        (4, "1", ("unclean.leader.election.enable", 0, "true"), ErrorCode.INVALID_CONFIG),
         (4, "1", ("log.retention.ms", 0, "5"), ErrorCode.NONE),
         (4, "", ("log.retention.ms", 0, "5"), ErrorCode.NONE),
         (99, "t", ("a", 0, "5"), ErrorCode.INVALID_REQUEST),
