@@ -61,6 +61,9 @@ def run_node(role: str, settings: Mapping[str, str], *, ready_fd: int = -1, life
         logger.critical("node stops: %s", reason)
         fatal.append(reason)
 
+    gc.set_threshold(
+        50_000, 20, 50
+    )  # little here is in cycles: the start of many replicas is not to be searched for it
     try:
         descriptors = raise_limit()
         with held_directory(data_directory(values)), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -135,7 +138,6 @@ async def _start(node: Node, ready_fd: int, fail: Callable[[str], None]) -> None
         return
     gc.collect()
     gc.freeze()  # modules, schemas and the first state never die: no collection looks at them again
-    gc.set_threshold(50_000, 20, 50)
     logger.info("node serves")
     if ready_fd >= 0:
         with contextlib.suppress(OSError):
