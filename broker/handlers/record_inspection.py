@@ -8,6 +8,7 @@ by `queued_bytes_max`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from records.builder import recompress
 from records.compression import Compression
 from records.record import check_keys
 from storage.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
 
 Inspected = Callable[[bytearray | ProtocolError], None]
 
@@ -82,11 +85,18 @@ class RecordInspection:
         while queue:
             job = queue[0]
             async with self._at_once:
-                inspected = await asyncio.to_thread(inspect, job.batch, job.config, self._inflated_bytes_max)
+                inspected = await self._inspected(job)
             self._queued_bytes -= len(job.batch)
             queue.popleft()
             job.done(inspected)
         del self._queues[partition], self._tasks[partition]
+
+    async def _inspected(self, job: _Job) -> bytearray | ProtocolError:
+        try:
+            return await asyncio.to_thread(inspect, job.batch, job.config, self._inflated_bytes_max)
+        except Exception:  # else all later batches of the partition would wait behind this one for ever
+            logger.exception("a batch could not be looked into")
+            return ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearray | ProtocolError:

@@ -164,6 +164,18 @@ async def test_a_bomb_is_refused_where_it_is_looked_into_and_kept_elsewhere(tmp_
         assert lab[0].partition.log.log_end_offset == 0
 
 
+async def test_a_surprise_in_one_batch_holds_up_none_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def surprised(data: bytes, *_: object) -> bytearray:
+        return bytearray(data) if len(data) < 200 else bytearray(-1)
+
+    monkeypatch.setattr("broker.handlers.record_inspection.inspect", surprised)
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,), compression_type="lz4")
+        client = await lab[0].connect()
+        rows = await asyncio.gather(produce(client, batch(b"x" * 200)), produce(client, batch(b"y")))
+        assert [row.error_code for row in rows] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+
+
 async def test_producer_ids_are_handed_out_once(tmp_path: Path) -> None:
     async with Lab(tmp_path, count=2) as lab:
         lab.controller.create_topic((0, 1))
