@@ -295,7 +295,11 @@ class BrokerNode:
             InitProducerId(self.data_plane.producer_ids),
             OffsetForLeaderEpoch(partitions),
             ConfigHandlers(forwarder, config.node_id, given),
-            DescribeLogDirs(partitions, self._ports.disk, str(config.node_settings.get("log.dirs", NODE_SETTINGS["log.dirs"].default))),
+            DescribeLogDirs(
+                partitions,
+                self._ports.disk,
+                str(config.node_settings.get("log.dirs", NODE_SETTINGS["log.dirs"].default)),
+            ),
             DescribeProducers(partitions),
         )
 

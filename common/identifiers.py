@@ -1,13 +1,8 @@
-"""Names for the integers and bytes that travel between rooms, and Kafka's text form of a uuid."""
+"""Uuids: 16 bytes between rooms, and Kafka's text form of them."""
 
 import base64
 import binascii
 import random
-from typing import NewType
-
-BrokerId = NewType("BrokerId", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-Offset = NewType("Offset", int)
 
 UUID_BYTES = 16
 ZERO_UUID = bytes(UUID_BYTES)

@@ -72,9 +72,6 @@ class CoordinatorRuntime:
         """Partitions of `topic` hold shards that `make_shard(partition index)` builds, empty."""
         self._makers[topic] = make_shard
 
-    def hosts(self, topic: str) -> bool:
-        return topic in self._makers
-
     # leadership --------------------------------------------------------------------------------------------
 
     def elected(self, partition: CoordinatedPartition) -> None:

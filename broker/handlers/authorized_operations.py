@@ -7,7 +7,6 @@ DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
 TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
 CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
 GROUP_OPERATIONS = (3, 6, 8, 10, 11)
-NOT_ASKED = -(1 << 31)
 
 
 def as_bits(operations: tuple[int, ...]) -> int:

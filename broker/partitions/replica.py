@@ -138,16 +138,6 @@ class Replica:
             return log.read(offset, bytes_max, log.readable_end_offset, at_least_one=at_least_one)
         raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
 
-    def read_log(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches from the one that holds `offset`, committed or not, copied; empty at the end of the log."""
-        region = self.read_as_replica(offset, bytes_max, at_least_one=True)
-        if region is None:
-            return b""
-        try:
-            return region.read()
-        finally:
-            region.release()
-
     def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:
         """Where a reader's lineage leaves this log (KIP-595): the largest epoch both know and its end here.
 
