@@ -67,15 +67,13 @@ class Duties:
                     inflated_bytes_max=self._inflated_bytes_max,
                 ),
             )
-            self._tasks.append(asyncio.get_running_loop().create_task(cleaner.run(), name="cleaner"))
+            self._begin("cleaner", config.log_cleaner_backoff_ms / 1000, cleaner.run)
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                logger.error("a duty had failed", extra={"cause": repr(outcome)})
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -85,6 +83,8 @@ class Duties:
                     await duty()
                 except ProtocolError as error:  # the disk: the log directory tells it on its own way
                     logger.warning("a duty is put off", extra={"duty": name, "cause": str(error)})
+                except Exception:  # without its duties a broker would look alive: no ISR shrinks, no segment goes
+                    logger.exception("a duty failed", extra={"duty": name})
 
         self._tasks.append(asyncio.get_running_loop().create_task(run(), name=name))
 
