@@ -117,6 +117,8 @@ class AppendableLog:
     def update_config(self, config: LogConfig) -> None:
         """Take new topic settings; they hold from the next append on."""
         self.config = config
+        self.producers.expiration_ms = config.producer_id_expiration_ms
+        self.producers.producers_max = config.producers_max
         self._log_append_time = config.log_append_time
         self._acknowledges_flushed = config.flush_messages == 1
         if not self._acknowledges_flushed:

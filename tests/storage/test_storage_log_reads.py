@@ -116,6 +116,14 @@ async def test_rolls_by_size_time_and_index(tmp_path: Path) -> None:
         await bench.directory.close()
 
 
+async def test_a_changed_expiration_holds_for_the_producers_that_are_known(bench: Workbench) -> None:
+    log = await bench.log()
+    append(log, produced(producer_id=7))
+    assert log.producers.expire(NOW_MS + 2_000) == 0
+    log.update_config(replace(FOREVER, producer_id_expiration_ms=1_000))
+    assert log.producers.expire(NOW_MS + 2_000) == 1
+
+
 async def test_an_idle_segment_rolls_when_asked(bench: Workbench) -> None:
     log = bench.directory.create_log("t", 0, bytes(16), WITHIN_A_SECOND)
     assert not log.maybe_roll(NOW_MS + 10_000)
