@@ -7,7 +7,7 @@ import heapq
 from typing import Protocol
 
 TIMER_STEP_S = 0.005  # deadlines closer together than this share a timer
-COMPACT_FROM = 1024
+COMPACT_FROM = 128  # settled entries hold their request in memory
 
 
 class Expirable(Protocol):

@@ -184,6 +184,7 @@ class PendingFetch:
             self._unwatch()
         elif session.waiting is self:
             session.sleep()
+        self._let_go()
 
     def _unwatch(self) -> None:
         for position in self._positions:
@@ -266,6 +267,12 @@ class PendingFetch:
                 session.waiting = None
             self._client.adopt(session)
         self._handler.reply(self._client, self._reply, self._version, self._correlation, error, session_id, rows)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Be freed at once: positions know whom they belong to, and deadlines keep what is settled for a while."""
+        self._positions = []
+        self._reply = None
 
 
 class FetchHandler:
