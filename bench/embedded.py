@@ -29,7 +29,7 @@ class EmbeddedCluster:
         self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-") if data is None else None
         self.data = data if data is not None else Path(str(self._temporary and self._temporary.name)) / "data"
         self._sizes = ["--brokers", str(brokers)] + (["--controllers", str(controllers)] if controllers else [])
-        self._settings = settings or {}
+        self.settings = dict(settings or {})
         self.port = free_ports(brokers)
         self.bootstrap = ""
 
@@ -48,7 +48,7 @@ class EmbeddedCluster:
 
     def up(self) -> None:
         """Start, or start again on the same data."""
-        sets = [part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")]
+        sets = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
         out = self.command("up", *self._sizes, "--port", str(self.port), "--detach", *sets)
         self.bootstrap = out.strip().removeprefix("ready bootstrap=")
 

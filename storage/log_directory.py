@@ -47,6 +47,8 @@ from storage.segment import SNAPSHOT_SUFFIX, file_stem
 from storage.trash import Trash, remove_all
 
 FLUSH_CHUNK_LOGS = 64
+SCARCE_TIMES = 8  # with less than so many times log.dir.free.bytes.min free, fast writers could be past it ...
+SCARCE_LOOKS = 10  # ... between two looks, so there are so many times as many
 FLUSH_THREADS = 4  # at a clean stop: the device merges what they wait for
 
 
@@ -80,6 +82,7 @@ class LogDirectory:
         self._state: DirectoryState | None = None
         self._is_recovered = False
         self._root_changed = False
+        self._is_scarce = False
         self._checkpoints = asyncio.Lock()
         self._written_recovery_points: dict[TopicPartition, int] = {}
         self._checkpoint_writes: dict[asyncio.Task[None], None] = {}
@@ -376,7 +379,8 @@ class LogDirectory:
                 checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
                 await self.checkpoint_recovery_points()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._config.upkeep_interval_ms / 1000):
+                hurry = SCARCE_LOOKS if self._is_scarce else 1
+                async with asyncio.timeout(self._config.upkeep_interval_ms / 1000 / hurry):
                     await self._stopping.wait()
 
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
@@ -388,6 +392,7 @@ class LogDirectory:
             self._health.fail(f"upkeep: {error}")
             return
         least = self._config.free_bytes_min
+        self._is_scarce = free_bytes < SCARCE_TIMES * least
         state = FreeSpace.PLENTY if free_bytes >= 2 * least else FreeSpace.THROTTLED
         self._health.update_free_space(FreeSpace.REFUSED if free_bytes < least else state)
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from common.logs import configure_logs
 from tidelog import control
 from tidelog.cluster_layout import ClusterLayout, NodeLayout, load_layout
 from tidelog.node_imports import import_node
@@ -188,7 +189,9 @@ class Supervisor:
             child.restarts = 0 if lived_s > STEADY_S else child.restarts + 1
             pause = RESTART_BACKOFF_S[min(child.restarts, len(RESTART_BACKOFF_S) - 1)]
             child.restart_at = time.monotonic() + pause
-            logger.error("node ended by itself", extra={"name_": child.node.name, "exit": child.last_exit})
+            logger.error(
+                "node ended by itself", extra={"child": child.node.name, "exit": child.last_exit, "pause_s": pause}
+            )
             self._say(f"{child.node.name} ended ({child.last_exit}), starts again in {pause:g} s; "
                       f"see {self._root / LOGS / child.node.name}.log")  # fmt: skip
         self._answer_waiting(child)
@@ -371,6 +374,7 @@ def main(arguments: list[str]) -> int:
         raise SystemExit(f"tidelog: there is no cluster in {root}")
     out = int(arguments[1]) if len(arguments) > 1 else 1
     (root / LOGS).mkdir(exist_ok=True)
+    configure_logs("info", "supervisor")
 
     def say(line: str) -> None:
         with contextlib.suppress(OSError):

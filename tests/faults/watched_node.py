@@ -16,7 +16,13 @@ from records.builder import build_batch
 from records.record import Record
 from tests.faults.raw_client import RawClient
 from tidelog import control
-from wire.messages import CreateTopicsRequest, FetchRequest, IncrementalAlterConfigsRequest, ProduceRequest
+from wire.messages import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FetchRequest,
+    IncrementalAlterConfigsRequest,
+    ProduceRequest,
+)
 
 LOG_PATIENCE_S = 5.0
 PAUSE_S = 0.01
@@ -60,7 +66,7 @@ class WatchedNode:
     @property
     def is_same_process(self) -> bool:
         """Whether it has neither died nor been started again since it is watched."""
-        return WatchedNode(self._cluster, self.name).pid == self.pid
+        return bool(WatchedNode(self._cluster, self.name).row["pid"] == self.pid)
 
     def connect(self, **options: Any) -> RawClient:
         return RawClient(self.address, **options)
@@ -150,6 +156,11 @@ def change_config(client: RawClient, topic: str, configs: dict[str, str]) -> Non
         resources=[resource(resource_type=2, resource_name=topic, configs=changes)], validate_only=False
     )
     (answer,) = client.ask(request, 1).responses
+    assert answer.error_code == 0, answer
+
+
+def delete_topic(client: RawClient, topic: str) -> None:
+    (answer,) = client.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=20_000), 5).responses
     assert answer.error_code == 0, answer
 
 

@@ -300,3 +300,22 @@ async def test_scarce_room_throttles_then_refuses_then_ends(tmp_path: Path) -> N
     append(log, produced())
     assert bench.directory.offline is None
     await bench.directory.close()
+
+
+async def test_the_less_room_the_sooner_it_is_looked_at_again(tmp_path: Path) -> None:
+    """Between two looks a fast writer must not get from plenty to nothing."""
+    bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=1_000, upkeep_interval_ms=2_000))
+    bench.disk.free = 7_999
+    await bench.log()
+    looks = 0
+
+    def look() -> int:
+        nonlocal looks
+        looks += 1
+        return 7_999
+
+    bench.disk.free_bytes = look  # type: ignore[method-assign]
+    async with asyncio.timeout(5):
+        await until(lambda: looks >= 4)
+    assert bench.directory.free_space_state is FreeSpace.PLENTY
+    await bench.directory.close()
