@@ -198,6 +198,9 @@ def _start_over(disk: Disk, open_files: OpenFiles, audit: Audit, given: Recovery
         log_end_offset=loaded.log_end_offset,
         log_start_offset=loaded.log_start_offset,
     )
+    for offset in loaded.snapshots:  # else the next start would know producers again that this one forgets
+        _remove_if_there(disk, file_stem(given.directory, offset) + SNAPSHOT_SUFFIX)
+    loaded.snapshots = []
     for segment in reversed(loaded.segments):
         remove_segment_files(disk, segment)
     start = loaded.log_start_offset

@@ -273,3 +273,21 @@ def test_the_first_segment_to_scan_holds_the_recovery_point() -> None:
     assert recovery.first_to_scan([0, 10, 20], 10) == 1
     assert recovery.first_to_scan([0, 10, 20], 99) == 2
     assert recovery.first_to_scan([5], 0) == 0
+
+
+async def test_a_log_that_starts_over_forgets_its_producers_for_good(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(producer_id=7))
+    log.roll(NOW_MS)
+    append(log, produced())
+    log.advance_log_start(2, "a test")
+    await bench.directory.checkpoint_recovery_points()
+    await bench.directory.close()
+    (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(b"")
+    await bench.start()
+    log = await bench.log()
+    for _ in range(2):
+        assert (log.log_start_offset, log.log_end_offset, len(log.producers)) == (2, 2, 0)
+        log = await bench.restart(clean=False)
+    await bench.directory.close()
