@@ -7,6 +7,8 @@ namespace, so that nothing stays mounted whatever happens.
 from __future__ import annotations
 
 import contextlib
+import shutil
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from tests.faults.watched_node import (
 )
 from wire.messages import MetadataRequest
 
+DISK_BYTES_MAX = 1 << 30
 FREE_MIN = 48 * MIB
 ATTEMPTS = 20
 VALUE_BYTES = 512 << 10
@@ -111,6 +114,10 @@ class Writer:
 
 
 def main(kind: str, disk: Path) -> None:
+    small = disk if kind == "all" else disk / "cluster" / "broker-1"
+    if shutil.disk_usage(small).total > DISK_BYTES_MAX:
+        raise SystemExit(f"{small} is no small file system, and would be filled")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is stopped, too
     with EmbeddedCluster(data=disk / "cluster", settings=SETTINGS) as cluster:
         if kind == "all":
             near_full(cluster)

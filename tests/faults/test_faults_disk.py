@@ -18,6 +18,7 @@ from tests.faults.watched_node import WatchedNode, delete_topic, fetch_request, 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180), pytest.mark.xdist_group("faults-disk")]
 
 DISK_BYTES, ONE_DISK_BYTES = "384m", "192m"
+SCRIPT_S = 120
 MOUNT = 'mkdir -p "$2" && mount -t tmpfs -o size="$1" none "$2"'
 
 
@@ -36,8 +37,12 @@ def test_a_full_disk_loses_nothing_and_service_comes_back(tmp_path: Path, kind: 
     size, disk = (DISK_BYTES, "") if kind == "all" else (ONE_DISK_BYTES, "cluster/broker-1")
     run = [sys.executable, "-m", "tests.faults.full_disk", kind, str(tmp_path)]
     line = ["unshare", "-m", "sh", "-c", MOUNT + ' && shift 2 && exec "$@"', "sh", size, str(tmp_path / disk), *run]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as script:
+        try:
+            said, _ = script.communicate(timeout=SCRIPT_S)
+        finally:
+            script.terminate()
+    assert script.returncode == 0, said
 
 
 def test_below_the_least_free_bytes_writes_are_refused_until_there_is_room(tmp_path: Path) -> None:
