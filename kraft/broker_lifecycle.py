@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from common.errors import ErrorCode, OutcomeUnknown
+from common.lifecycle import duty
 from common.ports import Ports
 from kraft.controller_channel import ControllerChannel, ControllerUnavailable
 from kraft.records import Endpoint
@@ -134,7 +135,7 @@ class BrokerLifecycle:
                     )
             await asyncio.sleep(self._config.registration_pause_s)
         self.state = BrokerState.RECOVERING
-        self._task = asyncio.create_task(self._beat(), name="broker-heartbeat")
+        self._task = asyncio.create_task(self._beat(), name=duty("broker-heartbeat"))
         return self.broker_epoch
 
     def logs_recovered(self) -> None:

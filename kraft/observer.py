@@ -17,6 +17,7 @@ from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
 from common.identifiers import ONE_UUID
+from common.lifecycle import duty
 from common.ports import Address, Ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import difference
@@ -111,8 +112,8 @@ class MetadataObserver:
         if image.offset >= 0:
             self._publish(difference(EMPTY_IMAGE, image))
         self._tasks = [
-            asyncio.create_task(self._follow(), name="metadata-observer"),
-            asyncio.create_task(self._persist(), name="metadata-copy"),
+            asyncio.create_task(self._follow(), name=duty("metadata-observer")),
+            asyncio.create_task(self._persist(), name=duty("metadata-copy")),
         ]
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from common.lifecycle import duty
 from common.ports import Clock, Disk
 from storage.checkpoint_files import LEADER_EPOCHS, replace_file
 from storage.directory_health import DirectoryHealth
@@ -103,7 +104,7 @@ class LogFlusher:
         """Flush what `log` has written by the time its turn comes."""
         self._wanted[log] = max(depth, self._wanted.get(log, depth))
         if self._task is None and self._health.offline is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("flush"))
             self._task.add_done_callback(self._stopped)
 
     async def _run(self) -> None:

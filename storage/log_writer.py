@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from common.errors import ErrorCode, ProtocolError
+from common.lifecycle import duty
 from common.ports import Buffer, Clock, Disk, File
 from storage.checkpoint_files import write_fully
 from storage.directory_health import DirectoryHealth
@@ -111,7 +112,7 @@ class LogWriter:
         self._queue.append(_Postponed(owner, tag, handle, handle.file, copied, position))
         self.unwritten_bytes += len(copied)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task = asyncio.get_running_loop().create_task(self._drain(), name=duty("slow-writes"))
             self._task.add_done_callback(self._drained)
 
     async def _drain(self) -> None:

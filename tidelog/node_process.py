@@ -20,6 +20,7 @@ import uvloop
 from common.broker_settings import NODE_SETTINGS
 from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
+from common.lifecycle import watch_tasks
 from common.logs import configure_logs
 from common.machine import machine_ports
 from common.metrics import Metrics
@@ -92,6 +93,7 @@ async def _run(
         fatal(reason)
         ended.set()
 
+    watch_tasks(loop, fail)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     if life_fd >= 0:

@@ -22,6 +22,7 @@ from broker.coordination.loading import LoadLimits, load_shard
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import Decide, DecideOrPark, Query, Reply, Shard, ShardType
 from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.lifecycle import duty
 from common.ports import Clock
 
 PartitionKey = tuple[str, int]
@@ -108,7 +109,7 @@ class CoordinatorRuntime:
         task.add_done_callback(lambda _: self._ending.pop(number, None))
 
     def _start_load(self, slot: _Slot, pause_s: float) -> None:
-        slot.load = asyncio.get_running_loop().create_task(self._load(slot, pause_s))
+        slot.load = asyncio.get_running_loop().create_task(self._load(slot, pause_s), name=duty("load-shard"))
 
     async def _load(self, slot: _Slot, pause_s: float) -> None:
         """Load until it succeeds or the slot is dropped, which cancels this task."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
+from common.lifecycle import duty
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.metadata import MetadataImage
 from wire.messages import AlterPartitionRequest, raw_uuid, schema_uuid
@@ -70,7 +71,7 @@ class IsrChanges:
         return len(self._pending)
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="isr-changes")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("isr-changes"))
 
     async def stop(self) -> None:
         task, self._task = self._task, None

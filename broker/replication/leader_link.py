@@ -17,6 +17,7 @@ from broker.config import ReplicationConfig
 from broker.partitions.partition import Partition
 from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
+from common.lifecycle import duty
 from common.ports import Address, Ports
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
@@ -76,7 +77,7 @@ class LeaderLink:
         self._lost = asyncio.Event()
         self._work = asyncio.Event()
         self._rest_timer: asyncio.TimerHandle | None = None
-        self._task = self._loop.create_task(self._run(), name=f"follow-{leader}")
+        self._task = self._loop.create_task(self._run(), name=duty(f"follow-{leader}"))
 
     # membership --------------------------------------------------------------------------------------------
 

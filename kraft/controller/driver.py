@@ -22,6 +22,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.identifiers import random_uuid, uuid_text
 from common.invariants import InvariantViolation
+from common.lifecycle import duty
 from common.ports import Ports
 from kraft.controller.elections import changes_when_elections_relax
 from kraft.controller.features import INITIAL_LEVELS
@@ -128,7 +129,7 @@ class ControllerDriver:
     async def start(self) -> None:
         """Take part. Call it before the quorum starts, so that no change of leadership is missed."""
         self._quorum.on_leadership(self._leadership_changed)
-        self._task = asyncio.create_task(self._run(), name="controller-driver")
+        self._task = asyncio.create_task(self._run(), name=duty("controller-driver"))
 
     async def stop(self) -> None:
         """Resign and end; writes that wait fail. Idempotent."""

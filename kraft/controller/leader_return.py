@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
+from common.lifecycle import duty
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.elections import changes_to_preferred_leaders
 from kraft.controller.policy import ControllerPolicy
@@ -41,7 +42,7 @@ class LeaderReturn:
 
     def start(self) -> None:
         if self._config.enabled:
-            self._task = asyncio.create_task(self._run(), name="leader-return")
+            self._task = asyncio.create_task(self._run(), name=duty("leader-return"))
 
     async def stop(self) -> None:
         if self._task is not None:

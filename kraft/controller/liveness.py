@@ -13,6 +13,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
+from common.lifecycle import duty
 from common.ports import Ports
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.driver import ControllerDriver, Quorum, not_controller
@@ -65,7 +66,7 @@ class BrokerLiveness:
         self.fenced_count = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._watch(), name="broker-liveness")
+        self._task = asyncio.create_task(self._watch(), name=duty("broker-liveness"))
 
     async def stop(self) -> None:
         tasks = [*self._probes.values(), *([self._task] if self._task is not None else [])]

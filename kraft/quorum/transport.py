@@ -15,6 +15,7 @@ from typing import Any
 import msgpack
 
 from common.errors import MalformedFrame
+from common.lifecycle import duty
 from common.ports import Address, Listener, Ports, Socket
 from kraft.quorum.handshake import Acceptor, Dialer, Identity, Purpose, Session
 from kraft.quorum.link import Link
@@ -98,7 +99,9 @@ class QuorumTransport:
         """Open Raft links from here on."""
         self._is_joined = True
         loop = asyncio.get_running_loop()
-        self._dialing += [loop.create_task(self._keep_dialing(p)) for p in self._addresses if p < self._node_id]
+        self._dialing += [
+            loop.create_task(self._keep_dialing(p), name=duty("dial")) for p in self._addresses if p < self._node_id
+        ]
 
     def send(self, peer: int, message: Message) -> None:
         """Queue for the next `flush`; lost when there is no link."""

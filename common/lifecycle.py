@@ -1,0 +1,46 @@
+"""What becomes of a node whose own parts fail: it stops, instead of only seeming to live.
+
+Some tasks run for as long as their node does: one that follows a leader, beats to the controller, or fences brokers
+that fell silent. When such a task ends with an exception nobody would notice, because nobody awaits it. They are made
+by name (`duty("follow-2")`), and the node's process watches all that it makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from common.invariants import InvariantViolation
+
+_DUTY = "duty/"
+
+
+def duty(name: str) -> str:
+    """The name of a task that must not end before its node does."""
+    return _DUTY + name
+
+
+def watch_tasks(loop: asyncio.AbstractEventLoop, fatal: Callable[[str], None]) -> None:
+    """Call `fatal` with a sentence when a duty ends with an exception, or anything breaks an invariant."""
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, InvariantViolation):
+            fatal(f"a broken invariant: {error}")
+        elif error is not None and task.get_name().startswith(_DUTY):
+            fatal(f"{task.get_name().removeprefix(_DUTY)} ended with {type(error).__name__}: {error}")
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        task.add_done_callback(ended)
+        return task
+
+    def surprised(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, InvariantViolation):
+            fatal(f"a broken invariant: {error}")
+        loop.default_exception_handler(context)
+
+    loop.set_task_factory(make)  # type: ignore[arg-type]  # the stub wants a generator's type as well
+    loop.set_exception_handler(surprised)
