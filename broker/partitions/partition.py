@@ -359,9 +359,12 @@ class Partition(Replica):
 
     def isr_refused(self, proposal: IsrProposal) -> None:
         """The controller will not have it; it may be proposed again."""
-        if self.replica_set is not None:
-            self.replica_set.withdraw(proposal, self._now())
+        replicas = self.replica_set
+        if replicas is not None:
+            replicas.withdraw(proposal, self._now())
             self.advance()
+            if replicas.outside:  # its fetches need not name this partition, so it has to be looked for
+                self._host.unsettled(self)
 
     def _isr_changed(self) -> None:
         replicas = self.replica_set

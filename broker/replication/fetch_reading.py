@@ -61,7 +61,7 @@ class FetchReader:
                 raise ProtocolError(self._missing(position, version))
             partition.check_epoch(position.leader_epoch)
             if call.replica >= 0:
-                return self._read_as_replica(call.replica, position, partition, bytes_left, at_least_one)
+                return self._read_as_replica(call, position, partition, bytes_left, at_least_one)
             return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one)
         except ProtocolError as error:
             return self._failed(position, partition, call, version, error.code)
@@ -84,13 +84,17 @@ class FetchReader:
             return
 
     def _read_as_replica(
-        self, replica: int, position: Position, partition: Partition, bytes_left: int, at_least_one: bool
+        self, call: FetchCall, position: Position, partition: Partition, bytes_left: int, at_least_one: bool
     ) -> Read:
         replicas = partition.replica_set
         if replicas is None:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if replica not in replicas.followers:
+        follower = replicas.followers.get(call.replica)
+        if follower is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        session = position.owner
+        if follower.session is None and isinstance(session, FetchSession):
+            self.acknowledge(position, call, session)  # this broker began to lead after the position was named
         diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
         region: Region | None = None
         if diverging is None:
