@@ -249,7 +249,7 @@ async def test_flush_ms_flushes_in_time(tmp_path: Path) -> None:
 
 
 async def test_the_recovery_point_passes_a_closed_segment_only_after_its_fsync(tmp_path: Path) -> None:
-    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=300))
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=300, index_interval_bytes=1))
     log = await bench.log()
     gate = bench.disk.fsync_gate = threading.Event()
     for _ in range(4):
