@@ -236,6 +236,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         """Hear the others out first, after this node was away for a while."""
         self._SyncObj__raftElectionDeadline = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
 
+    def hasten_election(self) -> None:
+        """Stand for election at once: the first voter of a new cluster has no leader to disturb, and no rival."""
+        self._SyncObj__raftElectionDeadline = 0.0
+
     # -- proposing
 
     def append(self, data: bytes, applied: Callable[[AppliedResult | None], None]) -> None:

@@ -117,9 +117,11 @@ class RaftQuorum:
         check(self._journal is None, "a quorum is started once")
         snapshot = await asyncio.to_thread(self._recover)
         self._transport.listen(self._listen)
+        is_first = False
         try:
             if self._journal is None:
                 await self._enter()
+                is_first = self.term == 0 and all(self._node_id < peer for peer in self._transport.peers)
         except BaseException:
             await self._transport.stop()
             raise
@@ -130,6 +132,8 @@ class RaftQuorum:
         node = RaftNode(self._node_id, peers, journal, snapshots, self._state_machine, ports.random, config, unsent)
         if snapshot is not None:
             node.recover(snapshot)
+        if is_first:
+            node.hasten_election()
         self._node = node
         self._transport.join()
         self._kick()

@@ -283,6 +283,12 @@ async def test_a_new_cluster_waits_for_all_its_voters(cluster: Cluster) -> None:
     await cluster.leader()
 
 
+async def test_the_first_voter_of_a_new_cluster_leads_without_waiting_for_a_timeout(cluster: Cluster) -> None:
+    cluster.config.node.election_timeout_min_s, cluster.config.node.election_timeout_max_s = 30.0, 60.0
+    await cluster.start(1, 2, 3)
+    assert (await cluster.leader()).node_id == 1  # within 10 s
+
+
 async def test_a_voter_of_another_cluster_is_not_heard(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     leader = await cluster.leader()
