@@ -50,6 +50,17 @@ def leaders(admin: AdminClient) -> dict[tuple[str, int], int]:
     }
 
 
+def whole_isrs(admin: AdminClient) -> int:
+    """How many partitions have all replicas in sync."""
+    topics = admin.list_topics(timeout=30).topics
+    return sum(
+        len(partition.isrs) == len(partition.replicas)
+        for name, topic in topics.items()
+        if name.startswith("many-")
+        for partition in topic.partitions.values()
+    )
+
+
 def wait_until(holds: Callable[[], bool]) -> float:
     """Seconds until `holds`."""
     began = time.monotonic()
@@ -80,60 +91,97 @@ def broker_rows(cluster: EmbeddedCluster) -> list[dict[str, Any]]:
     return [node for node in cluster.nodes() if node["role"] == "broker" and node["pid"]]
 
 
-def measure_partitions(work: Path, results: Path, console: Console) -> int:
-    """0 when every goal is met."""
-    total = TOPICS * PARTITIONS_EACH
-    data = work / "partitions"
-    shutil.rmtree(data, ignore_errors=True)
-    found: list[Figure] = []
+class Measurement:
+    """One cluster through its life; what fails to be acknowledged is counted in `failed`."""
 
-    def add(name: str, value: float, unit: str, bound: float) -> None:
-        found.append(Figure(name, round(value, 2), unit, bound))
-        console.print(f"  {name}: {value:.2f} {unit}")
+    def __init__(self, cluster: EmbeddedCluster, console: Console) -> None:
+        self.total = TOPICS * PARTITIONS_EACH
+        self.found: list[Figure] = []
+        self.failed = 0
+        self._cluster = cluster
+        self._console = console
 
-    with EmbeddedCluster(data=data) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    def _add(self, name: str, value: float, unit: str, bound: float) -> None:
+        self.found.append(Figure(name, round(value, 2), unit, bound))
+        self._tell(name, value, unit)
+
+    def _tell(self, name: str, value: float, unit: str = "s") -> None:
+        self._console.print(f"  {name}: {value:.2f} {unit}")
+
+    def _led(self, admin: AdminClient) -> bool:
+        return sum(1 for leader in leaders(admin).values() if leader >= 0) == self.total
+
+    def create(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap})
         began = time.monotonic()
         futures = admin.create_topics([NewTopic(f"many-{i}", PARTITIONS_EACH, 3) for i in range(TOPICS)])
         for future in futures.values():
             future.result(120)
-        wait_until(lambda: sum(1 for leader in leaders(admin).values() if leader >= 0) == total)
-        add(f"{total} partitions created and led", time.monotonic() - began, "s", 60)
+        wait_until(lambda: self._led(admin))
+        self._add(f"{self.total} partitions created and led", time.monotonic() - began, "s", 60)
         began = time.monotonic()
-        failed = produce_one_each(cluster.bootstrap)
-        console.print(f"  a record to each partition: {time.monotonic() - began:.1f} s, {failed} failed")
+        self.failed += produce_one_each(self._cluster.bootstrap)
+        self._tell("a record to each partition", time.monotonic() - began)
+
+    def idle(self) -> None:
         time.sleep(5)
-        brokers = broker_rows(cluster)
-        pids = [row["pid"] for row in brokers]
+        pids = [row["pid"] for row in broker_rows(self._cluster)]
         before = [cpu_seconds([pid]) for pid in pids]
         time.sleep(IDLE_S)
         used = [cpu_seconds([pid]) - was for pid, was in zip(pids, before, strict=True)]
-        add("idle CPU of a broker, the most", 100 * max(used) / IDLE_S, "% of a core", 5)
-        add("memory of a broker, the most", max(resident_mb([pid]) for pid in pids), "MB", 400)
-        add("open files of a broker, the most", max(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids), "files", 5_000)
-        led = [key for key, leader in leaders(admin).items() if leader == 0]
-        cluster.command("kill", "broker-0")
-        other = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap.split(",")[1:])})
-        moved = wait_until(lambda: all(leader > 0 for leader in leaders(other).values()))
-        add(f"{len(led)} leaderships moved from a killed broker", moved, "s", 3)
-        cluster.command("start", "broker-0")
-        cluster.command("down")
+        files = [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+        self._add("idle CPU of a broker, the most", 100 * max(used) / IDLE_S, "% of a core", 5)
+        self._add("memory of a broker, the most", max(resident_mb([pid]) for pid in pids), "MB", 400)
+        self._add("open files of a broker, the most", max(files), "files", 5_000)
+
+    def kill_one(self) -> None:
+        """The leaderships move; then the broker comes back, and all that it hosts is in sync again."""
+        led = list(leaders(AdminClient({"bootstrap.servers": self._cluster.bootstrap})).values()).count(0)
+        self._cluster.command("kill", "broker-0")
+        admin = AdminClient({"bootstrap.servers": ",".join(self._cluster.bootstrap.split(",")[1:])})
+        moved = wait_until(lambda: all(leader > 0 for leader in leaders(admin).values()))
+        self._add(f"{led} leaderships moved from a killed broker", moved, "s", 3)
         began = time.monotonic()
-        cluster.up()
-        wait_serving(cluster.bootstrap)
-        again = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        wait_until(lambda: sum(1 for leader in leaders(again).values() if leader >= 0) == total)
-        add("restart of the cluster to serving", time.monotonic() - began, "s", 20)
-        failed += produce_one_each(cluster.bootstrap)
+        self._cluster.command("start", "broker-0")
+        wait_until(lambda: whole_isrs(admin) == self.total)
+        self._tell("the killed broker back in every ISR", time.monotonic() - began)
+
+    def restart(self) -> None:
+        began = time.monotonic()
+        self._cluster.command("down")
+        self._tell("clean stop of the cluster", time.monotonic() - began)
+        began = time.monotonic()
+        self._cluster.up()
+        wait_serving(self._cluster.bootstrap)
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap})
+        wait_until(lambda: self._led(admin))
+        self._add("restart of the cluster to serving", time.monotonic() - began, "s", 20)
+        self.failed += produce_one_each(self._cluster.bootstrap)
+        wait_until(lambda: whole_isrs(admin) == self.total)
+        self._tell("a record to each partition, and every ISR whole", time.monotonic() - began)
+
+
+def measure_partitions(work: Path, results: Path, console: Console) -> int:
+    """0 when every goal is met and every record was acknowledged."""
+    data = work / "partitions"
+    shutil.rmtree(data, ignore_errors=True)
+    with EmbeddedCluster(data=data) as cluster:
+        measurement = Measurement(cluster, console)
+        measurement.create()
+        measurement.idle()
+        measurement.kill_one()
+        measurement.restart()
     shutil.rmtree(data, ignore_errors=True)
     table = Table(title="10,000 partitions, three replicas, three brokers")
     for column in ("figure", "value", "goal", ""):
         table.add_column(column)
-    for figure in found:
+    for figure in measurement.found:
         mark = "[green]✓[/]" if figure.met else "[red]✗[/]"
         table.add_row(figure.name, f"{figure.value:g} {figure.unit}", f"< {figure.bound:g}", mark)
     console.print(table)
+    if measurement.failed:
+        console.print(f"{measurement.failed} records were not acknowledged")
     results.mkdir(exist_ok=True)
-    rows = [asdict(figure) | {"met": figure.met} for figure in found]
+    rows = [asdict(figure) | {"met": figure.met} for figure in measurement.found]
     (results / "partitions.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return 0 if not failed and all(figure.met for figure in found) else 1
+    return 0 if not measurement.failed and all(figure.met for figure in measurement.found) else 1
