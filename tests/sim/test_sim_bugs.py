@@ -33,9 +33,10 @@ def the_behind_one_comes_back_alone(seed: int) -> list[Fault]:
     return [Fault(100, "kill", a, "", 2_300), Fault(1_500, "kill", b, "", 3_000), Fault(1_550, "kill", c, "", 2_900)]
 
 
-def two_die_one_after_the_other(seed: int) -> list[Fault]:
+def one_dies_and_another_freezes(seed: int) -> list[Fault]:
+    """What is sent meanwhile waits for the frozen one until the controller gives it up."""
     a, b, _ = brokers(seed)
-    return [Fault(100, "kill", a, "", 4_400), Fault(1_300, "kill", b, "", 3_000)]
+    return [Fault(100, "kill", a, "", 4_400), Fault(1_300, "pause", b, "", 3_000)]
 
 
 def a_leader_only_clients_reach(seed: int) -> list[Fault]:
@@ -76,7 +77,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "truncate_to_own_high_watermark": leaders_die_on_slow_links,
     "elect_outside_isr_and_elr": the_behind_one_comes_back_alone,
     "acknowledge_before_high_watermark": one_returns,
-    "commit_under_min_insync_replicas": two_die_one_after_the_other,
+    "commit_under_min_insync_replicas": one_dies_and_another_freezes,
     "skip_epoch_check": a_leader_only_clients_reach,
     "answer_duplicates_before_high_watermark": resets_while_a_follower_sleeps,
     "keep_unclean_replica": power_lost_in_a_small_isr,
