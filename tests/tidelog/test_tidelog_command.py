@@ -55,6 +55,17 @@ def test_a_cluster_lives_is_hurt_and_keeps_its_records(tmp_path: Path) -> None:
         before = json.loads(tidelog("topics", "describe", "words", "--json", *at).stdout)
         assert before["configs"] == {"retention.ms": "1000000"}
         assert len(before["partitions"]) == 2
+        for wrong in (
+            ["words", "--partitions", "1"],
+            ["none", "--config", "retention.ms=1"],
+            ["none", "--reset", "retention.ms"],
+        ):
+            refused = tidelog("topics", "alter", *wrong, *at)
+            assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
+            assert wrong[0] in refused.stderr
+            assert "Request" not in refused.stderr  # the client's own words for what it sent help nobody
+        altered = json.loads(tidelog("topics", "alter", "words", "--reset", "retention.ms", "--json", *at).stdout)
+        assert altered == {"topic": "words", "altered": ["retention.ms"], "partitions": None}
     with EmbeddedCluster(data=data) as cluster:
         after = json.loads(tidelog("topics", "describe", "words", "--json", *at).stdout)
         assert after["id"] == before["id"]
@@ -130,6 +141,7 @@ def alive(pid: int) -> bool:
         (["broker"], "node.id"),
         (["controller", "--set", "node.id=1"], "controller.quorum.voters"),
         (["topics", "create", "t", "--config", "retention.ms=x", "--data", "."], "retention.ms"),
+        (["topics", "alter", "t", "--reset", "no.such", "--data", "."], "no.such"),
     ],
     ids=" ".join,
 )

@@ -63,13 +63,15 @@ def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, 
 
 
 @app.command()
-def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA) -> None:
+def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
     """Delete empty groups with their committed offsets."""
     with admin_client(bootstrap, data) as client:
         results = client.delete_groups(names)
     problems = [f"{name}: {result}" for name, result in results.items() if result != "OK"]
     if problems:
         fail("; ".join(problems))
+    if as_json:
+        print(json.dumps([{"group": name} for name in names]))
 
 
 def _offset(partition: Any, committed: Any, end: Any) -> dict[str, Any]:

@@ -77,29 +77,41 @@ def alter(
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
     bootstrap: Bootstrap = None,
     data: Data = DEFAULT_DATA,
+    as_json: Json = False,
 ) -> None:
     """Change a topic's settings or raise its number of partitions."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
     changes: dict[str, Any] = {key: ("SET", value) for key, value in _parse(config or []).items()}
-    changes |= dict.fromkeys(reset or [], ("DELETE", None))
+    for key in reset or []:
+        _check(key)
+        changes[key] = ("DELETE", None)
     if not changes and partitions is None:
         fail("nothing to alter: give --config, --reset or --partitions", EXIT_USAGE)
     with admin_client(bootstrap, data) as client:
         if changes:
-            client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, changes)], raise_on_unknown=False)
+            resource = ConfigResource(ConfigResourceType.TOPIC, name, changes)
+            for outcomes in client.alter_configs([resource], raise_on_unknown=False).values():
+                if (outcome := outcomes[name]) != "OK":
+                    fail(f"{name}: {outcome}")
         if partitions is not None:
-            client.create_partitions({name: partitions})
+            row = client.create_partitions({name: partitions}, raise_errors=False).results[0]
+            if problem := error_text({"error_code": row.error_code, "error_message": row.error_message}):
+                fail(f"{name}: {problem}")
+    if as_json:
+        print(json.dumps({"topic": name, "altered": sorted(changes), "partitions": partitions}))
 
 
 @app.command()
-def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA) -> None:
+def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
     """Delete topics with all their records."""
     with admin_client(bootstrap, data) as client:
         rows = client.delete_topics(names, raise_errors=False)["topics"]
     problems = [f"{row['name']}: {problem}" for row in rows if (problem := error_text(row))]
     if problems:
         fail("; ".join(problems))
+    if as_json:
+        print(json.dumps([{"topic": name} for name in names]))
 
 
 def _parse(assignments: list[str]) -> dict[str, str]:
@@ -109,12 +121,19 @@ def _parse(assignments: list[str]) -> dict[str, str]:
         name, separator, value = text.partition("=")
         if not separator:
             fail(f"--config {text!r}: it must be NAME=VALUE", EXIT_USAGE)
-        try:
-            TOPIC_SETTINGS[name].parse(value)
-        except SettingError as error:
-            fail(str(error), EXIT_USAGE)
+        _check(name, value)
         found[name] = value
     return found
+
+
+def _check(name: str, value: str | None = None) -> None:
+    """End the command when `name` is no setting of topics, or `value` not one of its values."""
+    try:
+        setting = TOPIC_SETTINGS[name]
+        if value is not None:
+            setting.parse(value)
+    except SettingError as error:
+        fail(str(error), EXIT_USAGE)
 
 
 def _summary(topic: dict[str, Any]) -> dict[str, Any]:
