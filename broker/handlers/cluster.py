@@ -26,7 +26,7 @@ from wire.messages import ApiVersionsResponse, DescribeClusterResponse, FindCoor
 
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
 BROKERS, CONTROLLERS = 1, 2
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -126,6 +126,10 @@ class ClusterHandlers:
         return FindCoordinatorResponse(coordinators=coordinators)
 
     async def _find(self, context: RequestContext, key_type: int, key: str) -> Found:
+        if (
+            key_type == TRANSACTION_KEY
+        ):  # clients retry INVALID_REQUEST for ever; this ends them, as InitProducerId does
+            return Found(None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "There are no transactions here.")
         if key_type != GROUP_KEY:
             return Found(None, ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
         try:
