@@ -12,6 +12,7 @@ import os
 import random
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,10 @@ CONTROLLERS_ALLOWED = (1, 3, 5, 7)
 CLIENT_LISTENER, INTERNAL_LISTENER = "PLAINTEXT", "INTERNAL"
 
 Role = Literal["broker", "controller"]
+
+
+class PortTaken(Exception):
+    """A port that clients are to find a broker at belongs to another process."""
 
 
 @dataclass(slots=True)
@@ -116,17 +121,37 @@ def load_layout(root: Path) -> ClusterLayout | None:
         raise SettingError(f"{root / LAYOUT_FILE} is damaged: {error}") from error
 
 
+def is_free(port: int) -> bool:
+    """Whether nothing listens on `port` of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
 def prepare_layout(
-    root: Path, brokers: int | None, controllers: int | None, port: int | None, settings: dict[str, str]
+    root: Path,
+    brokers: int | None,
+    controllers: int | None,
+    port: int | None,
+    settings: dict[str, str],
+    port_is_free: Callable[[int], bool] = lambda port: True,
 ) -> ClusterLayout:
-    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it."""
+    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it.
+
+    Raises PortTaken, before anything is saved, for a port that clients did not have until now. Ports that the
+    cluster had are not asked for: a node of its last run may be about to let go of one.
+    """
     root.mkdir(parents=True, exist_ok=True)
     known = load_layout(root)
+    had = {node.port for node in known.brokers} if known is not None else set()
     if known is None:
         layout = ClusterLayout(port if port is not None else 9092)
         _add_controllers(layout, controllers if controllers is not None else 3)
         _add_brokers(layout, brokers if brokers is not None else 3)
-        make_secret(root)
     else:
         layout = known
         if controllers is not None and controllers != len(layout.controllers):
@@ -142,6 +167,11 @@ def prepare_layout(
         if brokers is not None:
             _add_brokers(layout, brokers)
     layout.settings |= settings
+    for node in layout.brokers:
+        if node.port not in had and not port_is_free(node.port):
+            raise PortTaken(f"port {node.port} of {node.name} is taken by another process; --port names another")
+    if known is None:
+        make_secret(root)
     layout.save(root)
     return layout
 
@@ -190,18 +220,8 @@ def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tupl
     for port in random.SystemRandom().sample(OWN_PORTS, len(OWN_PORTS)):
         if len(chosen) == groups * per_group:
             break
-        if port not in clients and port not in taken and _is_free(port):
+        if port not in clients and port not in taken and is_free(port):
             chosen.append(port)
     if len(chosen) < groups * per_group:
         raise SettingError(f"no {groups * per_group} free ports in {OWN_PORTS.start} to {OWN_PORTS.stop - 1}")
     return [tuple(chosen[at : at + per_group]) for at in range(0, len(chosen), per_group)]
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.settings import SettingError
-from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, load_layout, prepare_layout
+from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, PortTaken, load_layout, prepare_layout
 from tidelog.node_config import (
     broker_config,
     controller_config,
@@ -40,6 +40,19 @@ def test_a_cluster_grows_but_does_not_shrink(tmp_path: Path) -> None:
         prepare_layout(tmp_path, 2, None, None, {})
     with pytest.raises(SettingError, match="--controllers"):
         prepare_layout(tmp_path, None, 3, None, {})
+
+
+def test_a_new_port_that_is_taken_stops_the_start_and_one_that_the_cluster_had_does_not(tmp_path: Path) -> None:
+    with pytest.raises(PortTaken, match=r"port 21001 of broker-1 .* --port"):
+        prepare_layout(tmp_path, 2, 1, 21_000, {}, lambda port: port != 21_001)
+    assert load_layout(tmp_path) is None
+    layout = prepare_layout(tmp_path, 2, 1, 21_000, {})
+    assert prepare_layout(tmp_path, None, None, None, {}, lambda port: False) == layout
+    with pytest.raises(PortTaken, match="21002"):
+        prepare_layout(tmp_path, 3, None, None, {}, lambda port: False)
+    with pytest.raises(PortTaken, match="21010"):
+        prepare_layout(tmp_path, None, None, 21_010, {}, lambda port: False)
+    assert load_layout(tmp_path) == layout
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog import control
-from tidelog.cluster_layout import prepare_layout
+from tidelog.cluster_layout import PortTaken, is_free, prepare_layout
 from tidelog.output import EXIT_USAGE, fail, show
 from tidelog.settings_check import check_settings
 from tidelog.supervisor import LOGS
@@ -63,9 +63,11 @@ def up(
         root = data.resolve()
         if _running(root):
             fail(f"a cluster is running in {data} already")
-        prepare_layout(root, brokers, controllers, port, settings)
+        prepare_layout(root, brokers, controllers, port, settings, is_free)
     except SettingError as error:
         fail(str(error), EXIT_USAGE)
+    except PortTaken as error:
+        fail(str(error))
     except OSError as error:
         fail(f"{data}: {error.strerror}")
     (root / LOGS).mkdir(exist_ok=True)
