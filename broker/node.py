@@ -147,7 +147,7 @@ class BrokerNode:
         self.server.check_addresses()
         await self.observer.start()
         while not await self.observer.wait_until(lambda image: image.cluster_id is not None, METADATA_WAIT_S):
-            logger.info("waiting for the controllers")
+            logger.info("waiting for the controllers", extra={"reason": self.observer.trouble})
         cluster_id = self.observer.image.cluster_id or ""
         await self.logs.open(cluster_id)
         lifecycle = self.lifecycle = self._make_lifecycle(cluster_id)

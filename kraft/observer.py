@@ -82,6 +82,7 @@ class MetadataObserver:
         """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum or
         cannot be written any more."""
         self.image: MetadataImage = EMPTY_IMAGE
+        self.trouble = ""  # why the controller asked last did not help, for whoever waits
         self._links = links
         self._controllers = dict(sorted(controllers.items()))
         self._config = config
@@ -164,6 +165,7 @@ class MetadataObserver:
                 continue
             except (_Unusable, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
                 self._avoided, self._avoided_at = self._controller, asyncio.get_running_loop().time()
+                self.trouble = f"controller {self._controller}: {error}"
                 log.debug("a controller does not help", extra={"controller": self._controller, "reason": str(error)})
             except _Foreign as error:
                 self._on_fatal(str(error))

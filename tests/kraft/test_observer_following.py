@@ -224,6 +224,17 @@ async def test_another_cluster_is_fatal(tmp_path: Path) -> None:
     await again.stop()
 
 
+async def test_whoever_waits_can_tell_why(tmp_path: Path) -> None:
+    links = three(Writer())
+    for controller in links.controllers.values():
+        controller.up = False
+    observer = observer_of(links, tmp_path)
+    await observer.start()
+    assert not await observer.wait_for(10_000, 0.05)
+    assert observer.trouble in {f"controller {node_id}: refused" for node_id in links.controllers}
+    await observer.stop()
+
+
 async def test_waiting_gives_up_in_time(tmp_path: Path) -> None:
     links = three(Writer())
     observer = observer_of(links, tmp_path)
