@@ -30,6 +30,7 @@ from kraft.records import ConfigRecord, MetadataRecord, ResourceType
 from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 
 REMOTE_STORAGE = "remote.storage.enable"
+LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
 class Operation(IntEnum):
@@ -41,8 +42,9 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-def check_topic_configs(configs: Mapping[str, str | None]) -> None:
-    """Raises INVALID_CONFIG, with a sentence, unless these may be a topic's overrides."""
+def check_topic_configs(configs: Mapping[str, str | None], whole: Mapping[str, str | None] | None = None) -> None:
+    """Raises INVALID_CONFIG, with a sentence, unless these may be overrides of a topic, which then has `whole`."""
+    whole = configs if whole is None else whole
     for name, value in configs.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
@@ -51,6 +53,12 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> None:
         if name == REMOTE_STORAGE and parsed:
             raise ProtocolError(
                 ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE} cannot be true: this cluster has no object store tier."
+            )
+    if (LEAST_LAG in configs or GREATEST_LAG in configs) and LEAST_LAG in whole and GREATEST_LAG in whole:
+        least, greatest = (_parsed(TOPIC_SETTINGS[name], whole[name]) for name in (LEAST_LAG, GREATEST_LAG))
+        if least > greatest:
+            raise ProtocolError(
+                ErrorCode.INVALID_CONFIG, f"{LEAST_LAG} ({least}) is larger than {GREATEST_LAG} ({greatest})."
             )
 
 
@@ -120,7 +128,7 @@ def _resource_records(image: MetadataImage, resource: Any, wanted: Any) -> list[
     target = wanted(resource_type, current, resource.configs)
     changed = {n: v for n, v in target.items() if current.get(n) != v}
     if resource_type is ResourceType.TOPIC:
-        check_topic_configs(changed)
+        check_topic_configs(changed, target)
     else:
         check_broker_configs(name, changed)
     changed.update({n: None for n in current if n not in target})

@@ -339,6 +339,14 @@ def test_what_may_be_set(kind: int, name: str, change: tuple[str, int, str | Non
         assert reply.error_message
 
 
+def test_a_setting_that_does_not_go_with_another_is_refused() -> None:
+    image, reply = alter(with_topic(), 2, "t", ("max.compaction.lag.ms", 0, "5"))
+    assert reply.error_code == ErrorCode.NONE
+    after, reply = alter(image, 2, "t", ("min.compaction.lag.ms", 0, "6"))
+    assert (after, reply.error_code) == (image, ErrorCode.INVALID_CONFIG)
+    assert "max.compaction.lag.ms (5)" in reply.error_message
+
+
 def test_alter_configs_replaces_everything() -> None:
     image, _ = alter(with_topic(), 2, "t", ("retention.ms", 0, "5"), ("retention.bytes", 0, "7"))
     resource = AlterConfigsRequest.AlterConfigsResource

@@ -83,6 +83,11 @@ def test_validate_only_changes_nothing() -> None:
         (new_topic("t", configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG),
         (new_topic("t", configs={"remote.storage.enable": "true"}), ErrorCode.INVALID_CONFIG),
         (new_topic("t", configs={"remote.storage.enable": "false"}), ErrorCode.NONE),
+        (
+            new_topic("t", configs={"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}),
+            ErrorCode.INVALID_CONFIG,
+        ),
+        (new_topic("t", configs={"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "9"}), ErrorCode.NONE),
         (new_topic("x" * 249), ErrorCode.NONE),
     ],
     ids=lambda value: value.name if isinstance(value, ErrorCode) else str(value.name)[:12],
