@@ -32,6 +32,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.request import open_chain
 from common.broker_settings import NODE_SETTINGS
 from common.identifiers import random_uuid
+from common.lifecycle import duty
 from common.metrics import Metrics
 from common.ports import Address, Ports
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
@@ -96,6 +97,7 @@ class BrokerNode:
             config.controllers,
             ObserverConfig(config.node_id, METADATA_DIRECTORY, config.cluster_id or None),
             fatal,
+            lambda reason: self.logs.fail(reason),
         )
         self._channel = ControllerChannel(
             links, config.controllers, ports.random, channel_config, self._active_controller
@@ -104,6 +106,7 @@ class BrokerNode:
             links, config.controllers, ports.random, channel_config, self._active_controller
         )
         self.lifecycle: BrokerLifecycle | None = None
+        self._giving_up: asyncio.Task[None] | None = None
         self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
         self.logs.on_failed = self._storage_failed
         chain = open_chain()
@@ -231,6 +234,8 @@ class BrokerNode:
         await self.dispatcher.stop()
         await self.data_plane.stop()
         await self.server.close(CLOSE_GRACE_S)
+        if self._giving_up is not None:
+            await self._giving_up
         if lifecycle is not None and self.logs.offline is None and lifecycle.broker_epoch >= 0:
             await self.logs.close_clean(lifecycle.broker_epoch)
         else:
@@ -263,11 +268,17 @@ class BrokerNode:
         return None if offline is None else f"the log directory is offline: {offline}"
 
     def _storage_failed(self, reason: str) -> None:
-        """One log directory: without it the broker has nothing to serve. Its leaderships move as it goes."""
+        """One log directory: without it the broker has nothing to serve. It says so, that its leaderships move."""
         self.partitions.go_offline()
-        if self.lifecycle is not None:
-            self.lifecycle.storage_failed((self.logs.directory_id,))
-        self._fatal(f"the log directory failed: {reason}")
+        self._giving_up = asyncio.create_task(self._give_up(reason), name=duty("give-up"))
+
+    async def _give_up(self, reason: str) -> None:
+        try:
+            lifecycle = self.lifecycle
+            if lifecycle is not None and not await lifecycle.storage_failed((self.logs.directory_id,)):
+                logger.warning("no controller has heard that the log directory failed")
+        finally:
+            self._fatal(f"the log directory failed: {reason}")
 
     # parts -------------------------------------------------------------------------------------------------
 

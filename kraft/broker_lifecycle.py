@@ -99,6 +99,7 @@ class BrokerLifecycle:
         self._wants_unfence = False
         self._wants_shutdown = False
         self._offline: tuple[bytes, ...] = ()
+        self._offline_heard = asyncio.Event()
         self._may_stop = asyncio.Event()
         self._unfenced = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -161,11 +162,23 @@ class BrokerLifecycle:
             return False
         return True
 
-    def storage_failed(self, log_dirs: tuple[bytes, ...]) -> None:
-        """Report that log directories went offline; the controller takes this broker out of all leaderships."""
+    async def storage_failed(self, log_dirs: tuple[bytes, ...]) -> bool:
+        """Report that log directories went offline; the controller takes this broker out of all leaderships.
+
+        Returns once a controller has answered that, False after the timeout of a call. Ask for it before the process
+        ends: else its leaderships stay until it is missed.
+        """
         self._offline = log_dirs
         self._wants_unfence = False
         self._hurry.set()
+        if self._task is None or self._task.done():
+            return False
+        try:
+            async with asyncio.timeout(self._config.call_timeout_s):
+                await self._offline_heard.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def metadata_advanced(self) -> None:
         """The local image moved: if that is what the unfencing waits for, say so at once."""
@@ -184,6 +197,7 @@ class BrokerLifecycle:
         while True:
             self._hurry.clear()
             wait_s = self._config.heartbeat_interval_s
+            tells_offline = bool(self._offline)
             try:
                 answer = await self._channel.call(
                     self._heartbeat_request(), HEARTBEAT_VERSION, timeout_s=self._config.call_timeout_s
@@ -194,6 +208,8 @@ class BrokerLifecycle:
             else:
                 if not self._heard(answer):
                     return
+                if tells_offline and not answer.error_code:
+                    self._offline_heard.set()
                 if self._wants_shutdown:
                     wait_s = self._config.shutdown_poll_s
             try:

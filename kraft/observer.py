@@ -78,15 +78,17 @@ class MetadataObserver:
         controllers: Mapping[int, Address],
         config: ObserverConfig,
         on_fatal: Callable[[str], None],
+        on_disk_failed: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum or
-        cannot be written any more."""
+        """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum, and
+        `on_disk_failed` (without it, `on_fatal`) when it cannot be written any more."""
         self.image: MetadataImage = EMPTY_IMAGE
         self.trouble = ""  # why the controller asked last did not help, for whoever waits
         self._links = links
         self._controllers = dict(sorted(controllers.items()))
         self._config = config
         self._on_fatal = on_fatal
+        self._on_disk_failed = on_disk_failed or on_fatal
         self._random = ports.random
         self._copy = LocalCopy(ports.disk, config.directory)
         self._subscribers: list[Subscriber] = []
@@ -306,7 +308,7 @@ class MetadataObserver:
                 await self._save()
             except StorageFailure as error:
                 self._saved.set()
-                self._on_fatal(str(error))
+                self._on_disk_failed(str(error))
                 return
             if not self._stopping:
                 await asyncio.sleep(self._config.persist_pause_s)

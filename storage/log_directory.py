@@ -293,6 +293,10 @@ class LogDirectory:
     def on_failed(self, callback: Callable[[str], None] | None) -> None:
         self._on_failed = callback
 
+    def fail(self, reason: str) -> None:
+        """Take the directory offline, as its own I/O errors do: another user of its disk was refused."""
+        self._health.fail(reason)
+
     def _failed(self, reason: str) -> None:
         """Withdraw the note of this run first: what the device refused need not be in the page cache any more."""
         with contextlib.suppress(OSError):

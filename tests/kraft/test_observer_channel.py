@@ -274,9 +274,20 @@ async def test_a_broker_whose_disk_failed_says_so_at_once() -> None:
     await bench.lifecycle.start()
     bench.lifecycle.logs_recovered()
     await bench.lifecycle.wait_unfenced()
-    bench.lifecycle.storage_failed((bytes([2] * 16),))
-    await bench.settle(lambda: bench.controller.heartbeats[-1].offline_log_dirs)
+    assert await bench.lifecycle.storage_failed((bytes([2] * 16),))
+    assert bench.controller.heartbeats[-1].offline_log_dirs
     assert bench.controller.heartbeats[-1].want_fence
+    await bench.lifecycle.stop()
+
+
+@pytest.mark.parametrize("registered", [True, False])
+async def test_a_broker_whose_disk_failed_does_not_wait_long_for_a_controller(registered: bool) -> None:
+    bench = LifecycleBench()
+    if registered:
+        await bench.lifecycle.start()
+    bench.links.answers[1] = vanish
+    async with asyncio.timeout(2):
+        assert not await bench.lifecycle.storage_failed((bytes([2] * 16),))
     await bench.lifecycle.stop()
 
 
