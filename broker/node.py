@@ -91,13 +91,15 @@ class BrokerNode:
             config.cluster_id,
         )
         channel_config = ChannelConfig()
+        self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
+        self.logs.on_failed = self._storage_failed
         self.observer = MetadataObserver(
             ports,
             links,
             config.controllers,
             ObserverConfig(config.node_id, METADATA_DIRECTORY, config.cluster_id or None),
             fatal,
-            lambda reason: self.logs.fail(reason),
+            self.logs.fail,
         )
         self._channel = ControllerChannel(
             links, config.controllers, ports.random, channel_config, self._active_controller
@@ -107,8 +109,6 @@ class BrokerNode:
         )
         self.lifecycle: BrokerLifecycle | None = None
         self._giving_up: asyncio.Task[None] | None = None
-        self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
-        self.logs.on_failed = self._storage_failed
         chain = open_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
