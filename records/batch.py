@@ -15,6 +15,7 @@ from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
 
 HEADER_BYTES = 61
+OLDEST_RECORD_BYTES = 14  # the least that a message of format 0 has after the prefix
 PREFIX_BYTES = 12  # base offset and batch length: what it takes to step to the next batch
 MAGIC = 2
 MAGIC_AT = 16
@@ -147,23 +148,18 @@ def iterate_batches(
 def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, now_ms: int) -> BatchHeader:
     """The header of the one batch that a client sent as `view[at:end]`, after every check a header allows.
 
-    Raises ProtocolError: INVALID_RECORD (none or several batches, inconsistent offsets or count, a base offset,
-    control batches, producer fields), CORRUPT_MESSAGE (sizes, CRC), MESSAGE_TOO_LARGE, INVALID_TIMESTAMP,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT (message formats 0 and 1; transactions where `limits` has them off).
+    Raises ProtocolError: INVALID_RECORD (none or several batches, one that is cut off, message formats 0 and 1,
+    inconsistent offsets or count, a base offset, control batches, producer fields), CORRUPT_MESSAGE (sizes, magic,
+    CRC), MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT (transactions where `limits` has them
+    off).
     """
     room = end - at
-    if room <= 0:
-        raise ProtocolError(ErrorCode.INVALID_RECORD, "no record batch")
-    if room > MAGIC_AT and view[at + MAGIC_AT] in (0, 1):
-        raise ProtocolError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only message format 2 is accepted")
     if room < HEADER_BYTES:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "a record batch shorter than its header")
+        raise _misshapen(view, at, room)
     header = BatchHeader._make(_HEADER.unpack_from(view, at))
     size = header.batch_length + PREFIX_BYTES
-    if header.magic != MAGIC:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {header.magic}")
-    if size < HEADER_BYTES or size > room:
-        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {size} bytes in {room} bytes")
+    if header.magic != MAGIC or not HEADER_BYTES <= size <= room:
+        raise _misshapen(view, at, room)
     if size > limits.batch_bytes_max:
         message = f"a record batch of {size} bytes is over the limit of {limits.batch_bytes_max} bytes"
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, message)
@@ -175,6 +171,23 @@ def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, n
     if not limits.log_append_time:
         _check_timestamps(header, limits, now_ms)
     return header
+
+
+def _misshapen(view: memoryview, at: int, room: int) -> ProtocolError:
+    """Why `room` bytes are no batch of format 2, told apart as Apache Kafka does: what might be a whole batch but
+    damaged is corrupt, what is cut off or of an old format is no record that it takes."""
+    if room <= MAGIC_AT:
+        return ProtocolError(ErrorCode.INVALID_RECORD, "no record batch")
+    size, magic = int(_PREFIX.unpack_from(view, at)[1]) + PREFIX_BYTES, view[at + MAGIC_AT]
+    if size < PREFIX_BYTES + OLDEST_RECORD_BYTES:
+        return ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {size} bytes")
+    if magic > MAGIC:
+        return ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"unknown magic {magic}")
+    if size > room:
+        return ProtocolError(ErrorCode.INVALID_RECORD, f"a record batch of {size} bytes in {room} bytes")
+    if magic != MAGIC:
+        return ProtocolError(ErrorCode.INVALID_RECORD, "only message format 2 is accepted")
+    return ProtocolError(ErrorCode.CORRUPT_MESSAGE, "a record batch shorter than its header")
 
 
 def _check_fields(header: BatchHeader, limits: ProduceLimits) -> None:

@@ -77,12 +77,13 @@ def test_a_sound_batch_is_accepted_at_any_position() -> None:
             {"attributes": 16, "producer_id": 1, "producer_epoch": 0, "base_sequence": 0},
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ),
-        ({"magic": 0}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-        ({"magic": 1}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        ({"magic": 0}, ErrorCode.INVALID_RECORD),
+        ({"magic": 1}, ErrorCode.INVALID_RECORD),
         ({"magic": 3}, ErrorCode.CORRUPT_MESSAGE),
         ({"batch_length": 48}, ErrorCode.CORRUPT_MESSAGE),
         ({"batch_length": -1}, ErrorCode.CORRUPT_MESSAGE),
-        ({"batch_length": 2**31 - 1}, ErrorCode.CORRUPT_MESSAGE),
+        ({"batch_length": 13}, ErrorCode.CORRUPT_MESSAGE),
+        ({"batch_length": 2**31 - 1}, ErrorCode.INVALID_RECORD),
         ({"leader_epoch": 99}, ErrorCode.NONE),
     ],
 )
@@ -98,8 +99,8 @@ def test_transactional_batches_are_up_to_the_caller() -> None:
 def test_sizes() -> None:
     batch = build_batch(RECORDS)
     assert check(bytearray()) is ErrorCode.INVALID_RECORD
-    assert check(batch[:10]) is ErrorCode.CORRUPT_MESSAGE
-    assert check(batch[:-1]) is ErrorCode.CORRUPT_MESSAGE
+    for cut in (10, 20, 60, len(batch) - 1):
+        assert check(batch[:cut]) is ErrorCode.INVALID_RECORD
     assert check(batch + batch) is ErrorCode.INVALID_RECORD
     assert check(batch + b"\0") is ErrorCode.INVALID_RECORD
     assert check(batch, ProduceLimits(batch_bytes_max=len(batch))) is ErrorCode.NONE
