@@ -1,1 +1,1 @@
-"""Copying closed segments to the object store and reading them back. Built by a later step; empty until then."""
+"""History in the object store: what of a partition lies there, who may change it, and how it is published and read."""

@@ -1,0 +1,47 @@
+"""Whether a segment belongs to a partition's history: its chain of leader epochs has to fit (KIP-405).
+
+A chain is a list of (leader epoch, start offset), both ascending; an epoch ends where the next one starts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+Chain = Sequence[tuple[int, int]]
+
+
+def fits(segment_epochs: Chain, end_offset: int, partition_epochs: Chain) -> bool:
+    """Whether a segment that ends before `end_offset` lies on the partition's chain.
+
+    Every epoch of the segment is the partition's, in the same unbroken order; the first may begin earlier there or
+    at the same offset, each later one begins at the same offset; and the last does not end inside the segment.
+    """
+    if not segment_epochs:
+        return False
+    at = bisect_left(partition_epochs, (segment_epochs[0][0], -1))
+    if at + len(segment_epochs) > len(partition_epochs):
+        return False
+    for number, (epoch, start) in enumerate(segment_epochs):
+        known_epoch, known_start = partition_epochs[at + number]
+        if epoch != known_epoch:
+            return False
+        if known_start > start if number == 0 else known_start != start:
+            return False
+    after = at + len(segment_epochs)
+    return after == len(partition_epochs) or partition_epochs[after][1] >= end_offset
+
+
+def follows(newer: Chain, older: Chain, boundary: int) -> bool:
+    """Whether a segment with `newer` epochs that starts at `boundary` can follow one with `older` epochs.
+
+    Leadership never returns to a lower epoch; an epoch that both have began at one offset; one that only the newer
+    has began at or after the boundary.
+    """
+    if not older or not newer:
+        return True
+    last_epoch, last_start = older[-1]
+    first_epoch, first_start = newer[0]
+    if first_epoch == last_epoch:
+        return first_start >= last_start and first_start <= boundary
+    return first_epoch > last_epoch

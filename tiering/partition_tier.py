@@ -1,0 +1,228 @@
+"""What the tier holds of one partition: the shard's state of it, and the same at its leader, by replay of records.
+
+Offsets are Kafka offsets, ends exclusive. Of each segment only its encoded record and four numbers are kept (below
+400 bytes), and it is decoded when it is asked for: a partition may have 10,000.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from tiering.keys import PartitionPath
+from tiering.lineage import Chain, fits
+from tiering.segment import SegmentId, SegmentState, TieredSegment
+from tiering.tier_records import (
+    STATES,
+    KeyKind,
+    PartitionRecord,
+    TierRecord,
+    decode_key,
+    decode_partition,
+    decode_segment,
+    decode_segment_record,
+    encode_value,
+    partition_key,
+    segment_key,
+)
+
+_FINISHED = STATES.index(SegmentState.COPY_FINISHED)
+
+
+class PartitionTier:
+    """One partition's tier. `replay` alone changes it. Finished segments neither overlap nor share a base offset."""
+
+    __slots__ = (
+        "_bases",
+        "_ends",
+        "_finished",
+        "_log_bytes",
+        "_max_timestamps",
+        "_others",
+        "log_bytes",
+        "partition",
+        "record",
+        "state_offset",
+        "topic_id",
+    )
+
+    def __init__(self, topic_id: bytes, partition: int) -> None:
+        self.topic_id = topic_id
+        self.partition = partition
+        self.record = PartitionRecord("", "")
+        """The claim, log start and the rest that is not a segment's."""
+        self.state_offset = -1
+        """Of the newest record in `__tier_state` that this reflects; -1 before the first."""
+        self.log_bytes = 0
+        """Of all finished segments."""
+        self._bases = array("q")
+        self._ends = array("q")
+        self._max_timestamps = array("q")
+        self._log_bytes = array("q")
+        self._finished: list[bytes] = []
+        self._others: dict[SegmentId, bytes] = {}
+
+    # what it says ------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> PartitionPath:
+        return PartitionPath(self.record.topic, self.topic_id, self.partition, self.record.tenant)
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.record.log_start_offset
+
+    @property
+    def tier_end_offset(self) -> int:
+        """The end of what was ever tiered: the next copy begins here, or above it at most at the log start."""
+        return max(self.record.tier_end_offset, self._ends[-1] if self._ends else 0)
+
+    @property
+    def is_claimed(self) -> bool:
+        return self.record.leader_epoch >= 0
+
+    @property
+    def is_dropped(self) -> bool:
+        return self.record.dropped_ms > 0
+
+    def __len__(self) -> int:
+        """How many segments are COPY_FINISHED, those below the log start included."""
+        return len(self._finished)
+
+    def segments(self, from_offset: int | None = None) -> Iterator[TieredSegment]:
+        """Finished segments in order that reach above `from_offset` (default: the log start)."""
+        first = bisect_right(self._ends, self.log_start_offset if from_offset is None else from_offset)
+        for at in range(first, len(self._finished)):
+            yield self._segment(at)
+
+    def segments_below_log_start(self) -> Iterator[TieredSegment]:
+        """Finished segments that end at or below the log start, oldest first: they are to be deleted."""
+        for at in range(bisect_right(self._ends, self.log_start_offset)):
+            yield self._segment(at)
+
+    def find(self, offset: int, epochs: Chain | None = None) -> TieredSegment | None:
+        """The finished segment that holds `offset`, or, where offsets are missing, the next one above it.
+
+        None below the log start, at or above the tier's end, and when the segment's lineage does not fit `epochs`,
+        the partition's chain.
+        """
+        if offset < self.log_start_offset:
+            return None
+        at = bisect_right(self._ends, offset)
+        if at == len(self._ends):
+            return None
+        segment = self._segment(at)
+        return segment if epochs is None or fits(segment.epochs, segment.end_offset, epochs) else None
+
+    def find_timestamp(self, timestamp: int, from_offset: int = 0) -> TieredSegment | None:
+        """The first finished segment above log start and `from_offset` with a record at or after `timestamp`.
+
+        That record may itself lie below the log start; the search then goes on from the segment's end.
+        """
+        for at in range(bisect_right(self._ends, max(from_offset, self.log_start_offset)), len(self._finished)):
+            if self._max_timestamps[at] >= timestamp:
+                return self._segment(at)
+        return None
+
+    def find_max_timestamp(self) -> TieredSegment | None:
+        """The first segment above the log start with the greatest timestamp; None when none has a timestamp."""
+        best, greatest = -1, -1
+        for at in range(bisect_right(self._ends, self.log_start_offset), len(self._finished)):
+            if self._max_timestamps[at] > greatest:
+                best, greatest = at, self._max_timestamps[at]
+        return None if best < 0 else self._segment(best)
+
+    def sizes(self) -> Iterator[tuple[int, int, int, int]]:
+        """(base offset, end offset, max timestamp, log bytes) of each finished segment, oldest first: cheap."""
+        return zip(self._bases, self._ends, self._max_timestamps, self._log_bytes, strict=True)
+
+    def get(self, segment: SegmentId) -> TieredSegment | None:
+        """In whatever state it is."""
+        value = self.value_of(segment)
+        return None if value is None else decode_segment(segment, value)
+
+    def copying(self) -> list[TieredSegment]:
+        """COPY_STARTED, in order of their keys."""
+        return [segment for segment in self._other_segments() if segment.state is SegmentState.COPY_STARTED]
+
+    def deleting(self) -> list[TieredSegment]:
+        """DELETE_STARTED, in order of their keys; `changed_ms` is when that began."""
+        return [segment for segment in self._other_segments() if segment.state is SegmentState.DELETE_STARTED]
+
+    def value_of(self, segment: SegmentId) -> bytes | None:
+        """Its encoded record."""
+        other = self._others.get(segment)
+        if other is not None:
+            return other
+        at = bisect_left(self._bases, segment.base_offset)
+        if at == len(self._bases) or self._bases[at] != segment.base_offset:
+            return None
+        value = self._finished[at]
+        return value[16:] if value[:16] == bytes.fromhex(segment.uuid) else None
+
+    def records(self, after: SegmentId | None = None, count_max: int | None = None) -> list[TierRecord]:
+        """The segments as records, ordered by base offset and uuid, beginning after `after`: for handing over."""
+        keys = sorted([*self._others, *(self._id(at) for at in range(len(self._finished)))])
+        if after is not None:
+            keys = keys[bisect_right(keys, after) :]
+        return [
+            TierRecord(segment_key(self.topic_id, self.partition, key), self.value_of(key)) for key in keys[:count_max]
+        ]
+
+    # replay ------------------------------------------------------------------------------------------------
+
+    def replay(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Apply records of this partition, oldest first; those of others are left alone."""
+        for key, value in records:
+            decoded = decode_key(key)
+            if decoded is None or (decoded.topic_id, decoded.partition) != (self.topic_id, self.partition):
+                continue
+            if decoded.segment is not None:
+                self.replay_segment(decoded.segment, value)
+            elif decoded.kind is KeyKind.PARTITION:
+                self.replay_partition(value)
+
+    def replay_partition(self, value: bytes | None) -> None:
+        self.record = PartitionRecord("", "") if value is None else decode_partition(value)
+        self.state_offset = max(self.state_offset, self.record.state_offset)
+
+    def replay_segment(self, segment: SegmentId, value: bytes | None) -> None:
+        record = None if value is None else decode_segment_record(value)
+        self._forget(segment)
+        if record is None or value is None:
+            return
+        self.state_offset = max(self.state_offset, record.state_offset)
+        if record.state != _FINISHED:
+            self._others[segment] = value
+            return
+        at = bisect_left(self._bases, segment.base_offset)
+        self._bases.insert(at, segment.base_offset)
+        self._ends.insert(at, record.end_offset)
+        self._max_timestamps.insert(at, record.max_timestamp)
+        self._log_bytes.insert(at, record.log_bytes)
+        self._finished.insert(at, bytes.fromhex(segment.uuid) + value)
+        self.log_bytes += record.log_bytes
+
+    def _forget(self, segment: SegmentId) -> None:
+        if self._others.pop(segment, None) is not None or self.value_of(segment) is None:
+            return
+        at = bisect_left(self._bases, segment.base_offset)
+        self.log_bytes -= self._log_bytes[at]
+        for numbers in (self._bases, self._ends, self._max_timestamps, self._log_bytes):
+            del numbers[at]
+        del self._finished[at]
+
+    def to_records(self) -> list[TierRecord]:
+        """All of it as records, the partition's own first: replayed into an empty one they give the same state."""
+        own = TierRecord(partition_key(self.topic_id, self.partition), encode_value(self.record))
+        return [own, *self.records()]
+
+    def _id(self, at: int) -> SegmentId:
+        return SegmentId(self._bases[at], self._finished[at][:16].hex())
+
+    def _segment(self, at: int) -> TieredSegment:
+        return decode_segment(self._id(at), self._finished[at][16:])
+
+    def _other_segments(self) -> list[TieredSegment]:
+        return [decode_segment(segment, self._others[segment]) for segment in sorted(self._others)]

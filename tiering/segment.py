@@ -1,0 +1,103 @@
+"""One closed segment of a partition as it lies in the object store: one object, the log's bytes first, then sections.
+
+All offsets are Kafka offsets; ends are exclusive. The object never changes once it is written.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+OFFSET_INDEX = "offset_index"
+TIME_INDEX = "time_index"
+TRANSACTION_INDEX = "transaction_index"
+PRODUCER_SNAPSHOT = "producer_snapshot"
+LEADER_EPOCHS = "leader_epochs"
+SECTION_NAMES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, PRODUCER_SNAPSHOT, LEADER_EPOCHS)
+"""In the order in which they lie behind the log's bytes. The transaction index is absent when nothing was aborted."""
+
+UUID_HEX_DIGITS = 32
+
+
+class SegmentState(StrEnum):
+    """KIP-405. Readers see COPY_FINISHED alone; an entry that is deleted to the end is forgotten."""
+
+    COPY_STARTED = "COPY_STARTED"
+    COPY_FINISHED = "COPY_FINISHED"
+    DELETE_STARTED = "DELETE_STARTED"
+    DELETE_FINISHED = "DELETE_FINISHED"
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Bytes [position, position + length) of the object, and their CRC-32C."""
+
+    position: int
+    length: int
+    crc32c: int
+
+
+class SegmentId(NamedTuple):
+    """What names a segment within its partition: two copies of one range differ in `uuid` (32 hex digits)."""
+
+    base_offset: int
+    uuid: str
+
+
+class TieredSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """`log_bytes` at the front of an object of `object_bytes`; `log_crc32c` covers them.
+
+    `epochs` are (leader epoch, start offset) of the epochs with records in [base, end): the first one's start may lie
+    below `base_offset`. `broker_id` and `leader_epoch` are of the leader that copied it, `changed_ms` is when it came
+    into its state (wall clock, Unix milliseconds). `max_timestamp` is -1 when no batch has one; `records` counts
+    what the batches claim, None when it is not known. While COPY_STARTED, sizes and sections may still be unknown
+    (0 and empty).
+    """
+
+    uuid: str
+    base_offset: int
+    end_offset: int
+    max_timestamp: int
+    log_bytes: int
+    object_bytes: int = 0
+    log_crc32c: int = 0
+    sections: dict[str, Section] = {}
+    epochs: list[tuple[int, int]]
+    state: SegmentState
+    broker_id: int
+    leader_epoch: int
+    changed_ms: int
+    has_transactions: bool = False
+    records: int | None = None
+
+    @property
+    def id(self) -> SegmentId:
+        return SegmentId(self.base_offset, self.uuid)
+
+
+def complaint(segment: TieredSegment) -> str | None:
+    """Why this cannot be a segment at all (for its state), in words; None when it can."""
+    if not is_uuid(segment.uuid):
+        return f"uuid {segment.uuid!r} is not {UUID_HEX_DIGITS} lower-case hex digits"
+    if not 0 <= segment.base_offset < segment.end_offset:
+        return f"range [{segment.base_offset}, {segment.end_offset}) is empty or negative"
+    epochs = segment.epochs
+    if not epochs or epochs[0][1] > segment.base_offset or epochs[-1][1] >= segment.end_offset:
+        return f"leader epochs {epochs} do not cover [{segment.base_offset}, {segment.end_offset})"
+    if any(a[0] >= b[0] or a[1] >= b[1] or b[1] <= segment.base_offset for a, b in zip(epochs, epochs[1:])):  # noqa: B905, RUF007
+        return f"leader epochs {epochs} do not ascend"
+    if segment.state is not SegmentState.COPY_FINISHED:
+        return None
+    if segment.log_bytes <= 0 or segment.object_bytes < segment.log_bytes:
+        return f"{segment.object_bytes} bytes cannot hold a log of {segment.log_bytes}"
+    for name in sorted(segment.sections):
+        section = segment.sections[name]
+        end = section.position + section.length
+        if section.position < segment.log_bytes or section.length < 0 or end > segment.object_bytes:
+            return f"section {name} [{section.position}, {end}) lies outside the object"
+    return None
+
+
+def is_uuid(text: str) -> bool:
+    return len(text) == UUID_HEX_DIGITS and all(c in "0123456789abcdef" for c in text)
