@@ -117,6 +117,8 @@ class AppendableLog:
     def update_config(self, config: LogConfig) -> None:
         """Take new topic settings; they hold from the next append on."""
         self.config = config
+        if config.remote_storage_enable:
+            self.context.log_starts_changed = True  # written down from now on: the tier holds what lies below
         self.producers.expiration_ms = config.producer_id_expiration_ms
         self.producers.producers_max = config.producers_max
         self._log_append_time = config.log_append_time
@@ -277,6 +279,7 @@ class AppendableLog:
         start = position = active.size
         if start == 0:
             active.rolling_timestamp = headers[0].max_timestamp
+            active.created_ms = self.context.clock.wall_ms()  # an empty segment does not age
             self._start_roll_clock(headers[0].max_timestamp)
         next_offset = max(self.log_end_offset, active.base_offset)  # the roll was at a gap
         for number, header in enumerate(headers):
@@ -442,6 +445,19 @@ class AppendableLog:
             self._health.fail(f"read {self.directory}: {error}")
             raise self._health.error() from error
         if now_ms - (first if first >= 0 else active.created_ms) <= self.config.roll_ms:
+            return False
+        self.roll(now_ms)
+        return True
+
+    def roll_for_tier(self, now_ms: int) -> bool:
+        """Begin a new segment when the active one of a tiered topic was begun too long ago; whether it did.
+
+        It counts from when the segment was begun, not from its records' times: those may span years.
+        """
+        active = self.active
+        if self._health.offline is not None or not active.size or self.pending_writes or self.closed:
+            return False
+        if now_ms - active.created_ms <= self.config.tier_roll_ms:
             return False
         self.roll(now_ms)
         return True

@@ -1,11 +1,24 @@
 """The settings of one topic that its logs obey, under Kafka's names and with Kafka 4.1's defaults."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from records.batch import ProduceLimits
 
 FOREVER_MS = 2**63 - 1
 DAY_MS = 86_400_000
+AS_TOTAL = -2
+UNLIMITED = -1
+
+
+class RetentionLimits(NamedTuple):
+    """How much of a log is kept; -1 is without bound."""
+
+    ms: int
+    bytes: int
+
+
+KEEP_ALL = RetentionLimits(UNLIMITED, UNLIMITED)
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,6 +50,9 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     min_insync_replicas: int = 1
     remote_storage_enable: bool = False
+    local_retention_ms: int = AS_TOTAL  # of a tiered topic: what its replicas keep on their disks
+    local_retention_bytes: int = AS_TOTAL
+    tier_roll_ms: int = 600_000  # tidelog.tier.roll.ms: the age at which a tiered topic's segment is closed
     producer_id_expiration_ms: int = DAY_MS
     producers_max: int = 10_000  # producers remembered per partition
 
@@ -48,6 +64,20 @@ class LogConfig:
     def deletes(self) -> bool:
         """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def retention_limits(self) -> RetentionLimits:
+        """Of the whole topic, the tier included."""
+        return RetentionLimits(self.retention_ms, self.retention_bytes) if self.deletes else KEEP_ALL
+
+    @property
+    def local_limits(self) -> RetentionLimits:
+        """Of what one replica holds of a tiered topic. They hold under any policy: nothing is lost by them."""
+        total = self.retention_limits
+        return RetentionLimits(
+            total.ms if self.local_retention_ms == AS_TOTAL else self.local_retention_ms,
+            total.bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes,
+        )
 
     @property
     def bounds_compaction_lag(self) -> bool:

@@ -351,7 +351,7 @@ class LogDirectory:
             starts = {
                 who: log.log_start_offset
                 for who, log in self._logs.items()
-                if log.log_start_offset > log.segments[0].base_offset
+                if log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
             }
             await self._write_checkpoint(LOG_STARTS, starts)
 

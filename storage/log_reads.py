@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from common.errors import ProtocolError
+from common.errors import ErrorCode, ProtocolError
 from records.batch import BatchHeader
 from records.record import decode_records
 from storage.batch_walk import walk
@@ -69,6 +69,9 @@ def _base_offset(segment: Segment) -> int:
 
 def read_cold(log: AppendableLog, offset: int, bytes_max: int, until_offset: int, at_least_one: bool) -> Region | None:
     """As `PartitionLog.read` for an offset in [log start, until), `until_offset` not past the readable end."""
+    if offset < log.segments[0].base_offset:
+        message = f"offset {offset} is in the tier, below {log.segments[0].base_offset}"
+        raise ProtocolError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, message)
     try:
         for number in range(segment_at(log, offset), len(log.segments)):
             segment = log.segments[number]

@@ -25,13 +25,19 @@ class PartitionLog(AppendableLog):
     the device where flush.messages is 1. It lags `log_end_offset` only while the disk is slow or a flush runs;
     `on_written` is called, on the loop, whenever it caught up some. `readable_end_offset` is what the page cache holds:
     a leader's followers may read what the leader itself has not flushed yet. `flushed_end_offset` is on the device,
-    and below `recovery_point` so are the indexes. `generation` counts truncations.
+    and below `recovery_point` so are the indexes. `generation` counts truncations. In a tiered topic
+    `local_log_start_offset` may lie above `log_start_offset`: what is between them is in the tier alone.
     """
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset}))"
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset that this disk holds, at least the log's start."""
+        return max(self.log_start_offset, self.segments[0].base_offset)
 
     # Reads
 
@@ -40,7 +46,8 @@ class PartitionLog(AppendableLog):
 
         None when there is nothing to read yet, or when not even the first batch fits `bytes_max` and
         `at_least_one` is off. Raises ProtocolError: OFFSET_OUT_OF_RANGE (before the log's start, after its end),
-        KAFKA_STORAGE_ERROR. The caller releases the region.
+        OFFSET_MOVED_TO_TIERED_STORAGE (before what this disk holds), KAFKA_STORAGE_ERROR. The caller releases the
+        region.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise self._out_of_range(offset)
@@ -145,13 +152,15 @@ class PartitionLog(AppendableLog):
             raise self._out_of_range(offset)
         return segment_removal.advance_log_start(self, offset, cause)
 
-    def delete_old_segments(self, now_ms: int, high_watermark: int, *, tiered_end_offset: int | None = None) -> int:
-        """Drop what retention.ms, retention.bytes and the log start allow, nothing at or past the high watermark.
+    def delete_old_segments(self, now_ms: int, high_watermark: int, tier_end_offset: int = -1) -> int:
+        """Drop what retention and the log start allow, nothing at or past the high watermark.
 
-        The number of segments dropped. `tiered_end_offset`: with a tier, nothing at or past it goes.
+        The number of segments dropped. Of a tiered topic only what the tier holds goes, up to `tier_end_offset` (-1:
+        nothing is known of it), by local.retention.ms and local.retention.bytes, and the log's start stays.
         """
-        bound = high_watermark if tiered_end_offset is None else min(high_watermark, tiered_end_offset)
-        return segment_removal.delete_old_segments(self, now_ms, bound)
+        if self.config.remote_storage_enable:
+            return segment_removal.drop_local_segments(self, now_ms, high_watermark, tier_end_offset)
+        return segment_removal.delete_old_segments(self, now_ms, high_watermark)
 
     async def flush(self, upto_offset: int | None = None) -> int:
         """fsync, in a thread, everything below `upto_offset` (the end); the new `flushed_end_offset`."""

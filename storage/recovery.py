@@ -131,7 +131,10 @@ def _load_segments(
 ) -> None:
     epochs = _read_epochs(disk, given.directory, names)
     loaded.segments = [_trusted_segment(disk, open_files, given, names, base) for base in bases]
-    loaded.log_start_offset = max(given.log_start_offset, bases[0])
+    # What lies below the first segment of a tiered log is in the tier; where its start was not noted, the tier tells.
+    loaded.log_start_offset = given.log_start_offset
+    if not given.config.remote_storage_enable:
+        loaded.log_start_offset = max(given.log_start_offset, bases[0])
     clean = given.clean and epochs is not None
     if epochs is not None:
         loaded.epochs = epochs

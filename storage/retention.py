@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from storage.log_config import LogConfig
+from storage.log_config import RetentionLimits
 
 
 class Cause(StrEnum):
@@ -13,6 +13,8 @@ class Cause(StrEnum):
     LOG_START = "log start offset"
     TIME = "retention.ms"
     SIZE = "retention.bytes"
+    LOCAL_TIME = "local.retention.ms"
+    LOCAL_SIZE = "local.retention.bytes"
 
 
 class SegmentView(NamedTuple):
@@ -36,29 +38,49 @@ NOTHING = RetentionPlan(0, 0, None)
 
 
 def plan(
-    segments: Sequence[SegmentView], config: LogConfig, log_start_offset: int, high_watermark: int, now_ms: int
+    segments: Sequence[SegmentView],
+    limits: RetentionLimits,
+    log_start_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    causes: tuple[Cause, Cause] = (Cause.TIME, Cause.SIZE),
 ) -> RetentionPlan:
     """Segments go oldest first and only while each lies wholly below the HW; `segments` is in order.
 
-    Below the log start offset they go under any policy, but for the last one. By time and by size they go under
-    `delete`, and the last one may, too, unless it is empty; the caller rolls a new one first.
+    Below the log start offset they go under any limits, but for the last one. By time and by size the last one may
+    go, too, unless it is empty; the caller rolls a new one first.
     """
     below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     best, cause = below_start, Cause.LOG_START
-    if config.deletes:
-        if config.retention_ms >= 0:
-            by_time = _leading(
-                segments, high_watermark, lambda view: now_ms - view.largest_timestamp > config.retention_ms
-            )
-            if by_time > best:
-                best, cause = by_time, Cause.TIME
-        if config.retention_bytes >= 0:
-            by_size = _by_size(segments, high_watermark, config.retention_bytes)
-            if by_size > best:
-                best, cause = by_size, Cause.SIZE
+    if limits.ms >= 0:
+        by_time = _leading(segments, high_watermark, lambda view: now_ms - view.largest_timestamp > limits.ms)
+        if by_time > best:
+            best, cause = by_time, causes[0]
+    if limits.bytes >= 0:
+        by_size = _by_size(segments, high_watermark, limits.bytes)
+        if by_size > best:
+            best, cause = by_size, causes[1]
     if best == 0:
         return NOTHING
     return RetentionPlan(best, max(log_start_offset, segments[best - 1].next_offset), cause)
+
+
+def plan_local(
+    segments: Sequence[SegmentView],
+    limits: RetentionLimits,
+    log_start_offset: int,
+    high_watermark: int,
+    tier_end_offset: int,
+    now_ms: int,
+) -> int:
+    """How many of a tiered log's oldest segments go from this disk: the log starts where it started.
+
+    Beside what lies below the log's start only what the tier holds; `tier_end_offset` is its end.
+    """
+    below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
+    bound = min(high_watermark, tier_end_offset)
+    local = (Cause.LOCAL_TIME, Cause.LOCAL_SIZE)
+    return max(below_start, plan(segments, limits, log_start_offset, bound, now_ms, local).doomed)
 
 
 def _leading(segments: Sequence[SegmentView], high_watermark: int, goes: Callable[[SegmentView], bool]) -> int:

@@ -40,11 +40,9 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     """How many segments retention took; nothing at or past the offset `bound` goes."""
     if log.context.health.offline is not None or log.pending_writes or log.closed:
         return 0
-    views = [
-        retention.SegmentView(segment.base_offset, end, segment.size, _largest_timestamp(log, segment))
-        for segment, end in zip(log.segments, _end_offsets(log), strict=True)
-    ]
-    count, start_offset, planned_cause = retention.plan(views, log.config, log.log_start_offset, bound, now_ms)
+    views = _views(log, log.config.retention_limits.ms >= 0)
+    limits = log.config.retention_limits
+    count, start_offset, planned_cause = retention.plan(views, limits, log.log_start_offset, bound, now_ms)
     if count == 0:
         return 0
     cause = str(planned_cause)
@@ -56,14 +54,38 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     return len(doomed)
 
 
-def _end_offsets(log: PartitionLog) -> list[int]:
-    return [*(segment.base_offset for segment in log.segments[1:]), log.log_end_offset]
+def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tier_end_offset: int) -> int:
+    """How many segments of a tiered log went from this disk; the log's start stays, the tier serves from there on.
+
+    Nothing at or past `tier_end_offset`, up to where the tier is known to hold everything, but what lies below the
+    log's start.
+    """
+    if log.context.health.offline is not None or log.pending_writes or log.closed:
+        return 0
+    limits = log.config.local_limits
+    views = _views(log, limits.ms >= 0)
+    count = retention.plan_local(views, limits, log.log_start_offset, high_watermark, tier_end_offset, now_ms)
+    doomed = log.segments[:count]
+    if doomed:
+        log.context.log_starts_changed = True
+        if count == len(log.segments):
+            log.roll(now_ms)
+        remove_segments(log, doomed, "local retention")
+    return count
 
 
-def _largest_timestamp(log: PartitionLog, segment: Segment) -> int:
-    """Read from the time index only where retention by time asks for it."""
-    if not log.config.deletes or log.config.retention_ms < 0:
-        return segment.created_ms
+def _views(log: PartitionLog, with_timestamps: bool) -> list[retention.SegmentView]:
+    """Timestamps are read from the time indexes only where retention by time asks for them."""
+    ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end_offset]
+    return [
+        retention.SegmentView(
+            segment.base_offset, end, segment.size, _largest_timestamp(segment) if with_timestamps else 0
+        )
+        for segment, end in zip(log.segments, ends, strict=True)
+    ]
+
+
+def _largest_timestamp(segment: Segment) -> int:
     largest = segment.largest_timestamp().timestamp
     return largest if largest >= 0 else segment.created_ms
 

@@ -1,0 +1,1 @@
+"""What a broker does for the tier: claims on leadership, copying, retention, and how replicas begin from it."""
