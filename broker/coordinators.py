@@ -65,7 +65,7 @@ class Coordinators:
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Offsets of deleted topics go."""
-        deleted = frozenset(topic.name for topic in delta.topics_deleted.values())
+        deleted = {topic.name: topic.topic_id for topic in delta.topics_deleted.values()}
         if deleted:
             self.groups.topics_deleted(deleted)
 

@@ -2,7 +2,8 @@
 
 Behaviour: a group that never committed, and a partition it never committed, have offset -1 without an error.
 Versions: OffsetCommit 2-4 give a retention of their own; OffsetFetch asks for all topics from 2 on (null), for
-several groups from 8 on; from 10 on both name topics by id alone (KIP-848).
+several groups from 8 on; from 10 on both name topics by id alone (KIP-848). An offset is kept with the id of the topic
+that it was committed for, whichever way that was named: another topic of the same name does not inherit it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class GroupOffsetHandlers:
         topics, items = [], []
         places: list[Any] = []  # the response's partitions that the coordinator decides, in order of `items`
         for topic in request.topics:
-            name, unknown = self._named(topic, by_id)
+            name, topic_id, unknown = self._named(topic, by_id)
             partitions = []
             for partition in topic.partitions:
                 answer = _CommitTopic.OffsetCommitResponsePartition(
@@ -65,7 +66,7 @@ class GroupOffsetHandlers:
                             partition.committed_offset,
                             partition.committed_leader_epoch,
                             partition.committed_metadata or "",
-                            raw_uuid(topic.topic_id) if by_id else ZERO_UUID,
+                            topic_id,
                         )
                     )
             topics.append(_CommitTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
@@ -91,13 +92,15 @@ class GroupOffsetHandlers:
         except ProtocolError as error:
             return (error.code,) * len(items)
 
-    def _named(self, topic: Any, by_id: bool) -> tuple[str, ErrorCode | None]:
-        """The topic's name, and the error where there is no such topic."""
+    def _named(self, topic: Any, by_id: bool) -> tuple[str, bytes, ErrorCode | None]:
+        """The topic's name and id, and the error where there is no such topic."""
         topics = self._image().topics
+        found = topics.get_by_id(raw_uuid(topic.topic_id)) if by_id else topics.get(topic.name)
+        if found is not None:
+            return found.name, found.topic_id, None
         if by_id:
-            found = topics.get_by_id(raw_uuid(topic.topic_id))
-            return (found.name, None) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
-        return topic.name, None if topic.name in topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return "", ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_ID
+        return topic.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     # OffsetFetch -------------------------------------------------------------------------------------------
 
@@ -145,16 +148,18 @@ class GroupOffsetHandlers:
             topic_id = self._topic_id(name)
             if by_id and topic_id is None:
                 continue  # it is gone, so it has no id to be named by
-            rows = [_row(index, _of_topic(offset, topic_id)) for index, offset in partitions.items()]
-            topics.append(_topic(name, topic_id, rows))
+            current = {index: _of_topic(offset, topic_id) for index, offset in partitions.items()}
+            rows = [_row(index, offset) for index, offset in current.items() if offset is not _NOTHING]
+            if rows:
+                topics.append(_topic(name, topic_id, rows))
         return topics
 
     async def _fetch_some(self, group_id: str, topics: list[Any], by_id: bool) -> list[Any]:
         names = [self._named(topic, by_id) for topic in topics]
-        wanted = [(name, topic.partition_indexes) for (name, _), topic in zip(names, topics, strict=True)]
+        wanted = [(name, topic.partition_indexes) for (name, _, _), topic in zip(names, topics, strict=True)]
         answers = await self._coordinator.fetch_offsets(group_id, wanted)
         found = []
-        for (name, unknown), topic, offsets in zip(names, topics, answers, strict=True):
+        for (name, _, unknown), topic, offsets in zip(names, topics, answers, strict=True):
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id and unknown is not None else ErrorCode.NONE
             topic_id = raw_uuid(topic.topic_id) if by_id else self._topic_id(name)
             rows = [

@@ -21,6 +21,7 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import PARKED, CoordinatorRecord, Now
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.identifiers import ZERO_UUID
 
 GROUP = "flights"
 WALL_0 = 1_700_000_000_000
@@ -36,10 +37,8 @@ class GroupDriver:
         self.log: list[CoordinatorRecord] = list(log or [])
         self.replies: dict[int, Any] = {}
         self.asked: dict[int, Any] = {}
-        self.topics = {"t", "u"}
-        self.shard = GroupShard(
-            self.config, random.Random(f"coordinator {len(self.log)}"), lambda topic: topic in self.topics
-        )
+        self.topics = {"t": bytes([1] * 16), "u": bytes([2] * 16)}
+        self.shard = GroupShard(self.config, random.Random(f"coordinator {len(self.log)}"), self.topics.get)
         for record in self.log:
             self.shard.replay(record.key, record.value)
         self._append(self.shard.loaded(self.now))
@@ -147,7 +146,10 @@ class GroupDriver:
         retention_ms: int = -1,
         group: str = GROUP,
     ) -> Any:
-        items = tuple(OffsetToCommit(t, p, offset, 3, metadata) for (t, p), offset in offsets.items())
+        items = tuple(
+            OffsetToCommit(t, p, offset, 3, metadata, self.topics.get(t, ZERO_UUID))
+            for (t, p), offset in offsets.items()
+        )
         request = CommitRequest(group, member_id, instance, generation, items, retention_ms)
         return self.replies[self.ask(request, lambda now, _: self.shard.commit(request, now))]
 

@@ -23,6 +23,7 @@ from broker.coordination.groups.records import (
 )
 from broker.coordination.groups.values import CommittedOffset, GroupMetadata, GroupState, MemberMetadata
 from common.errors import ErrorCode, ProtocolError
+from common.identifiers import ZERO_UUID
 from tests.broker.group_driver import GROUP, GroupDriver
 
 QUICK = GroupConfig(group_initial_rebalance_delay_ms=0)
@@ -117,14 +118,44 @@ def test_deleted_topics_take_their_offsets_with_them() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 1, ("u", 0): 1})
     driver.commit({("t", 3): 1}, group="other")
-    driver._append(driver.shard.delete_topics(frozenset({"t"})).records)
+    driver._append(driver.shard.delete_topics({"t": driver.topics["t"]}).records)
     assert (fetched(driver, "t"), fetched(driver, "u"), fetched(driver, "t", 3, "other")) == (None, 1, None)
+
+
+def test_a_late_word_of_a_deletion_spares_the_topic_that_has_the_name_now() -> None:
+    driver = GroupDriver()
+    earlier = driver.topics["t"]
+    driver.commit({("t", 0): 1})
+    driver.topics["t"] = bytes([9] * 16)
+    driver.commit({("t", 1): 2})
+    driver._append(driver.shard.delete_topics({"t": earlier}).records)
+    assert (fetched(driver, "t", 0), fetched(driver, "t", 1)) == (None, 2)
+
+
+def test_a_deletion_that_no_coordinator_saw_is_found_though_the_name_is_taken_again() -> None:
+    before = GroupDriver()
+    before.commit({("t", 0): 1, ("t", 1): 1, ("u", 0): 1})
+    after = GroupDriver(log=before.log)
+    after.topics["t"] = bytes([9] * 16)
+    after.commit({("t", 1): 5})
+    after.advance(601)
+    assert (fetched(after, "t", 0), fetched(after, "t", 1), fetched(after, "u")) == (None, 5, 1)
+
+
+def test_offsets_without_a_topic_id_go_with_the_name() -> None:
+    driver = GroupDriver()
+    driver.commit({("t", 0): 1}, retention_ms=3_600_000)
+    committed = driver.shard.fetch_offset(GROUP, "t", 0)
+    assert committed is not None
+    assert committed.topic_id == ZERO_UUID
+    driver._append(driver.shard.delete_topics({"t": driver.topics["t"]}).records)
+    assert fetched(driver) is None
 
 
 def test_offsets_of_topics_that_went_unnoticed_are_found() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 1, ("u", 0): 1})
-    driver.topics.discard("t")
+    del driver.topics["t"]
     driver.advance(601)
     assert (fetched(driver, "t"), fetched(driver, "u")) == (None, 1)
 
@@ -176,6 +207,9 @@ TOPIC_ID = bytes(range(16))
         (CommittedOffset(7, 3, "käse", 1_000), 3),
         (CommittedOffset(7, -1, "", 1_000, 2_000), 1),
         (CommittedOffset(7, 3, "m" * 200, 1_000, -1, TOPIC_ID), 4),
+        (CommittedOffset(7, 3, "m" * 126, 1_000, -1, TOPIC_ID), 4),
+        (CommittedOffset(7, 3, "m" * 127, 1_000, -1, TOPIC_ID), 4),
+        (CommittedOffset(7, 3, "", 1_000, -1, TOPIC_ID), 4),
     ],
 )
 def test_offset_values_come_back(committed: CommittedOffset, version: int) -> None:
@@ -190,6 +224,8 @@ def test_offset_values_of_older_versions_are_read() -> None:
     body = (9).to_bytes(8, "big") + b"\0\1x" + (5).to_bytes(8, "big")
     assert decode_offset_value(b"\0\0" + body) == CommittedOffset(9, -1, "x", 5)
     assert decode_offset_value(b"\0\2" + body) == CommittedOffset(9, -1, "x", 5)
+    flexible = (9).to_bytes(8, "big") + (3).to_bytes(4, "big") + b"\2x" + (5).to_bytes(8, "big")
+    assert decode_offset_value(b"\0\4" + flexible + b"\0") == CommittedOffset(9, 3, "x", 5)
 
 
 def test_group_values_come_back() -> None:

@@ -308,11 +308,13 @@ async def test_offset_commit(groups: Groups, version: int) -> None:
         assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(groups: Groups) -> None:
-    assert await groups.commit(10, 42) == 0
+@pytest.mark.parametrize("version", versions_of("OffsetCommit"))
+async def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(groups: Groups, version: int) -> None:
+    assert await groups.commit(version, 42) == 0
     other = bytes(reversed(TOPIC_ID))
     groups.replay(RemoveTopicRecord(TOPIC_ID), TopicRecord("t", other), PartitionRecord(other, 0, (0,), (0,), 0))
     assert (await fetch(groups, 9))[1][0] == ("t", 0, -1, 0)
+    assert await fetch(groups, 9, everything=True) == (0, [])
     unknown = await fetch(groups, 10)
     assert [row[3] for row in unknown[1]] == [ErrorCode.UNKNOWN_TOPIC_ID] * 2
     assert await groups.commit(10, 1) == ErrorCode.UNKNOWN_TOPIC_ID
@@ -320,7 +322,7 @@ async def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(groups:
 
 async def test_deleted_topics_lose_their_offsets(groups: Groups) -> None:
     assert await groups.commit(9, 42) == 0
-    groups.coordinator.topics_deleted(frozenset({"t"}))
+    groups.coordinator.topics_deleted({"t": TOPIC_ID})
     assert (await fetch(groups, 9))[1][0] == ("t", 0, -1, 0)
 
 

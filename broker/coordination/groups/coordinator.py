@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
@@ -43,7 +43,12 @@ class GroupCoordinator:
     ) -> None:
         self._runtime = runtime
         self._image = image
-        runtime.host(GROUP_TOPIC, lambda _: GroupShard(config, rng, lambda topic: topic in image().topics))
+
+        def topic_id_of(name: str) -> bytes | None:
+            topic = image().topics.get(name)
+            return None if topic is None else topic.topic_id
+
+        runtime.host(GROUP_TOPIC, lambda _: GroupShard(config, rng, topic_id_of))
 
     def partition_of(self, group_id: str) -> int:
         """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
@@ -111,11 +116,15 @@ class GroupCoordinator:
 
         return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
 
-    def topics_deleted(self, topics: frozenset[str]) -> None:
-        """Offsets in them go, without anybody waiting. A shard that cannot now does it at its next retention."""
+    def topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
+        """Offsets in them (name → id) go, without anybody waiting.
+
+        A shard that cannot now, or that is elsewhere when this broker hears of it, does it at its next retention. What
+        is still there then was committed for another topic id, so it is shown to nobody.
+        """
 
         def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, None]:
-            return shard.delete_topics(topics)
+            return shard.delete_topics(deleted)
 
         for index in self._runtime.active(GROUP_TOPIC):
             self._runtime.write_unattended(GROUP_TOPIC, index, decide)

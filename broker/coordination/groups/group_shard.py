@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker.coordination.deadlines import DeadlineQueue
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
@@ -46,19 +46,19 @@ from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ti
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 
-TopicExists = Callable[[str], bool]
+TopicIdOf = Callable[[str], bytes | None]
 RETENTION_TURN_S = 0.02
 
 
 class GroupShard:
-    """Implements `coordination.shard.Shard`. `topic_exists` asks the metadata image, at retention time alone."""
+    """Implements `coordination.shard.Shard`. `topic_id_of` asks the metadata image, at retention time alone."""
 
-    def __init__(self, config: GroupConfig, rng: random.Random, topic_exists: TopicExists) -> None:
+    def __init__(self, config: GroupConfig, rng: random.Random, topic_id_of: TopicIdOf) -> None:
         self.committed: dict[str, GroupMetadata] = {}
         self.offsets = CommittedOffsets()
         self.groups: dict[str, ClassicGroup] = {}
         self._config = config
-        self._topic_exists = topic_exists
+        self._topic_id_of = topic_id_of
         self._timers: DeadlineQueue[TimerKey] = DeadlineQueue()
         self._effects = Effects()
         self._rebalances = Rebalances(config, self._timers, self._effects)
@@ -240,9 +240,9 @@ class GroupShard:
                 records.append(offset_record(group_id, topic, partition, None))
         return Decision(tuple(codes), records)
 
-    def delete_topics(self, topics: frozenset[str]) -> Decision[CoordinatorRecord, None]:
-        """These topics are gone, and so are all offsets in them."""
-        return Decision(None, self.offsets.topic_tombstones(topics))
+    def delete_topics(self, deleted: Mapping[str, bytes]) -> Decision[CoordinatorRecord, None]:
+        """These topics (name → id) are gone, and so are all offsets in them."""
+        return Decision(None, self.offsets.topic_tombstones(deleted))
 
     def _expire_offsets(self, now: Now) -> None:
         """Look at some groups, and come back soon when there are more of them in this round."""
@@ -258,11 +258,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         expired = self.offsets.expired(group_id, group, self._config.offsets_retention_ms, now.wall_ms)
         removed = {record.key: record for record in expired}
-        for topic, partitions in self.offsets.of(group_id).items():
-            if not self._topic_exists(topic):
-                for partition in partitions:
-                    record = offset_record(group_id, topic, partition, None)
-                    removed[record.key] = record
+        removed.update((record.key, record) for record in self.offsets.orphans(group_id, self._topic_id_of))
         self._effects.records.extend(removed.values())
         left = sum(len(partitions) for partitions in self.offsets.of(group_id).values()) - len(removed)
         is_empty = group is not None and group.state is GroupState.EMPTY and not group.pending

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.records import offset_record
 from broker.coordination.groups.values import NO_TIME, CommittedOffset, GroupState
 from broker.coordination.shard import CoordinatorRecord
+from common.identifiers import ZERO_UUID
+
+TOPIC_IDS_SHARED_MAX = 10_000
 
 TopicOffsets = dict[int, CommittedOffset]
 
@@ -17,10 +20,17 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._by_group: dict[str, dict[str, TopicOffsets]] = {}
+        self._topic_ids: dict[bytes, bytes] = {}  # one object for all offsets in a topic
 
     def put(self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> None:
         """None removes it."""
         if committed is not None:
+            topic_id = committed.topic_id
+            shared = self._topic_ids.get(topic_id)
+            if shared is not None and shared is not topic_id:
+                committed = committed._replace(topic_id=shared)
+            elif shared is None and len(self._topic_ids) < TOPIC_IDS_SHARED_MAX:
+                self._topic_ids[topic_id] = topic_id
             self._by_group.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
             return
         topics = self._by_group.get(group_id)
@@ -62,14 +72,28 @@ class CommittedOffsets:
             for partition in partitions
         ]
 
-    def topic_tombstones(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
-        """Records that remove the offsets of these topics, in all groups."""
+    def topic_tombstones(self, deleted: Mapping[str, bytes]) -> list[CoordinatorRecord]:
+        """Records that remove the offsets in these topics (name → id), in all groups.
+
+        Offsets without an id are an older version's, or have an expiry of their own: they go with the name.
+        """
         return [
             offset_record(group_id, topic, partition, None)
             for group_id, topic in self.topics()
-            if topic in topics
-            for partition in self._by_group[group_id][topic]
+            if topic in deleted
+            for partition, committed in self._by_group[group_id][topic].items()
+            if committed.topic_id in (ZERO_UUID, deleted[topic])
         ]
+
+    def orphans(self, group_id: str, topic_id_of: Callable[[str], bytes | None]) -> list[CoordinatorRecord]:
+        """Tombstones of the group's offsets in topics that are gone, also if another one has the name now."""
+        records = []
+        for topic, partitions in self.of(group_id).items():
+            topic_id = topic_id_of(topic)
+            for partition, committed in partitions.items():
+                if topic_id is None or committed.topic_id not in (ZERO_UUID, topic_id):
+                    records.append(offset_record(group_id, topic, partition, None))
+        return records
 
     def expired(
         self, group_id: str, group: ClassicGroup | None, retention_ms: int, now_ms: int

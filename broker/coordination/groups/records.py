@@ -2,7 +2,8 @@
 
 Source: OffsetCommitKey/Value, GroupMetadataKey/Value of Apache Kafka 4.1 (group-coordinator message schemas). Every
 key and value begins with its version (int16); a key's version tells its kind. Written: offset commits as version 3,
-as 1 with an expiry of their own, as 4 with a topic id; group metadata as version 3. Read: all versions up to 4.
+as 1 with an expiry of their own, as 4 with a topic id, which is how every broker of this kind commits; group
+metadata as version 3. Read: all versions up to 4.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ TOPIC_ID_TAG = 0
 _SHORT = Struct(">h")
 _INT = Struct(">i")
 _LONG = Struct(">q")
-_OFFSET_EPOCH_SIZE = Struct(">qih")
-_COMMON_OFFSET_VERSION = b"\0\3"
+_OFFSET_EPOCH_SIZE = Struct(">qiB")
+_COMMON_OFFSET_VERSION = b"\0\4"
+_SHORT_METADATA_MAX = 0x7F  # its size takes one byte
+_ONE_TOPIC_ID = bytes((1, TOPIC_ID_TAG, UUID_BYTES))
 
 
 class UnreadableRecord(ValueError):
@@ -210,8 +213,7 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
     writer.unsigned_varint(len(metadata) + 1)
     writer.out += metadata
     writer.int64(committed.commit_timestamp)
-    for number in (1, TOPIC_ID_TAG, UUID_BYTES):  # one tagged field: its tag, its size
-        writer.unsigned_varint(number)
+    writer.out += _ONE_TOPIC_ID
     writer.out += committed.topic_id
     return bytes(writer.out)
 
@@ -220,7 +222,9 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
     """Raises UnreadableRecord."""
     try:
         if value[:2] == _COMMON_OFFSET_VERSION:
-            return _decode_common_offset(value)
+            common = _decode_common_offset(value)
+            if common is not None:
+                return common
         reader = _Reader(value)
         version = _version(reader)
         offset = reader.int64()
@@ -234,14 +238,19 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
     return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp, topic_id)
 
 
-def _decode_common_offset(value: bytes) -> CommittedOffset:
-    """Version 3, in one piece: a load reads hundreds of thousands of them."""
+def _decode_common_offset(value: bytes) -> CommittedOffset | None:
+    """Version 4 with short metadata and a topic id, in one piece: a load reads hundreds of thousands of them. None
+    for any other."""
     offset, leader_epoch, size = _OFFSET_EPOCH_SIZE.unpack_from(value, _SHORT.size)
     at = _SHORT.size + _OFFSET_EPOCH_SIZE.size
-    if size < 0:
-        raise UnreadableRecord("a committed offset without metadata")
-    (commit_timestamp,) = _LONG.unpack_from(value, at + size)
-    return CommittedOffset(offset, leader_epoch, value[at : at + size].decode(), commit_timestamp)
+    end = at + size - 1
+    tags_at = end + _LONG.size
+    id_at = tags_at + len(_ONE_TOPIC_ID)
+    if not 0 < size <= _SHORT_METADATA_MAX or value[tags_at:id_at] != _ONE_TOPIC_ID or len(value) < id_at + UUID_BYTES:
+        return None
+    (commit_timestamp,) = _LONG.unpack_from(value, end)
+    topic_id = value[id_at : id_at + UUID_BYTES]
+    return CommittedOffset(offset, leader_epoch, value[at:end].decode(), commit_timestamp, NO_TIME, topic_id)
 
 
 def encode_group_value(group: GroupMetadata) -> bytes:
