@@ -23,6 +23,7 @@ from kraft.controller.policy import (
     min_insync_replicas,
     unclean_leader_election,
 )
+from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
@@ -42,9 +43,8 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-def check_topic_configs(configs: Mapping[str, str | None], whole: Mapping[str, str | None] | None = None) -> None:
-    """Raises INVALID_CONFIG, with a sentence, unless these may be overrides of a topic, which then has `whole`."""
-    whole = configs if whole is None else whole
+def check_topic_configs(configs: Mapping[str, str | None]) -> None:
+    """Raises INVALID_CONFIG, with a sentence, unless each of these may be an override of a topic."""
     for name, value in configs.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
@@ -54,12 +54,26 @@ def check_topic_configs(configs: Mapping[str, str | None], whole: Mapping[str, s
             raise ProtocolError(
                 ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE} cannot be true: this cluster has no object store tier."
             )
-    if (LEAST_LAG in configs or GREATEST_LAG in configs) and LEAST_LAG in whole and GREATEST_LAG in whole:
-        least, greatest = (_parsed(TOPIC_SETTINGS[name], whole[name]) for name in (LEAST_LAG, GREATEST_LAG))
-        if least > greatest:
-            raise ProtocolError(
-                ErrorCode.INVALID_CONFIG, f"{LEAST_LAG} ({least}) is larger than {GREATEST_LAG} ({greatest})."
-            )
+
+
+def check_together(
+    image: MetadataImage,
+    policy: ControllerPolicy,
+    before: Mapping[str, str | None],
+    after: Mapping[str, str | None],
+) -> None:
+    """Raises INVALID_CONFIG when settings of a topic contradict each other once its overrides are `after`, the
+    cluster's values included; not for a contradiction that was there before."""
+    if all(before.get(name) == after.get(name) for name in (LEAST_LAG, GREATEST_LAG)):
+        return
+    least, greatest = (
+        _parsed(TOPIC_SETTINGS[name], topic_config(image, after, policy, TOPIC_SETTINGS[name])[0])
+        for name in (LEAST_LAG, GREATEST_LAG)
+    )
+    if least > greatest:
+        raise ProtocolError(
+            ErrorCode.INVALID_CONFIG, f"{LEAST_LAG} ({least}) is larger than {GREATEST_LAG} ({greatest})."
+        )
 
 
 def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) -> None:
@@ -105,7 +119,7 @@ def _alter(
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            records += _resource_records(image, resource, wanted)
+            records += _resource_records(image, resource, policy, wanted)
         except ProtocolError as error:
             code, message = error.code, error.message
         results.append(
@@ -122,13 +136,16 @@ def _alter(
     return Decision(reply, records + _consequences(image, records, policy))
 
 
-def _resource_records(image: MetadataImage, resource: Any, wanted: Any) -> list[MetadataRecord]:
+def _resource_records(
+    image: MetadataImage, resource: Any, policy: ControllerPolicy, wanted: Any
+) -> list[MetadataRecord]:
     resource_type, name = _checked_resource(image, resource.resource_type, resource.resource_name)
     current = image.configs.of(resource_type, name)
     target = wanted(resource_type, current, resource.configs)
     changed = {n: v for n, v in target.items() if current.get(n) != v}
     if resource_type is ResourceType.TOPIC:
-        check_topic_configs(changed, target)
+        check_topic_configs(changed)
+        check_together(image, policy, current, target)
     else:
         check_broker_configs(name, changed)
     changed.update({n: None for n in current if n not in target})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
+from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
@@ -28,18 +29,9 @@ def described_topic_configs(
     image: MetadataImage, overrides: Mapping[str, str | None], policy: ControllerPolicy
 ) -> list[Any]:
     """Every topic setting, in the form of a CreateTopics reply."""
-    cluster = image.configs.cluster()
     described = []
     for setting in TOPIC_SETTINGS:
-        value: str | None
-        if setting.name in overrides:
-            value, source = overrides[setting.name], ConfigSource.TOPIC
-        else:
-            value, source = setting.text(setting.default), ConfigSource.DEFAULT
-            for given, where in ((policy.static, ConfigSource.STATIC_BROKER), (cluster, _DYNAMIC)):
-                for synonym in reversed(setting.synonyms):
-                    if synonym in given:
-                        value, source = given[synonym], where
+        value, source = topic_config(image, overrides, policy, setting)
         described.append(
             _TopicConfig(
                 name=setting.name,
@@ -52,4 +44,17 @@ def described_topic_configs(
     return described
 
 
-_DYNAMIC = ConfigSource.DYNAMIC_DEFAULT_BROKER
+def topic_config(
+    image: MetadataImage, overrides: Mapping[str, str | None], policy: ControllerPolicy, setting: Setting
+) -> tuple[str | None, ConfigSource]:
+    """What holds for a topic with these overrides, as text, and where it comes from."""
+    if setting.name in overrides:
+        return overrides[setting.name], ConfigSource.TOPIC
+    for given, source in (
+        (image.configs.cluster(), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (policy.static, ConfigSource.STATIC_BROKER),
+    ):
+        for synonym in setting.synonyms:
+            if synonym in given:
+                return given[synonym], source
+    return setting.text(setting.default), ConfigSource.DEFAULT

@@ -11,7 +11,7 @@ from typing import Any
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
-from kraft.controller.configs import check_topic_configs
+from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_configs import described_topic_configs
@@ -130,6 +130,7 @@ class _Creation:
         image, name = self._image, topic.name
         self._check_name(name)
         overrides = _overrides(topic.configs or ())
+        check_together(image, self._policy, {}, overrides)
         assignments = _manual(image, topic) if topic.assignments else self._automatic(topic)
         topic_id = random_uuid(self._random)
         while topic_id in image.topics.by_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -290,14 +291,18 @@ def test_a_cancelled_reassignment_is_undone() -> None:
 
 
 def alter(
-    image: MetadataImage, kind: int, name: str, *changes: tuple[str, int, str | None]
+    image: MetadataImage,
+    kind: int,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    policy: ControllerPolicy = POLICY,
 ) -> tuple[MetadataImage, Any]:
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     configs = [resource.AlterableConfig(name=n, config_operation=op, value=v) for n, op, v in changes]
     request = IncrementalAlterConfigsRequest(
         resources=[resource(resource_type=kind, resource_name=name, configs=configs)], validate_only=False
     )
-    decision = decide_incremental_alter_configs(image, request, POLICY)
+    decision = decide_incremental_alter_configs(image, request, policy)
     return replayed(image, decision.records), decision.reply.responses[0]
 
 
@@ -345,6 +350,37 @@ def test_a_setting_that_does_not_go_with_another_is_refused() -> None:
     after, reply = alter(image, 2, "t", ("min.compaction.lag.ms", 0, "6"))
     assert (after, reply.error_code) == (image, ErrorCode.INVALID_CONFIG)
     assert "max.compaction.lag.ms (5)" in reply.error_message
+    _, reply = alter(image, 2, "t", ("min.compaction.lag.ms", 0, "6"), ("max.compaction.lag.ms", 0, "6"))
+    assert reply.error_code == ErrorCode.NONE
+    resource = AlterConfigsRequest.AlterConfigsResource
+    for least, code in (("6", ErrorCode.NONE), ("60", ErrorCode.INVALID_CONFIG)):
+        configs = {"min.compaction.lag.ms": least, "max.compaction.lag.ms": "50"}
+        named = [resource.AlterableConfig(name=name, value=value) for name, value in configs.items()]
+        request = AlterConfigsRequest(resources=[resource(resource_type=2, resource_name="t", configs=named)])
+        assert decide_alter_configs(image, request, POLICY).reply.responses[0].error_code == code
+
+
+@pytest.mark.parametrize("where", ["cluster", "node"])
+def test_a_setting_that_does_not_go_with_the_clusters_is_refused(where: str) -> None:
+    image, policy = with_topic(), POLICY
+    if where == "cluster":
+        image, reply = alter(image, 4, "", ("log.cleaner.max.compaction.lag.ms", 0, "10"))
+        assert reply.error_code == ErrorCode.NONE
+    else:
+        policy = replace(POLICY, static={"log.cleaner.max.compaction.lag.ms": "10"})
+    _, reply = alter(image, 2, "t", ("min.compaction.lag.ms", 0, "11"), policy=policy)
+    assert reply.error_code == ErrorCode.INVALID_CONFIG
+    topic = new_topic("u", configs={"min.compaction.lag.ms": "11"})
+    created = decide_create_topics(image, create_topics(topic), policy, rng())
+    assert created.reply.topics[0].error_code == ErrorCode.INVALID_CONFIG
+    own, reply = alter(
+        image, 2, "t", ("min.compaction.lag.ms", 0, "11"), ("max.compaction.lag.ms", 0, "12"), policy=policy
+    )
+    assert reply.error_code == ErrorCode.NONE
+    _, reply = alter(own, 2, "t", ("max.compaction.lag.ms", 1, None), policy=policy)  # back to the cluster's
+    assert reply.error_code == ErrorCode.INVALID_CONFIG
+    _, reply = alter(own, 2, "t", ("retention.ms", 0, "5"), policy=policy)
+    assert reply.error_code == ErrorCode.NONE
 
 
 def test_alter_configs_replaces_everything() -> None:
