@@ -1,0 +1,407 @@
+"""Objects as files below one directory: the blocking calls, to be made in threads.
+
+An object is written under a name of its own in `.unfinished`, made durable, and only then linked or renamed to its
+key, so nobody ever sees half of it. `link` refuses an existing name and is what makes a create-only put atomic.
+Compare-and-set holds an advisory lock of the root from the comparison to the rename; it therefore excludes other
+replaces of any process, but neither a put nor a delete of the same key.
+
+The version of an object is (inode, time of its last write in nanoseconds, size). The clock of a file system stands
+still for milliseconds, so the digits below one millisecond are drawn at random.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from common.machine import MachineFile
+from object_store.errors import (
+    InvalidKey,
+    ObjectExists,
+    ObjectMissing,
+    ObjectTruncated,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    VersionConflict,
+)
+from object_store.file_copying import CopyCancelled, SourceEnded, append_bytes, append_range
+from object_store.store import RESERVED_NAME, Body, FileRange, ObjectInfo, body_parts
+
+LEFTOVER_AGE_MS = 3_600_000
+PUBLISH_ATTEMPTS = 10  # others may remove the empty directory that we are about to use
+DURABLE_DIRECTORIES_MAX = 10_000
+LOCK_NAME = "lock"
+LOCK_POLL_S = 0.01
+READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+GiveName = Callable[[str, str], None]  # from the finished file to the object
+
+
+class Cancellation:
+    """Set by the event loop, read by the thread."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+class DirectoryFiles:
+    """Raises StoreErrors. `root` is absolute, without a slash at its end; `name` is what messages call the store."""
+
+    def __init__(self, root: str, name: str, lock_timeout_s: float) -> None:
+        self.root = root
+        self.name = name
+        self._prefix = root + "/"
+        self._unfinished = self._prefix + RESERVED_NAME
+        self._lock_timeout_s = lock_timeout_s
+        self._durable: dict[str, None] = {}  # directories whose own names are known to be on the device
+        self._marked = False
+
+    def prepare(self, create: bool) -> None:
+        """Make the root when `create`, and sweep what an earlier process left. Raises StoreDenied without a root."""
+        with self._errors("open", ""):
+            if create:
+                os.makedirs(self.root, exist_ok=True)
+            elif not os.path.isdir(self.root):
+                raise StoreDenied(self.name, "open", "", "there is no such directory")
+            try:
+                os.makedirs(self._unfinished, exist_ok=True)
+                self._marked = True
+            except OSError as error:
+                if error.errno not in DENIED:
+                    raise
+                return  # only to be read; a put will say so
+        with contextlib.suppress(StoreError):
+            self.sweep(time.time_ns() // 1_000_000 - LEFTOVER_AGE_MS)
+
+    def put(self, key: str, body: Body, create_only: bool, cancelled: Cancellation) -> ObjectInfo:
+        with self._errors("put", key), self._unfinished_file(body, cancelled, "put", key) as (path, status):
+            if create_only:
+                self._publish(path, key, "put", os.link)
+            else:
+                self._publish(path, key, "put", os.rename)
+            return _info(key, status)
+
+    def replace(self, key: str, body: bytes, expected: str | None) -> ObjectInfo:
+        with (
+            self._errors("replace", key),
+            self._unfinished_file(body, Cancellation(), "replace", key) as (path, status),
+            self._replace_lock(key),
+        ):
+            try:
+                current: str | None = _info(key, self._object_status(key)).version
+            except (FileNotFoundError, NotADirectoryError):
+                current = None
+            if current != expected:
+                raise VersionConflict(self.name, "replace", key, "the object has another version")
+            self._publish(path, key, "replace", os.link if expected is None else os.rename)
+            return _info(key, status)
+
+    def get(self, key: str, start: int, length: int | None) -> tuple[bytes, ObjectInfo]:
+        with self._errors("get", key):
+            fd = os.open(self._prefix + key, READ_FLAGS)
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise ObjectMissing(self.name, "get", key, "there is no such object")
+                end = start + length if length is not None else max(start, status.st_size)
+                if end > status.st_size:
+                    raise ObjectTruncated(self.name, "get", key, f"it ends at {status.st_size}, not {end}")
+                return self._read(fd, key, start, end), _info(key, status)
+            finally:
+                os.close(fd)
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._errors("head", key):
+            return _info(key, self._object_status(key))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        touched: dict[str, None] = {}
+        for key in keys:
+            with self._errors("delete", key):
+                try:
+                    os.unlink(self._prefix + key)
+                except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    self._still_there("delete", key)
+                else:
+                    touched[os.path.dirname(self._prefix + key)] = None
+        for directory in touched:
+            with self._errors("delete", directory.removeprefix(self._prefix)):
+                self._settle_after_delete(directory)
+
+    def copy(self, source: str, target: str, cancelled: Cancellation) -> ObjectInfo:
+        with self._errors("copy", source):
+            file = MachineFile(os.open(self._prefix + source, READ_FLAGS))
+            try:
+                status = os.fstat(file.fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise ObjectMissing(self.name, "copy", source, "there is no such object")
+                # Not a link: the copy's age is its own, and whoever sweeps goes by age.
+                return self.put(target, [FileRange(file, 0, status.st_size)], False, cancelled)
+            finally:
+                file.close()
+
+    def sweep(self, before_ms: int) -> int:
+        """How many unfinished files were removed; a file that is being written is as young as its last byte."""
+        removed = 0
+        with self._errors("sweep", RESERVED_NAME):
+            for name in sorted(os.listdir(self._unfinished)):
+                path = f"{self._unfinished}/{name}"
+                with contextlib.suppress(FileNotFoundError):
+                    if name != LOCK_NAME and os.stat(path).st_mtime_ns < before_ms * 1_000_000:
+                        os.unlink(path)
+                        removed += 1
+        return removed
+
+    def list_names(self, prefix: str) -> list[str]:
+        with self._errors("list", prefix):
+            return [
+                name for name in self._entries(prefix) if not name.endswith("/") or self._has_objects(prefix + name)
+            ]
+
+    def walk(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Ascending by key; of one directory at a time the names are held, and nothing else."""
+        stack = [iter(self._candidates(prefix[: prefix.rfind("/") + 1], prefix, start_after))]
+        while stack:
+            key = next(stack[-1], None)
+            if key is None:
+                stack.pop()
+            elif key.endswith("/"):
+                stack.append(iter(self._candidates(key, prefix, start_after)))
+            else:
+                try:
+                    info = self.head(key)
+                except ObjectMissing:  # deleted meanwhile
+                    continue
+                yield info
+
+    # -- writing
+
+    @contextlib.contextmanager
+    def _unfinished_file(
+        self, body: Body, cancelled: Cancellation, operation: str, key: str
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """A durable file with the bytes of `body` and the time by which its version is told; gone at the end."""
+        if not self._marked:
+            raise StoreDenied(self.name, operation, key, "nothing can be written into the directory")
+        path = f"{self._unfinished}/{os.urandom(16).hex()}"
+        fd = os.open(path, WRITE_FLAGS, 0o644)
+        try:
+            try:
+                for part in body_parts(body):
+                    if isinstance(part, FileRange):
+                        append_range(fd, part, lambda: cancelled.asked)
+                    else:
+                        append_bytes(fd, part)
+                now = time.time_ns()
+                stamp = now - now % 1_000_000 + int.from_bytes(os.urandom(4), "big") % 1_000_000
+                os.utime(fd, ns=(stamp, stamp))
+                os.fsync(fd)
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
+            yield path, status
+        except SourceEnded as ended:
+            raise StoreError(self.name, operation, key, str(ended)) from None
+        except CopyCancelled:
+            raise StoreError(self.name, operation, key, "it was cancelled") from None
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _publish(self, path: str, key: str, operation: str, give_name: GiveName) -> None:
+        """Let the finished file at `path` be the object `key`, durably."""
+        target = self._prefix + key
+        directory = os.path.dirname(target)
+        for attempt in range(PUBLISH_ATTEMPTS):
+            self._make_durable(directory, operation, key)
+            try:
+                give_name(path, target)
+                break
+            except FileNotFoundError:
+                self._durable.pop(directory, None)
+                if attempt == PUBLISH_ATTEMPTS - 1 or not os.path.exists(path):
+                    raise StoreUnavailable(self.name, operation, key, "its directory went away") from None
+            except IsADirectoryError:
+                self._clear_directory(target, operation, key)
+            except FileExistsError:
+                if not os.path.isdir(target):
+                    error = ObjectExists if operation == "put" else VersionConflict
+                    raise error(self.name, operation, key, "the object exists") from None
+                self._clear_directory(target, operation, key)
+        with contextlib.suppress(FileNotFoundError):  # deleted at once by another
+            _sync_directory(directory)
+
+    def _clear_directory(self, path: str, operation: str, key: str) -> None:
+        """An empty directory that a crash left may go; one with objects may not."""
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            raise InvalidKey(self.name, operation, key, "there are objects below it") from None
+
+    def _make_durable(self, directory: str, operation: str, key: str) -> None:
+        """Make `directory` and those above it, down from the root (which is not made: it may be unmounted)."""
+        if directory in self._durable:
+            return
+        if directory == self.root:
+            return
+        parent = os.path.dirname(directory)
+        self._make_durable(parent, operation, key)
+        try:
+            os.mkdir(directory)
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                raise InvalidKey(self.name, operation, key, "a name before a slash is an object") from None
+        except FileNotFoundError:
+            self._durable.pop(parent, None)
+            return  # taken away again; giving the name will fail and come back here
+        _sync_directory(parent or "/")
+        while len(self._durable) >= DURABLE_DIRECTORIES_MAX:
+            with contextlib.suppress(KeyError, StopIteration):  # other threads do the same
+                del self._durable[next(iter(self._durable))]
+        self._durable[directory] = None
+
+    def _settle_after_delete(self, directory: str) -> None:
+        """Make the deletion durable and take away directories that became empty."""
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                _sync_directory(directory)
+            if directory == self.root:
+                return
+            try:
+                self._durable.pop(directory, None)
+                os.rmdir(directory)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY}:
+                    return
+                raise
+            directory = os.path.dirname(directory)
+
+    @contextlib.contextmanager
+    def _replace_lock(self, key: str) -> Iterator[None]:
+        fd = os.open(f"{self._unfinished}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            deadline = time.monotonic() + self._lock_timeout_s
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise StoreUnavailable(self.name, "replace", key, "another process holds the lock") from None
+                    time.sleep(LOCK_POLL_S)
+            yield
+        finally:
+            os.close(fd)
+
+    # -- reading
+
+    def _read(self, fd: int, key: str, start: int, end: int) -> bytes:
+        data = os.pread(fd, end - start, start) if end > start else b""
+        if len(data) == end - start:
+            return data
+        parts = [data]
+        position = start + len(data)
+        while position < end:  # a signal, or more than one call gives
+            more = os.pread(fd, end - position, position)
+            if not more:
+                raise ObjectTruncated(self.name, "get", key, f"it ends at {position}, not {end}")
+            parts.append(more)
+            position += len(more)
+        return b"".join(parts)
+
+    def _object_status(self, key: str) -> os.stat_result:
+        status = os.lstat(self._prefix + key)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no file", key)
+        return status
+
+    def _entries(self, directory_key: str) -> list[str]:
+        """Names of files, and of directories with a slash behind, in the order of the keys below them."""
+        names: list[str] = []
+        try:
+            with os.scandir(self._prefix + directory_key) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        names.append(entry.name + "/")
+                    elif entry.is_file(follow_symlinks=False):
+                        names.append(entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            self._still_there("list", directory_key)
+            return []
+        if not directory_key:
+            names = [name for name in names if name != RESERVED_NAME + "/"]
+        names.sort()
+        return names
+
+    def _candidates(self, directory_key: str, prefix: str, start_after: str) -> list[str]:
+        with self._errors("list", directory_key):
+            keys = [directory_key + name for name in self._entries(directory_key)]
+        return [
+            key
+            for key in keys
+            if (key.startswith(prefix) or (key.endswith("/") and prefix.startswith(key)))
+            and (key > start_after or (key.endswith("/") and start_after.startswith(key)))
+        ]
+
+    def _has_objects(self, directory_key: str) -> bool:
+        names = self._entries(directory_key)
+        return any(not name.endswith("/") for name in names) or any(
+            self._has_objects(directory_key + name) for name in names
+        )
+
+    # -- errors
+
+    def _still_there(self, operation: str, key: str) -> None:
+        """Raises StoreUnavailable when the root itself is gone: an unmounted volume is not an empty one."""
+        if not os.path.isdir(self._unfinished if self._marked else self.root):
+            raise StoreUnavailable(self.name, operation, key, "the directory of the store is gone")
+
+    @contextlib.contextmanager
+    def _errors(self, operation: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            self._still_there(operation, key)
+            raise ObjectMissing(self.name, operation, key, "there is no such object") from None
+        except OSError as error:
+            raise self._store_error(error, operation, key) from None
+
+    def _store_error(self, error: OSError, operation: str, key: str) -> StoreError:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        if error.errno in FULL:
+            return StoreFull(self.name, operation, key, reason)
+        if error.errno in DENIED:
+            return StoreDenied(self.name, operation, key, reason)
+        if error.errno == errno.ELOOP:
+            return ObjectMissing(self.name, operation, key, "it is a symbolic link")
+        if error.errno == errno.ENAMETOOLONG:
+            return InvalidKey(self.name, operation, key, reason)
+        return StoreUnavailable(self.name, operation, key, reason)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    version = f"{status.st_ino:x}.{status.st_mtime_ns:x}.{status.st_size:x}"
+    return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000, version)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,39 @@
+"""What a store may use: time, memory, connections, threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """The defaults suit a broker. Bytes are bytes, times are seconds.
+
+    Memory of one put to S3 is at most `part_bytes` times `parallel_parts`, retries included.
+    """
+
+    part_bytes: int = 8 * MIB
+    """Larger bodies go up in parts of this size; S3 wants at least 5 MiB."""
+    parallel_parts: int = 4
+    connections_max: int = 32
+    connect_timeout_s: float = 5.0
+    silence_timeout_s: float = 15.0
+    """How long a connection may bring nothing."""
+    attempt_timeout_s: float = 30.0
+    """One request; for bodies the time at `slowest_bytes_per_s` is added."""
+    slowest_bytes_per_s: int = 256 * 1024
+    attempts_max: int = 5
+    backoff_first_s: float = 0.1
+    backoff_max_s: float = 5.0
+    retry_budget: float = 50.0
+    """Retries that may be outstanding in all; see `object_store.retries.RetryBudget`."""
+    page_keys: int = 1000
+    """Of a listing that is held at once; S3 gives no more."""
+    file_threads: int = 4
+    """Threads of a directory store."""
+    file_timeout_s: float = 60.0
+    """How long a directory may take for a read; writes are waited for."""
+    lock_timeout_s: float = 10.0
+    """How long a replace in a directory waits for that of another process."""
