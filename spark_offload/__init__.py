@@ -1,1 +1,1 @@
-"""Spark jobs over the tier. Built by a later step; empty until then."""
+"""Spark over the tier: a vectorised codec from record batches to Arrow columns, and the data source that uses it."""

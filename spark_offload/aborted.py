@@ -1,0 +1,94 @@
+"""Transactions that never happened: what the tier's transaction indexes and producer snapshots tell of them.
+
+A transaction index lists aborted transactions under the segment that holds their abort marker, which may be a later
+one than that of their records. Whether a transaction is still open at the tier's end is told by the producer
+snapshot of the last segment. Sources: Apache Kafka's AbortedTxn version 0 and producer snapshot version 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+from common.checksum import crc32c
+from spark_offload.batch_scan import BatchTable, Flags
+from spark_offload.varints import Integers
+
+_INDEX_VERSION = 0
+_INDEX_ENTRY = Struct(">hqqqq")
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_CRC_FROM = 6
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_NO_OFFSET = -1
+
+
+class AbortedTransaction(NamedTuple):
+    """Transactional records of `producer_id` with offsets from `first_offset` to `last_offset` do not count."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class AbortedRanges:
+    """The aborted transactions that touch one split; empty for readers of uncommitted records."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction] = ()) -> None:
+        ordered = sorted(transactions)
+        self._by_producer: dict[int, tuple[Integers, Integers]] = {}
+        for producer_id, group in groupby(ordered, lambda transaction: transaction.producer_id):
+            spans = np.array([(one.first_offset, one.last_offset) for one in group], np.int64)
+            self._by_producer[producer_id] = (spans[:, 0], spans[:, 1])
+
+    def __bool__(self) -> bool:
+        return bool(self._by_producer)
+
+    def covers(self, batches: BatchTable) -> Flags:
+        """Which batches belong to one of them."""
+        covered = np.zeros(len(batches), np.bool_)
+        for producer_id in np.unique(batches.producer_id[batches.is_transactional]).tolist():
+            if (spans := self._by_producer.get(producer_id)) is None:
+                continue
+            rows = np.flatnonzero(batches.is_transactional & (batches.producer_id == producer_id))
+            covered[rows] = _inside(batches.base_offset[rows], *spans)
+        return covered
+
+
+def _inside(offset: Integers, first: Integers, last: Integers) -> Flags:
+    """One producer's transactions follow each other: only the last one that began before an offset can hold it."""
+    nearest = np.searchsorted(first, offset, side="right") - 1
+    held: Flags = (nearest >= 0) & (offset <= last[nearest])
+    return held
+
+
+def aborted_in_index(data: bytes) -> list[AbortedTransaction]:
+    """The entries of a transaction index section; ValueError when it is none."""
+    if len(data) % _INDEX_ENTRY.size:
+        raise ValueError(f"a transaction index of {len(data)} bytes")
+    found = []
+    for version, producer_id, first, last, _ in _INDEX_ENTRY.iter_unpack(data):
+        if version != _INDEX_VERSION or first > last:
+            raise ValueError("a damaged transaction index")
+        found.append(AbortedTransaction(producer_id, first, last))
+    return found
+
+
+def first_open_offset(snapshot: bytes) -> int | None:
+    """Where the first transaction begins that is open as of a producer snapshot; None when there is none.
+
+    ValueError when the bytes are no producer snapshot.
+    """
+    if len(snapshot) < _SNAPSHOT_HEAD.size:
+        raise ValueError(f"a producer snapshot of {len(snapshot)} bytes")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(snapshot)
+    if version != _SNAPSHOT_VERSION or len(snapshot) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+        raise ValueError(f"a producer snapshot of version {version}, {len(snapshot)} bytes, {count} entries")
+    if crc32c(memoryview(snapshot)[_SNAPSHOT_CRC_FROM:]) != crc:
+        raise ValueError("wrong CRC of a producer snapshot")
+    starts = [entry[-1] for entry in _SNAPSHOT_ENTRY.iter_unpack(snapshot[_SNAPSHOT_HEAD.size :])]
+    return min((start for start in starts if start != _NO_OFFSET), default=None)

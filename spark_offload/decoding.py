@@ -1,0 +1,128 @@
+"""Pieces of a segment to Arrow record batches: the columns that are asked for, and no work for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_offload.aborted import AbortedRanges
+from spark_offload.arrow_columns import binary_column, headers_column, key_and_value_columns, timestamp_column
+from spark_offload.batch_scan import BatchTable, scan_batches
+from spark_offload.payload import Payload, payloads
+from spark_offload.record_table import RecordTable, locate_records
+from spark_offload.varints import DamagedRecords, Integers
+
+KEY, VALUE, TOPIC, PARTITION = "key", "value", "topic", "partition"
+OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS = "offset", "timestamp", "timestampType", "headers"
+INFLATED_BYTES_MAX = 256 << 20
+_FROM_BATCHES = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP_TYPE})  # what dense batches tell without their records
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Records with `start` <= offset < `end` are wanted; the batches that hold them may begin before or end after."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Decodes pieces of one partition's segments into batches of `schema`, whose fields are those named above."""
+
+    schema: pa.Schema
+    topic: str
+    partition: int
+    aborted: AbortedRanges
+    inflated_bytes_max: int = INFLATED_BYTES_MAX
+    rows_max: int = 65_536
+    check_crc: bool = True
+
+    def decode(self, view: memoryview, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+        """The records of `view`, whole batches, inside `bounds`. Control batches and aborted records are left out.
+
+        Raises DamagedRecords, naming the offsets of the first batch that cannot be read.
+        """
+        batches = scan_batches(view, check_crc=self.check_crc)
+        wanted = (batches.last_offset >= bounds.start) & (batches.base_offset < bounds.end) & ~batches.is_control
+        if self.aborted:
+            wanted &= ~self.aborted.covers(batches)
+        if not wanted.all():
+            batches = batches.where(wanted)
+        if not len(batches):
+            return
+        if _FROM_BATCHES.issuperset(self.schema.names) and batches.is_dense.all():
+            yield from self._rows(self._from_batches(batches, bounds))
+            return
+        try:
+            for payload in payloads(view, batches, inflated_bytes_max=self.inflated_bytes_max):
+                yield from self._rows(self._from_records(payload, bounds))
+        except DamagedRecords as error:
+            raise self._located(view, batches, error) from error
+
+    def _rows(self, whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for first in range(0, whole.num_rows, self.rows_max):
+            yield whole.slice(first, self.rows_max)
+
+    def _from_batches(self, batches: BatchTable, bounds: Bounds) -> pa.RecordBatch:
+        """Every offset of a dense batch is there, so its records need not be looked at."""
+        count = batches.count
+        batch = np.repeat(np.arange(len(count)), count)
+        before = np.cumsum(count) - count
+        offset = np.arange(len(batch)) - before[batch] + batches.base_offset[batch]
+        low, high = np.searchsorted(offset, (bounds.start, bounds.end)).tolist()
+        columns = {name: self._common_column(name, offset, batches, batch) for name in self.schema.names}
+        return self._assembled(columns, low, high)
+
+    def _from_records(self, payload: Payload, bounds: Bounds) -> pa.RecordBatch:
+        records = locate_records(payload)
+        low, high = np.searchsorted(records.offset, (bounds.start, bounds.end)).tolist()
+        names = set(self.schema.names)
+        columns: dict[str, pa.Array] = {}
+        if KEY in names and VALUE in names:
+            columns[KEY], columns[VALUE] = key_and_value_columns(payload.view, records)
+        elif KEY in names:
+            columns[KEY] = binary_column(payload.view, records.key_at, records.key_length)
+        elif VALUE in names:
+            columns[VALUE] = binary_column(payload.view, records.value_at, records.value_length)
+        if TIMESTAMP in names:
+            columns[TIMESTAMP] = timestamp_column(records.timestamp)
+        if HEADERS in names:
+            columns[HEADERS] = headers_column(payload.view, records, self.schema.field(HEADERS).type)
+        for name in _FROM_BATCHES & names:
+            columns[name] = self._common_column(name, records.offset, payload.batches, records.batch)
+        return self._assembled(columns, low, high)
+
+    def _common_column(self, name: str, offset: Integers, batches: BatchTable, batch: Integers) -> pa.Array:
+        if name == OFFSET:
+            return pa.array(offset)
+        if name == TOPIC:
+            return pa.repeat(pa.scalar(self.topic, pa.string()), len(offset))
+        if name == PARTITION:
+            return pa.array(np.full(len(offset), self.partition, np.int32))
+        return pa.array(batches.is_log_append_time.astype(np.int32)[batch])
+
+    def _assembled(self, columns: dict[str, pa.Array], low: int, high: int) -> pa.RecordBatch:
+        arrays = [columns[name] for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema).slice(low, high - low)
+
+    def _located(self, view: memoryview, batches: BatchTable, error: DamagedRecords) -> DamagedRecords:
+        """The same error for the first batch alone that raises it."""
+        for row in range(len(batches)):
+            one = batches.where(slice(row, row + 1))
+            try:
+                for payload in payloads(view, one, inflated_bytes_max=self.inflated_bytes_max):
+                    self._from_records(payload, Bounds(0, 2**63 - 1))
+            except DamagedRecords as found:
+                where = f"offsets {int(one.base_offset[0])} to {int(one.last_offset[0])}"
+                return DamagedRecords(f"{self.topic}-{self.partition}, {where}: {found}")
+        return error
+
+
+def all_records(view: memoryview, *, inflated_bytes_max: int = INFLATED_BYTES_MAX) -> Iterator[RecordTable]:
+    """Every record of `view`, control records too, as positions in its payloads."""
+    for payload in payloads(view, scan_batches(view), inflated_bytes_max=inflated_bytes_max):
+        yield locate_records(payload)

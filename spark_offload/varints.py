@@ -1,0 +1,45 @@
+"""Zigzag varints, many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+VARINT_BYTES_MAX = 10
+_MORE = 0x80
+_ONE_BYTE: Integers = (np.arange(_MORE, dtype=np.int64) >> 1) ^ -(np.arange(_MORE, dtype=np.int64) & 1)
+
+
+class DamagedRecords(ValueError):
+    """Bytes that no writer of record batches makes; the text says what is wrong with them."""
+
+
+def read_varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
+    """The varint at each position of `at`, and the position after it.
+
+    IndexError for a position past the end of `data`, DamagedRecords for a varint of more than ten bytes. A negative
+    position counts from the end, as everywhere in numpy: who does not trust the positions checks the results.
+    """
+    first = data[at]
+    after = at + 1
+    going = np.flatnonzero(first >= _MORE)
+    if not len(going):
+        return _ONE_BYTE[first], after
+    raw = (first & 0x7F).astype(np.int64)
+    for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
+        byte = data[after[going]].astype(np.int64)
+        raw[going] |= (byte & 0x7F) << shift
+        after[going] += 1
+        going = going[byte >= _MORE]
+        if not len(going):
+            return unzigzag(raw), after
+    raise DamagedRecords("a varint without an end")
+
+
+def unzigzag(raw: Integers) -> Integers:
+    """The shift must bring in zeros even where the top bit is set."""
+    unsigned = raw.view(np.uint64)
+    return ((unsigned >> np.uint64(1)) ^ (np.uint64(0) - (unsigned & np.uint64(1)))).view(np.int64)

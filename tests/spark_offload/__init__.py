@@ -1,0 +1,1 @@
+"""The codec, the planning and the data source over the tier."""
