@@ -9,13 +9,13 @@ from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.internal_topics import InternalTopics, group_topic
-from broker.coordination.placement import GROUP_TOPIC
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.forwarding import Forwarder
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Ports
+from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.coordination.placement import GROUP_TOPIC
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
+from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.metadata import MetadataImage
 from wire.messages import CreateTopicsRequest
 

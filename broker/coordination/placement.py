@@ -3,10 +3,6 @@
 As Apache Kafka does it: the absolute value of Java's String.hashCode, modulo the partition count.
 """
 
-GROUP_TOPIC = "__consumer_offsets"
-TRANSACTION_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, "__tier_state", "__audit"})
-
 _HASH_MASK = 0xFFFFFFFF
 _SIGN_BIT = 0x80000000
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.coordination.internal_topics import InternalTopics
-from broker.coordination.placement import GROUP_TOPIC, partition_for
+from broker.coordination.placement import partition_for
 from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS
 from broker.handlers.client_view import ClientView, VisibleBroker
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.features import SUPPORTED_FEATURES
+from kraft.controller.topic_names import GROUP_TOPIC
 from wire.apis import Features, api_versions
 from wire.listeners import ListenerKind
 from wire.messages import ApiVersionsResponse, DescribeClusterResponse, FindCoordinatorResponse

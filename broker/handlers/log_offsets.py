@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.coordination.placement import INTERNAL_TOPICS
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from kraft.controller.topic_names import INTERNAL_TOPICS
 from wire.messages import DeleteRecordsResponse, OffsetForLeaderEpochResponse
 
 POLL_S = 0.02

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.coordination.internal_topics import InternalTopics
-from broker.coordination.placement import INTERNAL_TOPICS
 from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.topic_names import check_topic_name
+from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.topics import TopicImage
 from wire.messages import CreateTopicsRequest, MetadataResponse, raw_uuid, schema_uuid
 

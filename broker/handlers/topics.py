@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordination.placement import INTERNAL_TOPICS
 from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import TOPIC_OPERATIONS, as_bits
 from broker.handlers.client_view import ClientView
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.topic_names import check_topic_name
+from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.partitions import PartitionImage
 from wire.messages import (
     CreatePartitionsResponse,

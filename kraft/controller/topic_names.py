@@ -1,4 +1,4 @@
-"""Which topic names are allowed. Pure."""
+"""Which topic names are allowed, and which belong to the brokers. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 from common.errors import ErrorCode, ProtocolError
 
+GROUP_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, "__tier_state", "__audit"})
 NAME_CHARACTERS_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _PERIODS_TRIED_MAX = 8

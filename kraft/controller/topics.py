@@ -15,7 +15,7 @@ from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_configs import described_topic_configs
-from kraft.controller.topic_names import check_topic_name, colliding_name
+from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name, colliding_name
 from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
 from kraft.records import (
@@ -250,6 +250,8 @@ def _added_partitions(
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.name}' does not exist.")
+    if wanted.name in INTERNAL_TOPICS:  # a key's partition follows from their number: what is kept would not be found
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"The partitions of {wanted.name} keep their number.")
     present = len(topic.partitions)
     added = wanted.count - present
     if added <= 0:

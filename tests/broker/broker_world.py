@@ -8,13 +8,13 @@ from typing import Any
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.internal_topics import InternalTopics, group_topic
-from broker.coordination.placement import GROUP_TOPIC
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.forwarding import Forwarder, ForwardLimits
 from broker.request import ClientSession, RequestContext
 from common.machine import MachineClock
 from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broker.coordination.internal_topics import InternalTopics, group_topic
-from broker.coordination.placement import GROUP_TOPIC
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
+from kraft.controller.topic_names import GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld
 
 

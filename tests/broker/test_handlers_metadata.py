@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.placement import GROUP_TOPIC
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.controller_channel import ControllerUnavailable
 from kraft.records import PartitionChangeRecord
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of

@@ -9,7 +9,7 @@ import pytest
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import check_topic_name, colliding_name
+from kraft.controller.topic_names import GROUP_TOPIC, check_topic_name, colliding_name
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
@@ -161,10 +161,11 @@ def test_partitions_are_added_with_the_topics_own_factor() -> None:
         ("t", 4, [[0, 1]], ErrorCode.INVALID_REPLICATION_ASSIGNMENT),
         ("t", 3, [[0]], ErrorCode.INVALID_REPLICATION_ASSIGNMENT),
         ("t", 3, [[1, 0]], ErrorCode.NONE),
+        (GROUP_TOPIC, 4, None, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_what_may_be_added(name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode) -> None:
-    image, _ = create(with_brokers(3), new_topic("t", 2, 2))
+    image, _ = create(with_brokers(3), new_topic("t", 2, 2), new_topic(GROUP_TOPIC, 2, 2))
     assert grow(image, name, count, assignments).reply.results[0].error_code == code
 
 
@@ -184,6 +185,13 @@ def test_topics_are_deleted_by_name_and_by_id_with_their_configs() -> None:
     after = replayed(image, decision.records)
     assert list(after.topics.by_name) == ["c"]
     assert list(after.configs) == []
+
+
+def test_an_internal_topic_is_deleted_as_any_other() -> None:
+    image, _ = create(with_brokers(3), new_topic(GROUP_TOPIC))
+    decision = delete(image, [(GROUP_TOPIC, None)])
+    assert decision.reply.responses[0].error_code == ErrorCode.NONE
+    assert GROUP_TOPIC not in replayed(image, decision.records).topics
 
 
 def test_what_cannot_be_deleted() -> None:

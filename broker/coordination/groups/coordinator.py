@@ -20,11 +20,12 @@ from broker.coordination.groups.values import (
     SyncReply,
     SyncRequest,
 )
-from broker.coordination.placement import GROUP_TOPIC, partition_for
+from broker.coordination.placement import partition_for
 from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.metadata import MetadataImage
 
 Wanted = Sequence[tuple[str, Sequence[int]]]
