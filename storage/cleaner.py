@@ -123,7 +123,7 @@ class LogCleaner:
                 views = _views(log)
             except (OSError, ProtocolError):
                 continue  # whoever reads the log next finds out, and says so
-            stable = min(log.last_stable_offset(self._high_watermark(log)), log.recovery_point)
+            stable = min(log.last_stable_offset(self._high_watermark(log)), log.recovery_point, log.copying_offset)
             now_ms = self._context.clock.wall_ms()
             plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, now_ms)
             due = plan.is_due(log.config.min_cleanable_dirty_ratio)

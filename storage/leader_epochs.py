@@ -5,6 +5,7 @@ line "epoch start-offset" per entry.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 CHECKPOINT_VERSION = 0
@@ -92,6 +93,34 @@ class LeaderEpochCache:
         """The epoch in which `offset` was or would be written; -1 when it lies before the first entry."""
         at = bisect_right(self._starts, offset)
         return self._epochs[at - 1] if at else UNDEFINED_EPOCH
+
+    def chain(self, base_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """The epochs of [base_offset, end_offset): (epoch, start offset), the first one's at or before the base.
+
+        Where the log's start has cut into the range, what is left of the first epoch is said to begin at the base.
+        """
+        first = max(bisect_right(self._starts, base_offset) - 1, 0)
+        last = bisect_left(self._starts, end_offset)
+        entries = list(zip(self._epochs[first:last], self._starts[first:last], strict=True))
+        if entries and entries[0][1] > base_offset:
+            entries[0] = (entries[0][0], base_offset)
+        return entries
+
+    def restore(self, older: Iterable[tuple[int, int]]) -> bool:
+        """Take in (epoch, start offset) entries from before the first one here; whether anything was learnt."""
+        before: list[tuple[int, int]] = []
+        for epoch, start_offset in older:
+            known = not self._epochs or (epoch <= self._epochs[0] and start_offset < self._starts[0])
+            if known and (not before or (epoch > before[-1][0] and start_offset > before[-1][1])):
+                before.append((epoch, start_offset))
+        if not before:
+            return False
+        if self._epochs and before[-1][0] == self._epochs[0]:
+            self._starts[0] = before.pop()[1]
+        self._epochs[:0] = [epoch for epoch, _ in before]
+        self._starts[:0] = [start_offset for _, start_offset in before]
+        self.changed = True
+        return True
 
     def previous_epoch(self, epoch: int) -> int:
         """The largest known epoch below `epoch`, else -1."""

@@ -33,6 +33,7 @@ from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, encode
 
 _NOT_READ = -2  # below every timestamp
 _FIRST_FIELDS = 3  # base offset, batch length, leader epoch
+OFFSET_MAX = 2**63 - 1
 
 
 class Appended(NamedTuple):
@@ -60,6 +61,7 @@ class AppendableLog:
         "closed",
         "config",
         "context",
+        "copying_offset",
         "directory",
         "epochs_changed",
         "flush_requested_offset",
@@ -107,6 +109,7 @@ class AppendableLog:
         self.names_changed = loaded.names_changed  # nor are some names in it
         self.epochs_changed = loaded.epochs_changed  # entries of batches that the checkpoint file lacks
         self.closed = False
+        self.copying_offset = OFFSET_MAX  # of the segment that is being copied: from there on nothing is compacted
         self.on_written: Callable[[], None] | None = None
         self.tail: Tail | None = None
         self.bound: tuple[int, Segment, int] | None = None  # a reader's last bound behind the tail, and its position

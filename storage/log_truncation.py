@@ -30,6 +30,7 @@ def truncate_to(log: PartitionLog, offset: int) -> int:
         log.epochs_changed = True
         return log.log_end_offset
     if offset <= log.segments[0].base_offset or offset <= log.log_start_offset:
+        offset = min(offset, log.log_start_offset)  # of a tiered log nothing is left here: it is read anew
         truncate_fully_and_start_at(log, offset)
         return offset
     number = segment_at(log, offset)

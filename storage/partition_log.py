@@ -6,13 +6,16 @@ reads in `log_reads`, truncation in `log_truncation`, removal of old segments in
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from common.errors import ErrorCode, ProtocolError
-from storage import log_reads, log_truncation, segment_removal
+from storage import closed_segments, log_reads, log_truncation, segment_removal, tier_start
+from storage.closed_segments import ClosedSegment, SegmentReader
 from storage.leader_epochs import EpochEnd
 from storage.log_appends import AppendableLog, Appended
 from storage.log_flusher import FlushDepth
 from storage.log_reads import TimestampHit
+from storage.producer_state import ProducerStates
 from storage.region import Region
 
 __all__ = ["Appended", "PartitionLog", "TimestampHit"]
@@ -129,6 +132,30 @@ class PartitionLog(AppendableLog):
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
+
+    # The tier
+
+    def closed_segment_at(self, offset: int) -> ClosedSegment | None:
+        """The next range to copy: from `offset` to the end of a closed segment; None when there is none yet.
+
+        Raises ProtocolError(KAFKA_STORAGE_ERROR).
+        """
+        try:
+            return closed_segments.closed_segment_at(self, offset)
+        except OSError as error:
+            self._health.fail(f"read {self.directory}: {error}")
+            raise self._health.error() from error
+
+    def read_closed(self, closed: ClosedSegment) -> SegmentReader:
+        """Reads `closed` in threads, see there."""
+        producers = ProducerStates(self.config.producer_id_expiration_ms, self.config.producers_max)
+        return SegmentReader(self.context.disk, closed, producers)
+
+    def start_at(
+        self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
+    ) -> None:
+        """Begin anew where the tier ends, see `tier_start.start_at`."""
+        tier_start.start_at(self, offset, log_start_offset, epochs, producer_snapshot)
 
     # Truncation, removal, flush
 

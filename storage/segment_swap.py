@@ -35,6 +35,8 @@ def swap_in(log: PartitionLog, replaced: Sequence[Segment], size: int, transacti
     last = first + len(replaced)
     if first < 0 or log.closed or log.segments[first:last] != list(replaced) or last >= len(log.segments):
         return None
+    if log.segments[last].base_offset > log.copying_offset:  # the bytes of a copy under way must stay
+        return None
     disk = log.context.disk
     stem = replaced[0].stem
     fresh = [stem + suffix for suffix in SEGMENT_SUFFIXES if disk.exists(stem + suffix + CLEANED_SUFFIX)]
