@@ -25,6 +25,7 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.routes import Handlers, routes
 from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
@@ -312,6 +313,7 @@ class BrokerNode:
                 str(config.node_settings.get("log.dirs", NODE_SETTINGS["log.dirs"].default)),
             ),
             DescribeProducers(partitions),
+            ReassignmentHandlers(forwarder),
         )
 
     def _broker_epoch(self) -> int:

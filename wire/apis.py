@@ -20,6 +20,7 @@ PRODUCE_ANNOUNCED_MIN = 0  # librdkafka takes a broker without Produce 0 for one
 
 _EVERYONE = frozenset(ListenerKind)
 _NODES = frozenset({ListenerKind.INTERNAL})
+_OPERATORS = frozenset({ListenerKind.OPERATOR, ListenerKind.INTERNAL})
 _UNSUPPORTED = Struct(">ihihhh")  # correlation, error, one range: key, min, max
 _NEVER = 1 << 15
 
@@ -83,7 +84,10 @@ _TABLE = (
     _api("DescribeLogDirs", 1, 4, _EVERYONE),  # v5 is newer than Apache Kafka 4.1
     _api("CreatePartitions", 0, 3, _EVERYONE),
     _api("DeleteGroups", 0, 2, _EVERYONE),
+    _api("ElectLeaders", 0, 2, _OPERATORS),
     _api("IncrementalAlterConfigs", 0, 1, _EVERYONE),
+    _api("AlterPartitionReassignments", 0, 1, _OPERATORS),
+    _api("ListPartitionReassignments", 0, 0, _OPERATORS),
     _api("OffsetDelete", 0, 0, _EVERYONE),
     _api("DescribeCluster", 0, 2, _EVERYONE),
     _api("DescribeProducers", 0, 0, _EVERYONE),
@@ -95,7 +99,7 @@ _TABLE = (
     _api("FetchSnapshot", 0, 1, _NODES),
     _api("BrokerRegistration", 0, 4, _NODES),
     _api("BrokerHeartbeat", 0, 1, _NODES),
-    _api("UnregisterBroker", 0, 0, _NODES),
+    _api("UnregisterBroker", 0, 0, _OPERATORS),
     _api("AllocateProducerIds", 0, 0, _NODES),
 )
 

@@ -8,14 +8,12 @@ _TRANSACTIONS = "transactions are not served yet"
 _SASL = "listeners have no SASL yet"
 _ACLS = "access control lists are not served yet"
 _QUOTAS = "client quotas are not served yet"
-_REASSIGNMENT = "replicas are not moved by request yet"
 
 # API names, without Request and Response.
 REFUSED_APIS: Mapping[str, str] = {
     "AddOffsetsToTxn": _TRANSACTIONS,
     "AddPartitionsToTxn": _TRANSACTIONS,
     "AlterClientQuotas": _QUOTAS,
-    "AlterPartitionReassignments": _REASSIGNMENT,
     "AlterReplicaLogDirs": "a broker has one log directory",
     "AlterUserScramCredentials": _SASL,
     "CreateAcls": _ACLS,
@@ -24,10 +22,8 @@ REFUSED_APIS: Mapping[str, str] = {
     "DescribeClientQuotas": _QUOTAS,
     "DescribeTransactions": _TRANSACTIONS,
     "DescribeUserScramCredentials": _SASL,
-    "ElectLeaders": "leaders return to the preferred replica by themselves",
     "EndTxn": _TRANSACTIONS,
     "ListConfigResources": "it names client metrics and group configs, which are not served",
-    "ListPartitionReassignments": _REASSIGNMENT,
     "ListTransactions": _TRANSACTIONS,
     "SaslAuthenticate": _SASL,
     "SaslHandshake": _SASL,

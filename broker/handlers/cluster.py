@@ -1,4 +1,4 @@
-"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6.
+"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6, UnregisterBroker 0.
 
 Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
 internal topic when it is first needed. There is no transaction coordinator, and its seekers are told so for good.
@@ -23,10 +23,16 @@ from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller.topic_names import GROUP_TOPIC
 from wire.apis import Features, api_versions
 from wire.listeners import ListenerKind
-from wire.messages import ApiVersionsResponse, DescribeClusterResponse, FindCoordinatorResponse
+from wire.messages import (
+    ApiVersionsResponse,
+    DescribeClusterResponse,
+    FindCoordinatorResponse,
+    UnregisterBrokerResponse,
+)
 
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
+UNREGISTER_VERSION = 0
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 BROKERS, CONTROLLERS = 1, 2
 
@@ -96,6 +102,12 @@ class ClusterHandlers:
             ],
             authorized_operations=operations,
         )
+
+    async def unregister_broker(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, UNREGISTER_VERSION)
+        except ProtocolError as error:
+            return UnregisterBrokerResponse(error_code=error.code, error_message=error.message or None)
 
     # FindCoordinator ---------------------------------------------------------------------------------------
 

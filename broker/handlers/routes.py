@@ -16,6 +16,7 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.request import Handler
 
@@ -36,6 +37,7 @@ class Handlers:
     configs: ConfigHandlers
     log_dirs: DescribeLogDirs
     producers: DescribeProducers
+    reassignments: ReassignmentHandlers
 
 
 def routes(of: Handlers) -> dict[int, Handler]:
@@ -63,9 +65,13 @@ def routes(of: Handlers) -> dict[int, Handler]:
         35: of.log_dirs.handle,
         37: of.topics.create_partitions,
         42: of.groups.delete_groups,
+        43: of.reassignments.elect_leaders,
         44: of.configs.incremental_alter_configs,
+        45: of.reassignments.alter_partition_reassignments,
+        46: of.reassignments.list_partition_reassignments,
         47: of.offsets.offset_delete,
         60: of.cluster.describe_cluster,
         61: of.producers.handle,
+        64: of.cluster.unregister_broker,
         75: of.topics.describe_topic_partitions,
     }

@@ -125,13 +125,26 @@ class Partition(Replica):
             self.epoch_start_offset = self.log.log_end_offset
             self.log.leader_epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.replica_set = ReplicaSet(
-                self.node_id, image.replicas, image.isr, image.partition_epoch, min_insync, self._now()
+                self.node_id,
+                image.replicas,
+                image.isr,
+                image.partition_epoch,
+                min_insync,
+                self._now(),
+                image.settled_replica_count,
             )
-        elif self.replica_set is not None and image.partition_epoch > self.replica_set.partition_epoch:
-            self.replica_set.adopt(image.replicas, image.isr, image.partition_epoch)
+        elif self.replica_set is not None:
+            self._adopt(self.replica_set, image)
         self._isr_changed()
         self._notify(committed=True)
         return begins
+
+    @staticmethod
+    def _adopt(replicas: ReplicaSet, image: PartitionImage) -> None:
+        if image.partition_epoch > replicas.partition_epoch:
+            replicas.adopt(image.replicas, image.isr, image.partition_epoch, image.settled_replica_count)
+        elif image.partition_epoch == replicas.partition_epoch:  # adopted from the controller's answer, which lacks it
+            replicas.settled = image.settled_replica_count
 
     def become_follower(self, image: PartitionImage) -> bool:
         """Follow `image.leader` (-1: nobody, for now); whether leader or epoch changed."""
@@ -354,7 +367,10 @@ class Partition(Replica):
         replicas = self.replica_set
         if replicas is None or leader_epoch != self.leader_epoch or partition_epoch <= replicas.partition_epoch:
             return
-        replicas.adopt((self.node_id, *replicas.followers), isr, partition_epoch)
+        adding = self.image.adding if self.image is not None else ()
+        # Should this have ended a reassignment, all replicas count from now on. The image will tell.
+        settled = None if all(node in isr for node in adding) else replicas.settled
+        replicas.adopt((self.node_id, *replicas.followers), isr, partition_epoch, settled)
         self._isr_changed()
 
     def isr_refused(self, proposal: IsrProposal) -> None:

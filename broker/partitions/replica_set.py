@@ -80,6 +80,7 @@ class ReplicaSet:
         "min_insync",
         "partition_epoch",
         "proposal",
+        "settled",
         "whole_at",
     )
 
@@ -91,25 +92,31 @@ class ReplicaSet:
         partition_epoch: int,
         min_insync: int,
         now: float,
+        settled: int | None = None,
     ) -> None:
+        """`settled` replicas count for `min.insync.replicas`: not those that are being added; None means all."""
         self.local = local
         self.isr = tuple(isr)
         members = self.isr
         self.followers = {
             node: Follower(node, now if node in members else float("-inf")) for node in replicas if node != local
         }
+        self.settled = len(self.followers) + 1 if settled is None else settled
         self.partition_epoch = partition_epoch
         self.min_insync = min_insync
         self.proposal: IsrProposal | None = None
         self.whole_at = now  # when all of the ISR last had everything
         self._recount()
 
-    def adopt(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int) -> None:
+    def adopt(
+        self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, settled: int | None = None
+    ) -> None:
         """Take over what the controller committed; a proposal on an older partition epoch is over."""
         followers = self.followers
         self.followers = {
             node: followers.get(node) or Follower(node, float("-inf")) for node in replicas if node != self.local
         }
+        self.settled = len(self.followers) + 1 if settled is None else settled
         self.isr = tuple(isr)
         self.partition_epoch = partition_epoch
         self.proposal = None
@@ -121,8 +128,8 @@ class ReplicaSet:
 
     @property
     def effective_min_insync(self) -> int:
-        """`min.insync.replicas`, at most what the partition has replicas."""
-        return min(self.min_insync, len(self.followers) + 1)
+        """`min.insync.replicas`, at most what the partition has replicas, without those that are being added."""
+        return min(self.min_insync, self.settled)
 
     @property
     def is_starved(self) -> bool:

@@ -52,19 +52,20 @@ def change_partition(partition: PartitionImage, target: PartitionTarget) -> Part
     """The record that leads to `target`, with leader, ISR and ELR as the rules above have it; None for no change."""
     replicas = partition.replicas if target.replicas is None else target.replicas
     isr = partition.isr if target.isr is None else target.isr
-    elr, last_known_elr = _eligible(partition, target, replicas, isr)
+    adding = partition.adding if target.adding is None else target.adding
+    removing = partition.removing if target.removing is None else target.removing
+    needed = min(target.min_isr, len(replicas) - len(adding))
+    elr, last_known_elr = _eligible(partition, target, replicas, isr, needed)
     leader, cause = _elect(partition, target, replicas, isr, elr)
     if leader != NO_LEADER and leader not in isr:
         isr = (leader,)
         if cause is Cause.ELECTED_FROM_ELR:
-            elr, last_known_elr = _eligible(partition, target, replicas, isr)
+            elr, last_known_elr = _eligible(partition, target, replicas, isr, needed)
         else:
             elr, last_known_elr = (), ()  # nobody is known to hold what this leader is going to commit
     last_known_leader = NO_LEADER
     if leader == NO_LEADER:
         last_known_leader = partition.leader if partition.has_leader else partition.last_known_leader
-    adding = partition.adding if target.adding is None else target.adding
-    removing = partition.removing if target.removing is None else target.removing
     dropped = any(replica not in replicas for replica in partition.replicas)
     record = PartitionChangeRecord(
         partition.topic_id,
@@ -96,10 +97,10 @@ def _changes_something(record: PartitionChangeRecord) -> bool:
 
 
 def _eligible(
-    partition: PartitionImage, target: PartitionTarget, replicas: Replicas, isr: Replicas
+    partition: PartitionImage, target: PartitionTarget, replicas: Replicas, isr: Replicas, needed: int
 ) -> tuple[Replicas, Replicas]:
-    """(ELR, last known ELR): empty once the ISR is large enough for the high watermark to move."""
-    if len(isr) >= min(target.min_isr, len(replicas)):
+    """(ELR, last known ELR): empty once the ISR has the `needed` size for the high watermark to move."""
+    if len(isr) >= needed:
         return (), ()
     candidates = dict.fromkeys(partition.isr + partition.elr)
     elr = tuple(r for r in candidates if r not in isr and r not in target.unclean and r in replicas)

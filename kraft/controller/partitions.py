@@ -8,7 +8,7 @@ from common.decision import Decision
 from common.errors import ErrorCode
 from kraft.controller.elections import PartitionTarget, acceptable_leaders, change_partition
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
-from kraft.controller.reassignment import completion
+from kraft.controller.reassignment import complete, completion
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
@@ -78,11 +78,9 @@ def _alter(
         Cause.ISR_CHANGE_BY_LEADER,
         isr=isr,
     )
-    done = completion(partition, isr)
+    done = completion(partition, isr, target.min_isr)
     if done is not None:
-        target.replicas, target.isr = done.replicas, done.isr
-        target.adding = target.removing = ()
-        target.cause = Cause.REASSIGNMENT_COMPLETED
+        complete(target, done)
     record = change_partition(partition, target)
     after = partition
     if record is not None:

@@ -2,7 +2,8 @@
 
 A reassignment first adds the new replicas (`adding`), and when all of them are in the ISR it takes the old ones out
 (`removing`), in the commit that found them in sync. Whoever wants other replicas, an operator or the balancer, comes
-through here.
+through here. No step takes an in-sync replica away where fewer than `min.insync.replicas` would be left, and none
+takes away the last that hold what was committed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kraft.controller.policy import ControllerPolicy, min_insync_replicas
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
-from kraft.records import Cause, PartitionChangeRecord
+from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 
 Replicas = tuple[int, ...]
 
@@ -28,14 +29,34 @@ class Completion:
     isr: Replicas
 
 
-def completion(partition: PartitionImage, isr: Replicas) -> Completion | None:
-    """The end of `partition`'s reassignment once `isr` is its ISR; None while new replicas are still missing."""
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A partition's replicas on their way: `replicas` are those of before and after together."""
+
+    replicas: Replicas
+    adding: Replicas
+    removing: Replicas
+
+
+def completion(partition: PartitionImage, isr: Replicas, min_isr: int) -> Completion | None:
+    """The end of `partition`'s reassignment once `isr` is its ISR; None while it has to wait.
+
+    It waits for all new replicas to be in sync, and while taking the old ones out would leave fewer in sync than
+    `min_isr`.
+    """
     if not partition.is_reassigning:
         return None
-    remaining = tuple(r for r in isr if r not in partition.removing)
-    if not remaining or any(r not in remaining for r in partition.adding):
+    return _completion(_Moving(partition.replicas, partition.adding, partition.removing), isr, min_isr)
+
+
+def _completion(moving: _Moving, isr: Replicas, min_isr: int) -> Completion | None:
+    replicas = tuple(r for r in moving.replicas if r not in moving.removing)
+    remaining = tuple(r for r in isr if r not in moving.removing)
+    if not remaining or any(r not in remaining for r in moving.adding):
         return None
-    return Completion(tuple(r for r in partition.replicas if r not in partition.removing), remaining)
+    if len(remaining) < len(isr) and len(remaining) < min(min_isr, len(replicas)):
+        return None
+    return Completion(replicas, remaining)
 
 
 def start_reassignment(
@@ -45,32 +66,21 @@ def start_reassignment(
 
     Raises INVALID_REPLICATION_ASSIGNMENT for replicas that cannot be. None when nothing changes.
     """
-    if not wanted or len(set(wanted)) != len(wanted) or any(replica not in image.brokers for replica in wanted):
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"{list(wanted)} cannot be the replicas.")
+    _check_wanted(image, wanted)
     before = tuple(r for r in partition.replicas if r not in partition.adding)
     adding = tuple(r for r in wanted if r not in before)
     removing = tuple(r for r in before if r not in wanted)
-    merged = wanted + removing
-    dropped = tuple(r for r in partition.replicas if r not in merged)  # of an earlier, overridden reassignment
-    isr = tuple(r for r in partition.isr if r not in dropped)
-    if not isr and partition.isr:
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, "No in-sync replica would be left.")
-    target = PartitionTarget(
-        acceptable_leaders(image),
-        min_insync_replicas(image, topic.name, policy),
-        Cause.REASSIGNMENT_STARTED,
-        isr=isr,
-        replicas=merged,
-        adding=adding,
-        removing=removing,
-    )
-    if not adding and not removing:
-        target.cause = Cause.REASSIGNMENT_COMPLETED
-    elif not adding:  # only removals: nothing has to catch up
-        remaining = tuple(r for r in isr if r not in removing)
-        if remaining:
-            target.replicas, target.isr, target.removing = wanted, remaining, ()
-            target.cause = Cause.REASSIGNMENT_COMPLETED
+    moving = _Moving(wanted + removing, adding, removing)
+    min_isr = min_insync_replicas(image, topic.name, policy)
+    # An overridden reassignment may have added replicas that are not wanted any more: they go at once.
+    isr = _isr_within(partition, moving.replicas, min(min_isr, len(before)))
+    target = _target(image, min_isr, moving, isr, Cause.REASSIGNMENT_STARTED)
+    done = _completion(moving, isr, min_isr)
+    if done is not None:
+        complete(target, done)
+    elif not adding and not partition.isr:  # only removals, and nobody leads: nothing has to catch up
+        isr = _isr_within(partition, wanted, 0)
+        complete(target, Completion(wanted, isr))
     return change_partition(partition, target)
 
 
@@ -78,19 +88,64 @@ def cancel_reassignment(
     image: MetadataImage, topic: TopicImage, partition: PartitionImage, policy: ControllerPolicy
 ) -> PartitionChangeRecord | None:
     """Back to the replicas from before. Raises NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICATION_ASSIGNMENT when
-    only new replicas are in sync."""
+    too few of them are in sync."""
     if not partition.is_reassigning:
         raise ProtocolError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is running.")
-    isr = tuple(r for r in partition.isr if r not in partition.adding)
-    if not isr and partition.isr:
-        raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, "Only new replicas are in sync.")
-    target = PartitionTarget(
-        acceptable_leaders(image),
-        min_insync_replicas(image, topic.name, policy),
-        Cause.REASSIGNMENT_CANCELLED,
-        isr=isr,
-        replicas=tuple(r for r in partition.replicas if r not in partition.adding),
-        adding=(),
-        removing=(),
-    )
+    replicas = tuple(r for r in partition.replicas if r not in partition.adding)
+    min_isr = min_insync_replicas(image, topic.name, policy)
+    isr = _isr_within(partition, replicas, min(min_isr, len(replicas)))
+    target = _target(image, min_isr, _Moving(replicas, (), ()), isr, Cause.REASSIGNMENT_CANCELLED)
     return change_partition(partition, target)
+
+
+def _check_wanted(image: MetadataImage, wanted: Replicas) -> None:
+    problem = ""
+    if not wanted:
+        problem = "A partition needs at least one replica."
+    elif len(set(wanted)) != len(wanted):
+        problem = f"{list(wanted)} names a broker twice."
+    else:
+        unknown = [replica for replica in wanted if replica not in image.brokers]
+        if unknown:
+            problem = f"There is no broker {unknown[0]}."
+    if problem:
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, problem)
+
+
+def _isr_within(partition: PartitionImage, kept: Replicas, needed: int) -> Replicas:
+    """The ISR when only `kept` stay. Raises INVALID_REPLICATION_ASSIGNMENT when that would lose in-sync replicas and
+    leave fewer than `needed`, or would leave nobody who holds what was committed."""
+    isr = tuple(r for r in partition.isr if r in kept)
+    if len(isr) < len(partition.isr) and len(isr) < max(needed, 1):
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+            f"Only {len(isr)} of the replicas that would stay are in sync, where {max(needed, 1)} are needed.",
+        )
+    if not partition.isr:
+        holders = partition.elr
+        if not holders and partition.last_known_leader != NO_LEADER:
+            holders = (partition.last_known_leader,)
+        if holders and not any(r in kept for r in holders):
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+                f"The partition has no leader, and of {list(holders)}, which may become it, none would stay.",
+            )
+    return isr
+
+
+def _target(image: MetadataImage, min_isr: int, moving: _Moving, isr: Replicas, cause: Cause) -> PartitionTarget:
+    return PartitionTarget(
+        acceptable_leaders(image),
+        min_isr,
+        cause,
+        isr=isr,
+        replicas=moving.replicas,
+        adding=moving.adding,
+        removing=moving.removing,
+    )
+
+
+def complete(target: PartitionTarget, done: Completion) -> None:
+    """Have `target` end the reassignment."""
+    target.replicas, target.isr, target.adding, target.removing = done.replicas, done.isr, (), ()
+    target.cause = Cause.REASSIGNMENT_COMPLETED

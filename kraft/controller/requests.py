@@ -17,6 +17,11 @@ from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
+from kraft.controller.reassignment_requests import (
+    decide_alter_partition_reassignments,
+    decide_list_partition_reassignments,
+)
+from kraft.controller.requested_elections import decide_elect_leaders
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.records import METADATA_TOPIC
 from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
@@ -168,7 +173,10 @@ class ControllerRequests:
             20: lambda image: decide_delete_topics(image, inner, policy),
             33: lambda image: decide_alter_configs(image, inner, policy),
             37: lambda image: decide_create_partitions(image, inner, policy, rng),
+            43: lambda image: decide_elect_leaders(image, inner, policy),
             44: lambda image: decide_incremental_alter_configs(image, inner, policy),
+            45: lambda image: decide_alter_partition_reassignments(image, inner, policy),
+            46: lambda image: decide_list_partition_reassignments(image, inner),
             57: lambda image: decide_update_features(image, inner),
         }
         decide = decisions.get(header.api_key)

@@ -41,6 +41,12 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     def is_reassigning(self) -> bool:
         return bool(self.adding or self.removing)
 
+    @property
+    def settled_replica_count(self) -> int:
+        """How many replicas count for `min.insync.replicas`: not those that are only being added, or a partition with
+        fewer replicas than that would take no records while it gets more."""
+        return len(self.replicas) - len(self.adding)
+
     @classmethod
     def of(cls, record: PartitionRecord) -> PartitionImage:
         return cls(

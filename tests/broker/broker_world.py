@@ -14,6 +14,11 @@ from broker.request import ClientSession, RequestContext
 from common.machine import MachineClock
 from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment_requests import (
+    decide_alter_partition_reassignments,
+    decide_list_partition_reassignments,
+)
+from kraft.controller.requested_elections import decide_elect_leaders
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import MetadataDelta
@@ -86,6 +91,9 @@ class BrokerWorld:
             20: lambda: decide_delete_topics(self.image, inner, self.policy),
             33: lambda: decide_alter_configs(self.image, inner, self.policy),
             37: lambda: decide_create_partitions(self.image, inner, self.policy, self.rng),
+            43: lambda: decide_elect_leaders(self.image, inner, self.policy),
+            45: lambda: decide_alter_partition_reassignments(self.image, inner, self.policy),
+            46: lambda: decide_list_partition_reassignments(self.image, inner),
             44: lambda: decide_incremental_alter_configs(self.image, inner, self.policy),
         }
         decision = decisions[header.api_key]()

@@ -8,6 +8,7 @@ from typing import Any
 from kraft.controller.brokers import decide_heartbeat, decide_registration
 from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -109,6 +110,19 @@ def new_topic(
         ],
         configs=[topic.CreatableTopicConfig(name=n, value=v) for n, v in (configs or {}).items()],
     )
+
+
+def with_topic(assignment: list[int] | None = None, brokers: int = 3, **configs: str) -> MetadataImage:
+    image = with_brokers(brokers)
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    topic = new_topic("t", assignments=[assignment or [0, 1, 2]], configs=dict(named))
+    return replayed(image, decide_create_topics(image, create_topics(topic), POLICY, rng()).records)
+
+
+def partition_of(image: MetadataImage) -> PartitionImage:
+    partition = image.partition_by_name("t", 0)
+    assert partition is not None
+    return partition
 
 
 def alter_partition(

@@ -14,11 +14,9 @@ from kraft.controller.features import decide_update_features
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
-from kraft.controller.reassignment import cancel_reassignment, start_reassignment
 from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
-from kraft.image.partitions import PartitionImage
 from kraft.records import (
     BrokerRegistrationChangeRecord,
     Cause,
@@ -34,10 +32,12 @@ from tests.kraft.images import (
     heartbeat,
     new_cluster,
     new_topic,
+    partition_of,
     registered,
     registration,
     rng,
     with_brokers,
+    with_topic,
 )
 from wire.messages import (
     AllocateProducerIdsRequest,
@@ -46,19 +46,6 @@ from wire.messages import (
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
-
-
-def with_topic(assignment: list[int] | None = None, brokers: int = 3, **configs: str) -> MetadataImage:
-    image = with_brokers(brokers)
-    named = {name.replace("_", "."): value for name, value in configs.items()}
-    topic = new_topic("t", assignments=[assignment or [0, 1, 2]], configs=dict(named))
-    return replayed(image, decide_create_topics(image, create_topics(topic), POLICY, rng()).records)
-
-
-def partition_of(image: MetadataImage) -> PartitionImage:
-    partition = image.partition_by_name("t", 0)
-    assert partition is not None
-    return partition
 
 
 def altered(image: MetadataImage, request: Any, version: int = 3) -> tuple[MetadataImage, ErrorCode]:
@@ -256,35 +243,6 @@ def test_a_fenced_or_stopping_broker_or_an_old_run_cannot_join() -> None:
     assert altered(restarted, request)[1] is ErrorCode.INELIGIBLE_REPLICA
     request = alter_partition(restarted, partition_of(restarted), [0, 1, 2])
     assert altered(restarted, request)[1] is ErrorCode.NONE
-
-
-# -- reassignment
-
-
-def test_a_reassignment_adds_then_removes_in_the_commit_that_finds_it_in_sync() -> None:
-    image = with_topic(brokers=4)
-    record = start_reassignment(image, image.topics.by_name["t"], partition_of(image), (3, 1, 2), POLICY)
-    assert record is not None
-    image = replayed(image, [record])
-    moving = partition_of(image)
-    assert (moving.replicas, moving.adding, moving.removing) == ((3, 1, 2, 0), (3,), (0,))
-    decision = decide_alter_partition(image, alter_partition(image, moving, [0, 1, 2, 3]), 3, POLICY)
-    assert decision.reply.topics[0].partitions[0].error_code == ErrorCode.NEW_LEADER_ELECTED
-    done = partition_of(replayed(image, decision.records))
-    assert (done.replicas, done.adding, done.removing, done.leader) == ((3, 1, 2), (), (), 3)
-    assert (done.leader_epoch, 0 in done.isr) == (1, False)
-
-
-def test_a_cancelled_reassignment_is_undone() -> None:
-    image = with_topic(brokers=4)
-    topic = image.topics.by_name["t"]
-    record = start_reassignment(image, topic, partition_of(image), (0, 1, 3), POLICY)
-    assert record is not None
-    image = replayed(image, [record])
-    undone = cancel_reassignment(image, image.topics.by_name["t"], partition_of(image), POLICY)
-    assert undone is not None
-    found = partition_of(replayed(image, [undone]))
-    assert (found.replicas, found.adding, found.removing) == ((0, 1, 2), (), ()) or sorted(found.replicas) == [0, 1, 2]
 
 
 # -- settings

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.configs import decide_incremental_alter_configs
 from kraft.controller.elections import changes_to_preferred_leaders
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
-from kraft.controller.reassignment import start_reassignment
+from kraft.controller.reassignment import cancel_reassignment, start_reassignment
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import replayed
@@ -172,10 +173,25 @@ class ControllerHistory(RuleBasedStateMachine):
         topic = self.image.topics.by_id[partition.topic_id]
         try:
             record = start_reassignment(self.image, topic, partition, tuple(wanted), POLICY)
-        except Exception as error:
-            assert getattr(error, "code", None) is not None  # noqa: PT017  refused, with a code
+        except ProtocolError as error:
+            assert error.code is ErrorCode.INVALID_REPLICATION_ASSIGNMENT  # noqa: PT017  it would not be safe
             return
         self.commit([record] if record is not None else [])
+
+    @precondition(lambda self: any(p.is_reassigning for p in self.image.topics.partitions()))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        partition = data.draw(st.sampled_from([p for p in self.image.topics.partitions() if p.is_reassigning]))
+        topic = self.image.topics.by_id[partition.topic_id]
+        try:
+            record = cancel_reassignment(self.image, topic, partition, POLICY)
+        except ProtocolError as error:
+            assert error.code is ErrorCode.INVALID_REPLICATION_ASSIGNMENT  # noqa: PT017  it would not be safe
+            return
+        self.commit([record] if record is not None else [])
+        after = self.image.partition(partition.topic_id, partition.partition)
+        assert after is not None
+        assert not after.is_reassigning
 
     @rule()
     def return_leaders(self) -> None:

@@ -1,0 +1,107 @@
+"""AlterPartitionReassignments and ListPartitionReassignments. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment import cancel_reassignment, start_reassignment
+from kraft.image.metadata import MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.topics import TopicImage
+from kraft.records import MetadataRecord, PartitionChangeRecord
+from wire.messages import AlterPartitionReassignmentsResponse, ListPartitionReassignmentsResponse
+
+_Topic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+_Partition = _Topic.ReassignablePartitionResponse
+_Ongoing = ListPartitionReassignmentsResponse.OngoingTopicReassignment
+_OngoingPartition = _Ongoing.OngoingPartitionReassignment
+
+
+def decide_alter_partition_reassignments(
+    image: MetadataImage, request: Any, policy: ControllerPolicy
+) -> Decision[MetadataRecord, Any]:
+    """AlterPartitionReassignments (45): each partition succeeds or fails on its own; no replicas (null) cancel.
+
+    Version 1 can forbid that the number of replicas changes (KIP-860).
+    """
+    records: list[MetadataRecord] = []
+    topics = []
+    seen: dict[tuple[str, int], None] = {}
+    for topic in request.topics:
+        partitions = []
+        for wanted in topic.partitions:
+            key = (topic.name, wanted.partition_index)
+            code, message = ErrorCode.NONE, None
+            try:
+                if key in seen:
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "The partition is given twice.")
+                seen[key] = None
+                record = _change(image, topic.name, wanted, policy, request.allow_replication_factor_change)
+                records += [record] if record is not None else []
+            except ProtocolError as error:
+                code, message = error.code, error.message
+            partitions.append(
+                _Partition(partition_index=wanted.partition_index, error_code=int(code), error_message=message)
+            )
+        topics.append(_Topic(name=topic.name, partitions=partitions))
+    reply = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=0,
+        error_message=None,
+        responses=topics,
+    )
+    return Decision(reply, records)
+
+
+def _change(
+    image: MetadataImage, name: str, wanted: Any, policy: ControllerPolicy, other_factor: bool
+) -> PartitionChangeRecord | None:
+    topic = image.topics.get(name)
+    partition = topic.partitions.get(wanted.partition_index) if topic is not None else None
+    if topic is None or partition is None:
+        message = f"There is no partition {name}-{wanted.partition_index}."
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    if wanted.replicas is None:
+        return cancel_reassignment(image, topic, partition, policy)
+    factor = partition.settled_replica_count
+    if not other_factor and len(wanted.replicas) != factor:
+        message = f"The partition has {factor} replicas, and the request forbids to change that."
+        raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy)
+
+
+def decide_list_partition_reassignments(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+    """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
+    if request.topics is None:
+        found = [(topic, list(topic.partitions.values())) for topic in image.topics]
+    else:
+        found = []
+        for asked in request.topics:
+            topic = image.topics.get(asked.name)
+            if topic is not None:
+                indexes = dict.fromkeys(asked.partition_indexes)
+                found.append((topic, [topic.partitions[index] for index in indexes if index in topic.partitions]))
+    topics = [_ongoing(topic, partitions) for topic, partitions in found]
+    reply = ListPartitionReassignmentsResponse(
+        error_code=0, error_message=None, topics=[topic for topic in topics if topic.partitions]
+    )
+    return Decision(reply)
+
+
+def _ongoing(topic: TopicImage, partitions: list[PartitionImage]) -> Any:
+    return _Ongoing(
+        name=topic.name,
+        partitions=[
+            _OngoingPartition(
+                partition_index=partition.partition,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding),
+                removing_replicas=list(partition.removing),
+            )
+            for partition in partitions
+            if partition.is_reassigning
+        ],
+    )

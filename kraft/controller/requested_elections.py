@@ -1,0 +1,81 @@
+"""ElectLeaders: leadership to the preferred replica, or to any that lives where there is no leader at all. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.elections import Election, PartitionTarget, acceptable_leaders, change_partition
+from kraft.controller.policy import ControllerPolicy, min_insync_replicas
+from kraft.image.metadata import MetadataImage
+from kraft.records import NO_LEADER, Cause, MetadataRecord, PartitionChangeRecord
+from wire.messages import ElectLeadersResponse
+
+_Topic = ElectLeadersResponse.ReplicaElectionResult
+_Partition = _Topic.PartitionResult
+
+
+class ElectionType(IntEnum):
+    """Kafka's numbers (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+    """ElectLeaders (43): each partition succeeds or fails on its own.
+
+    Without partitions (null) all are meant, and those that need no election are left out of the reply. An unclean
+    election is the operator's word that lost records are accepted; the metadata log keeps it as the cause.
+    """
+    try:
+        kind = ElectionType(request.election_type)
+    except ValueError:
+        return Decision(ElectLeadersResponse(error_code=int(ErrorCode.INVALID_REQUEST), replica_election_results=[]))
+    everywhere = request.topic_partitions is None
+    if everywhere:
+        asked = [(topic.name, list(topic.partitions)) for topic in image.topics]
+    else:
+        asked = [(topic.topic, list(dict.fromkeys(topic.partitions))) for topic in request.topic_partitions]
+    records: list[MetadataRecord] = []
+    topics = []
+    for name, indexes in asked:
+        results = []
+        for index in indexes:
+            code, message = ErrorCode.NONE, None
+            try:
+                records.append(_election(image, name, index, kind, policy))
+            except ProtocolError as error:
+                code, message = error.code, error.message or None
+            if not (everywhere and code is ErrorCode.ELECTION_NOT_NEEDED):
+                results.append(_Partition(partition_id=index, error_code=int(code), error_message=message))
+        if results or not everywhere:
+            topics.append(_Topic(topic=name, partition_result=results))
+    return Decision(ElectLeadersResponse(error_code=0, replica_election_results=topics), records)
+
+
+def _election(
+    image: MetadataImage, name: str, index: int, kind: ElectionType, policy: ControllerPolicy
+) -> PartitionChangeRecord:
+    topic = image.topics.get(name)
+    partition = topic.partitions.get(index) if topic is not None else None
+    if partition is None:
+        raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{index}.")
+    preferred = kind is ElectionType.PREFERRED
+    if partition.leader == partition.preferred_leader if preferred else partition.has_leader:
+        raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
+    target = PartitionTarget(
+        acceptable_leaders(image),
+        min_insync_replicas(image, name, policy),
+        Cause.PREFERRED_LEADER if preferred else Cause.REQUESTED_ELECTION,
+        election=Election.PREFERRED if preferred else Election.UNCLEAN,
+    )
+    record = change_partition(partition, target)
+    if record is None or record.leader is None or record.leader == NO_LEADER:
+        if preferred:
+            message = f"Broker {partition.preferred_leader}, the preferred leader, is not in sync or not alive."
+            raise ProtocolError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+        raise ProtocolError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive.")
+    return record
