@@ -139,6 +139,10 @@ _REPLICATION = [
                 "org.apache.kafka.common.replica.LeaderSelector")),
     _s("fetch.max.bytes", "int", 55 * MIB, "Bytes of one consumer fetch.", 1024),
     _s("max.incremental.fetch.session.cache.slots", "int", 1_000, "Fetch sessions of consumers.", 0),
+    _s("leader.replication.throttled.rate", "long", LONG_MAX, "Bytes a second that this broker sends to the throttled "
+       "replicas that are not in sync.", 0, update=DYNAMIC),
+    _s("follower.replication.throttled.rate", "long", LONG_MAX, "Bytes a second that this broker fetches for its "
+       "throttled replicas that are not in sync.", 0, update=DYNAMIC),
     _s("auto.leader.rebalance.enable", "boolean", True, "Whether leadership returns to the preferred replica."),
     _s("leader.imbalance.check.interval.seconds", "long", 300, "How often preferred leaders are looked at.", 1),
     _s("controlled.shutdown.enable", "boolean", True, "Whether leadership moves before a broker stops."),

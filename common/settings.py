@@ -7,6 +7,7 @@ value out of its range, or two values that contradict each other raise SettingEr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,8 @@ class Setting:
 
     `type_name` is Kafka's (boolean, int, long, double, string, list); `update` says when a change takes effect:
     "read-only" (restart), "per-broker" or "cluster-wide" (dynamic); `synonyms` are the broker settings that give a
-    topic setting its default, nearest first.
+    topic setting its default, nearest first; `pattern` is a regular expression for a string or each item of a list,
+    and `pattern_text` says it in words.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Setting:
     update: str = "read-only"
     sensitive: bool = False
     synonyms: tuple[str, ...] = ()
+    pattern: str = ""
+    pattern_text: str = ""
 
     @property
     def needs_restart(self) -> bool:
@@ -48,6 +52,8 @@ class Setting:
     def range_text(self) -> str:
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if self.pattern:
+            return self.pattern_text
         if self.type_name == "boolean":
             return "true or false"
         if self.low is not None and self.high is not None:
@@ -69,10 +75,11 @@ class Setting:
             too_high = self.high is not None and value > self.high
             if out_of_type or too_low or too_high:
                 raise self._error(text)
-        if self.choices:
-            for item in value if self.type_name == "list" else [value]:
-                if item not in self.choices:
-                    raise self._error(text)
+        for item in value if self.type_name == "list" else [value]:
+            if self.choices and item not in self.choices:
+                raise self._error(text)
+            if self.pattern and not re.fullmatch(self.pattern, item):
+                raise self._error(text)
         return value
 
     def text(self, value: Any) -> str:

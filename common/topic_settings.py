@@ -4,6 +4,8 @@ from common.settings import LONG_MAX, Catalogue, Setting
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+THROTTLED = r"\*|[0-9]+:[0-9]+"
+THROTTLED_TEXT = "* for all, or a list of PARTITION:BROKER"
 
 
 def _topic(name: str, type_name: str, default: object, doc: str, *synonyms: str, **bounds: object) -> Setting:
@@ -41,8 +43,13 @@ TOPIC_SETTINGS = Catalogue(
         _topic("flush.messages", "long", LONG_MAX, "An fsync after this many records; 1 acknowledges only what is on "
                "the device.", "log.flush.interval.messages", low=1),
         _topic("flush.ms", "long", LONG_MAX, "An fsync after this long.", "log.flush.interval.ms", low=0),
+        _topic("follower.replication.throttled.replicas", "list", (), "Replicas that keep to "
+               "follower.replication.throttled.rate while they follow.", pattern=THROTTLED,
+               pattern_text=THROTTLED_TEXT),
         _topic("index.interval.bytes", "int", 4096, "Bytes between two entries of the offset index.",
                "log.index.interval.bytes", low=0),
+        _topic("leader.replication.throttled.replicas", "list", (), "Replicas whose leader keeps to "
+               "leader.replication.throttled.rate.", pattern=THROTTLED, pattern_text=THROTTLED_TEXT),
         _topic("local.retention.bytes", "long", -2, "Bytes kept on the brokers of a tiered topic; -2 means "
                "retention.bytes.", "log.local.retention.bytes", low=-2),
         _topic("local.retention.ms", "long", -2, "Milliseconds kept on the brokers of a tiered topic; -2 means "
