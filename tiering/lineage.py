@@ -32,16 +32,15 @@ def fits(segment_epochs: Chain, end_offset: int, partition_epochs: Chain) -> boo
     return after == len(partition_epochs) or partition_epochs[after][1] >= end_offset
 
 
-def follows(newer: Chain, older: Chain, boundary: int) -> bool:
-    """Whether a segment with `newer` epochs that starts at `boundary` can follow one with `older` epochs.
+def follows(newer: Chain, older: Chain, older_end: int) -> bool:
+    """Whether a segment with `newer` epochs can come after one with `older` epochs that ends at `older_end`.
 
-    Leadership never returns to a lower epoch; an epoch that both have began at one offset; one that only the newer
-    has began at or after the boundary.
+    Leadership never returns to a lower epoch, and an epoch that only the newer segment has cannot begin within the
+    older one.
     """
     if not older or not newer:
         return True
-    last_epoch, last_start = older[-1]
-    first_epoch, first_start = newer[0]
+    (last_epoch, last_start), (first_epoch, first_start) = older[-1], newer[0]
     if first_epoch == last_epoch:
-        return first_start >= last_start and first_start <= boundary
-    return first_epoch > last_epoch
+        return first_start >= last_start
+    return first_epoch > last_epoch and first_start >= older_end

@@ -86,8 +86,14 @@ class PartitionTier:
     def is_dropped(self) -> bool:
         return self.record.dropped_ms > 0
 
-    def __len__(self) -> int:
-        """How many segments are COPY_FINISHED, those below the log start included."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of it: neither claim nor segment."""
+        return not self.record.topic and not self._finished and not self._others
+
+    @property
+    def finished_count(self) -> int:
+        """Segments that are COPY_FINISHED, those below the log start included."""
         return len(self._finished)
 
     def segments(self, from_offset: int | None = None) -> Iterator[TieredSegment]:
@@ -161,13 +167,23 @@ class PartitionTier:
         value = self._finished[at]
         return value[16:] if value[:16] == bytes.fromhex(segment.uuid) else None
 
-    def records(self, after: SegmentId | None = None, count_max: int | None = None) -> list[TierRecord]:
-        """The segments as records, ordered by base offset and uuid, beginning after `after`: for handing over."""
-        keys = sorted([*self._others, *(self._id(at) for at in range(len(self._finished)))])
-        if after is not None:
-            keys = keys[bisect_right(keys, after) :]
+    def last(self) -> TieredSegment | None:
+        """The newest finished segment."""
+        return self._segment(len(self._finished) - 1) if self._finished else None
+
+    def ids(self, count_max: int, after: SegmentId | None = None) -> list[SegmentId]:
+        """Of segments in any state, ordered by base offset and uuid, beginning behind `after`."""
+        first = 0 if after is None else bisect_left(self._bases, after.base_offset)
+        found = [self._id(at) for at in range(first, min(first + count_max + 1, len(self._bases)))]
+        found.extend(self._others)
+        found.sort()
+        return found[0 if after is None else bisect_right(found, after) :][:count_max]
+
+    def records(self, after: SegmentId | None, count_max: int) -> list[TierRecord]:
+        """The segments of `ids` as records, for handing over."""
         return [
-            TierRecord(segment_key(self.topic_id, self.partition, key), self.value_of(key)) for key in keys[:count_max]
+            TierRecord(segment_key(self.topic_id, self.partition, segment), self.value_of(segment))
+            for segment in self.ids(count_max, after)
         ]
 
     # replay ------------------------------------------------------------------------------------------------
@@ -182,6 +198,11 @@ class PartitionTier:
                 self.replay_segment(decoded.segment, value)
             elif decoded.kind is KeyKind.PARTITION:
                 self.replay_partition(value)
+
+    def become(self, other: PartitionTier) -> None:
+        """Take over the whole state of another one of the same partition, which is given up."""
+        for name in PartitionTier.__slots__:
+            setattr(self, name, getattr(other, name))
 
     def replay_partition(self, value: bytes | None) -> None:
         self.record = PartitionRecord("", "") if value is None else decode_partition(value)
@@ -216,7 +237,7 @@ class PartitionTier:
     def to_records(self) -> list[TierRecord]:
         """All of it as records, the partition's own first: replayed into an empty one they give the same state."""
         own = TierRecord(partition_key(self.topic_id, self.partition), encode_value(self.record))
-        return [own, *self.records()]
+        return [own, *self.records(None, len(self._finished) + len(self._others))]
 
     def _id(self, at: int) -> SegmentId:
         return SegmentId(self._bases[at], self._finished[at][:16].hex())

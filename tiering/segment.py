@@ -6,6 +6,7 @@ All offsets are Kafka offsets; ends are exclusive. The object never changes once
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -85,7 +86,7 @@ def complaint(segment: TieredSegment) -> str | None:
     epochs = segment.epochs
     if not epochs or epochs[0][1] > segment.base_offset or epochs[-1][1] >= segment.end_offset:
         return f"leader epochs {epochs} do not cover [{segment.base_offset}, {segment.end_offset})"
-    if any(a[0] >= b[0] or a[1] >= b[1] or b[1] <= segment.base_offset for a, b in zip(epochs, epochs[1:])):  # noqa: B905, RUF007
+    if any(a[0] >= b[0] or a[1] >= b[1] or b[1] <= segment.base_offset for a, b in pairwise(epochs)):
         return f"leader epochs {epochs} do not ascend"
     if segment.state is not SegmentState.COPY_FINISHED:
         return None

@@ -144,9 +144,11 @@ class ClaimReply(msgspec.Struct, frozen=True, tag="claim_reply"):
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """`records` are what changed, to be replayed into the leader's own PartitionTier; for a repeated request, what
-    there is. `tier_state_offset` is that of the newest record of the partition."""
+    there is. `tier_state_offset` is that of the newest record of the partition, `after` what it was before: a leader
+    whose view stands elsewhere has missed a change, and reads it all again with Describe."""
 
     tier_state_offset: int
+    after: int
     records: list[tuple[bytes, bytes | None]]
 
 

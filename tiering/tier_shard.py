@@ -1,0 +1,445 @@
+"""The tier shard: who leads which partition in the tier, and what the object store holds of it. Free of I/O.
+
+It *decides* (request in, records of `__tier_state` and a reply out) and *replays* (records in); only replay changes
+the state. What it guarantees, whatever its askers believe:
+
+- a leader epoch that was claimed shuts out all lower ones, and a broker epoch the lower ones of that broker;
+- finished segments of a partition neither overlap nor leave a hole above the log start: a copy begins at the tier's
+  end, one at a time;
+- a segment's epochs continue those of the segment before it;
+- a finished segment is deleted only once the log start has passed it, and its entry is forgotten only after that.
+
+Any beginning of a decision's records is a legal state too: its host may append them in several batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from common.decision import Decision
+from tiering.lineage import follows
+from tiering.partition_tier import PartitionTier
+from tiering.segment import SegmentId, SegmentState, TieredSegment, complaint
+from tiering.shard_protocol import (
+    SEGMENTS_PER_REQUEST_MAX,
+    Adopt,
+    Claim,
+    ClaimReply,
+    Describe,
+    Description,
+    Done,
+    DropPartition,
+    EnterCluster,
+    Entered,
+    FinishCopy,
+    FinishDelete,
+    ForgetPartition,
+    MoveLogStart,
+    Mutation,
+    RefusalCode,
+    Refused,
+    Reply,
+    Request,
+    StartCopy,
+    StartDelete,
+)
+from tiering.tier_records import (
+    ClusterRecord,
+    KeyKind,
+    PartitionRecord,
+    TierRecord,
+    cluster_key,
+    decode_cluster,
+    decode_key,
+    encode_segment,
+    encode_value,
+    partition_key,
+    segment_key,
+)
+
+PartitionId = tuple[bytes, int]
+"""Topic id (16 bytes) and partition."""
+
+
+class Moment(NamedTuple):
+    """When a decision is made: wall clock in milliseconds, and the offset that its first record will have."""
+
+    now_ms: int
+    next_offset: int
+
+
+class RefusedError(Exception):
+    """A decision's way out; `reply` is what the asker gets."""
+
+    def __init__(self, error: RefusalCode, text: str) -> None:
+        super().__init__(text)
+        self.reply = Refused(error, text)
+
+
+class Changes:
+    """The records of one decision, each with its own offset written into it."""
+
+    def __init__(self, tier: PartitionTier, moment: Moment) -> None:
+        self.records: list[TierRecord] = []
+        self._tier = tier
+        self._moment = moment
+
+    @property
+    def offset(self) -> int:
+        """Of the record to come."""
+        return self._moment.next_offset + len(self.records)
+
+    def put_partition(self, record: PartitionRecord) -> None:
+        value = encode_value(replace(record, state_offset=self.offset))
+        self.records.append(TierRecord(partition_key(self._tier.topic_id, self._tier.partition), value))
+
+    def put_segment(self, segment: TieredSegment, state: SegmentState) -> None:
+        value = encode_segment(replace(segment, state=state, changed_ms=self._moment.now_ms), self.offset)
+        self.records.append(TierRecord(self._key(segment.id), value))
+
+    def keep_segment(self, segment: TieredSegment) -> None:
+        """As it is, the time of its last change included."""
+        self.records.append(TierRecord(self._key(segment.id), encode_segment(segment, self.offset)))
+
+    def forget_segment(self, segment: SegmentId) -> None:
+        self.records.append(TierRecord(self._key(segment), None))
+
+    def done(self, repeated: Sequence[SegmentId] = ()) -> Decision[TierRecord, Reply]:
+        """The records as reply too; without any, the present ones of the partition and of `repeated`."""
+        tier = self._tier
+        if self.records:
+            return Decision(Done(self.offset - 1, tier.state_offset, list(self.records)), self.records)
+        present: list[tuple[bytes, bytes | None]] = [
+            (partition_key(tier.topic_id, tier.partition), encode_value(tier.record))
+        ]
+        return Decision(
+            Done(
+                tier.state_offset, tier.state_offset, [*present, *((self._key(s), tier.value_of(s)) for s in repeated)]
+            )
+        )
+
+    def _key(self, segment: SegmentId) -> bytes:
+        return segment_key(self._tier.topic_id, self._tier.partition, segment)
+
+
+class TierShard:
+    """One partition of `__tier_state`: the tiers of the partitions that fall on it."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[PartitionId, PartitionTier] = {}
+        self.incarnation = 0
+        """The cluster's, kept by one shard of all; 0 where it is not kept."""
+
+    # replay ------------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Apply one record. ValueError when it cannot be read; the state is then as before."""
+        decoded = decode_key(key)
+        if decoded is None:
+            return
+        if decoded.kind is KeyKind.CLUSTER:
+            self.incarnation = 0 if value is None else decode_cluster(value).incarnation
+            return
+        identity = (decoded.topic_id, decoded.partition)
+        tier = self.partitions.get(identity)
+        if tier is None:
+            if value is None:
+                return
+            tier = PartitionTier(*identity)
+        if decoded.segment is not None:
+            tier.replay_segment(decoded.segment, value)
+        else:
+            tier.replay_partition(value)
+        if tier.is_empty:
+            self.partitions.pop(identity, None)
+        else:
+            self.partitions[identity] = tier
+
+    def records(self) -> Iterator[TierRecord]:
+        """The whole state; what a compacted topic holds of it in the end."""
+        if self.incarnation:
+            yield TierRecord(cluster_key(), encode_value(ClusterRecord(self.incarnation)))
+        for tier in self.partitions.values():
+            yield from tier.to_records()
+
+    # decisions ---------------------------------------------------------------------------------------------
+
+    def decide(
+        self, topic_id: bytes, partition: int, request: Request, moment: Moment
+    ) -> Decision[TierRecord, Reply]:  # fmt: skip
+        """Refused is a reply like any other; nothing is raised."""
+        tier = self.partitions.get((topic_id, partition)) or PartitionTier(topic_id, partition)
+        try:
+            match request:
+                case EnterCluster():
+                    return self._enter(request)
+                case Claim():
+                    return _claim(tier, request, moment)
+                case Describe():
+                    return Decision(describe(tier, request))
+                case DropPartition():
+                    return _drop(tier, request, moment)
+                case ForgetPartition():
+                    return _forget(tier, moment)
+                case _:
+                    _check_claim(tier, request)
+                    return _mutate(tier, request, moment)
+        except RefusedError as error:
+            return Decision(error.reply)
+
+    def _enter(self, request: EnterCluster) -> Decision[TierRecord, Reply]:
+        if self.incarnation:
+            return Decision(Entered(self.incarnation))
+        if request.incarnation <= 0:
+            raise RefusedError(RefusalCode.INVALID, "an incarnation is positive")
+        record = TierRecord(cluster_key(), encode_value(ClusterRecord(request.incarnation)))
+        return Decision(Entered(request.incarnation), [record])
+
+
+def describe(tier: PartitionTier, request: Describe) -> Description:
+    """The state as records, at most SEGMENTS_PER_REQUEST_MAX segments."""
+    count_max = min(max(request.segments_max, 0), SEGMENTS_PER_REQUEST_MAX)
+    found = tier.records(request.after, count_max + 1) if count_max else []
+    own = None
+    if not tier.is_empty:
+        own = (partition_key(tier.topic_id, tier.partition), encode_value(tier.record))
+    return Description(tier.state_offset, own, list(found[:count_max]), len(found) > count_max)
+
+
+# claims ----------------------------------------------------------------------------------------------------
+
+
+def _claim(tier: PartitionTier, request: Claim, moment: Moment) -> Decision[TierRecord, Reply]:
+    record = tier.record
+    if tier.is_dropped:
+        raise RefusedError(RefusalCode.DROPPED, "the topic was deleted")
+    wanted = (request.leader_epoch, request.broker_epoch)
+    held = (record.leader_epoch, record.broker_epoch)
+    if request.leader_epoch < 0 or not request.topic:
+        raise RefusedError(RefusalCode.INVALID, "a claim names a topic and a leader epoch")
+    if wanted < held or (request.leader_epoch == record.leader_epoch and request.broker_id != record.broker_id):
+        raise RefusedError(RefusalCode.FENCED, f"broker {record.broker_id} has claimed epochs {held}, not {wanted}")
+    changes = Changes(tier, moment)
+    abandoned = tier.copying() if wanted != held else []
+    if wanted != held:
+        claimed = replace(
+            record,
+            topic=request.topic,
+            tenant=request.tenant,
+            leader_epoch=request.leader_epoch,
+            broker_id=request.broker_id,
+            broker_epoch=request.broker_epoch,
+            metadata_offset=max(request.metadata_offset, record.metadata_offset),
+            tier_end_offset=tier.tier_end_offset,
+        )
+        changes.put_partition(claimed)
+        for segment in abandoned:
+            changes.put_segment(segment, SegmentState.DELETE_STARTED)
+    changed = dict(changes.records)
+    described = describe(tier, Describe())
+    own = partition_key(tier.topic_id, tier.partition)
+    description = Description(
+        changes.offset - 1 if changes.records else tier.state_offset,
+        (own, changed.get(own) or encode_value(record)),
+        [(key, changed.get(key, value)) for key, value in described.segments],
+        described.more,
+    )
+    return Decision(ClaimReply(description), changes.records)
+
+
+def _check_claim(tier: PartitionTier, request: Mutation) -> None:
+    record = tier.record
+    if tier.is_dropped:
+        raise RefusedError(RefusalCode.DROPPED, "the topic was deleted")
+    held, given = (record.leader_epoch, record.broker_epoch), (request.leader_epoch, request.broker_epoch)
+    if given > held:
+        raise RefusedError(RefusalCode.NOT_CLAIMED, f"epochs {given} have not claimed; {held} have")
+    if given < held:
+        raise RefusedError(RefusalCode.FENCED, f"broker {record.broker_id} has claimed epochs {held}, not {given}")
+
+
+def _mutate(tier: PartitionTier, request: Mutation, moment: Moment) -> Decision[TierRecord, Reply]:
+    changes = Changes(tier, moment)
+    match request:
+        case Adopt():
+            return _adopt(tier, request, changes)
+        case StartCopy():
+            return _start_copy(tier, request.segment, changes)
+        case FinishCopy():
+            return _finish_copy(tier, request.segment, changes)
+        case StartDelete():
+            return _start_delete(tier, request.segments, changes)
+        case FinishDelete():
+            return _finish_delete(tier, request.segments, changes)
+        case MoveLogStart():
+            if request.offset > tier.log_start_offset:
+                changes.put_partition(
+                    replace(
+                        tier.record,
+                        log_start_offset=request.offset,
+                        log_start_cause=request.cause,
+                        tier_end_offset=tier.tier_end_offset,
+                    )
+                )
+            return changes.done()
+
+
+# copying ---------------------------------------------------------------------------------------------------
+
+
+def _check_place(segment: TieredSegment, previous: TieredSegment | None, end_offset: int, log_start: int) -> None:
+    """`segment` may come behind a tier that ends at `end_offset`, `previous` being its last segment."""
+    base = segment.base_offset
+    if base != end_offset and not end_offset < base <= log_start:
+        text = f"[{base}, {segment.end_offset}) does not begin at the tier's end {end_offset} (log start {log_start})"
+        raise RefusedError(RefusalCode.NOT_AT_TIER_END, text)
+    if previous is not None and not follows(segment.epochs, previous.epochs, previous.end_offset):
+        text = f"leader epochs {segment.epochs} do not follow {previous.epochs} up to {previous.end_offset}"
+        raise RefusedError(RefusalCode.LINEAGE, text)
+
+
+def _check_segment(tier: PartitionTier, segment: TieredSegment, state: SegmentState) -> None:
+    problem = complaint(segment)
+    if problem is None and segment.state is not state:
+        problem = f"state {segment.state} where {state} is asked for"
+    if problem is None and segment.epochs[-1][0] > tier.record.leader_epoch:
+        problem = f"leader epochs {segment.epochs} go beyond the claim's {tier.record.leader_epoch}"
+    if problem is not None:
+        raise RefusedError(RefusalCode.INVALID, problem)
+
+
+def _start_copy(tier: PartitionTier, segment: TieredSegment, changes: Changes) -> Decision[TierRecord, Reply]:
+    _check_segment(tier, segment, SegmentState.COPY_STARTED)
+    if (segment.leader_epoch, segment.broker_id) != (tier.record.leader_epoch, tier.record.broker_id):
+        raise RefusedError(RefusalCode.INVALID, "a copy is the claiming leader's own")
+    known = tier.get(segment.id)
+    if known is not None:
+        if known.state is SegmentState.COPY_STARTED and known.end_offset == segment.end_offset:
+            return changes.done([segment.id])
+        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, f"the segment is {known.state} already")
+    if tier.record.adopting:
+        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, "the adoption has not ended")
+    under_way = tier.copying()
+    if under_way:
+        text = f"the copy of [{under_way[0].base_offset}, {under_way[0].end_offset}) has not ended"
+        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, text)
+    _check_place(segment, tier.last(), tier.tier_end_offset, tier.log_start_offset)
+    changes.put_segment(segment, SegmentState.COPY_STARTED)
+    return changes.done()
+
+
+def _finish_copy(tier: PartitionTier, segment: TieredSegment, changes: Changes) -> Decision[TierRecord, Reply]:
+    _check_segment(tier, segment, SegmentState.COPY_FINISHED)
+    known = tier.get(segment.id)
+    if known is not None and known.end_offset == segment.end_offset:
+        if known.state is SegmentState.COPY_FINISHED:
+            return changes.done([segment.id])
+        if known.state is SegmentState.COPY_STARTED:
+            _check_place(segment, tier.last(), tier.tier_end_offset, tier.log_start_offset)
+            changes.put_segment(segment, SegmentState.COPY_FINISHED)
+            return changes.done()
+    what = "unknown" if known is None else f"{known.state} up to {known.end_offset}"
+    raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, f"no such copy was begun: the segment is {what}")
+
+
+def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[TierRecord, Reply]:
+    record = tier.record
+    if request.manifest_version <= 0 or len(request.segments) > SEGMENTS_PER_REQUEST_MAX:
+        raise RefusedError(RefusalCode.INVALID, "an adoption names a version and a bounded number of segments")
+    if record.adopted_version == request.manifest_version and not record.adopting:
+        return changes.done([segment.id for segment in request.segments])
+    if not record.adopting and (record.adopted_version or tier.tier_end_offset or tier.copying()):
+        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, "the partition's tier has begun without the adoption")
+    log_start = max(record.log_start_offset, request.log_start_offset)
+    adopting = replace(
+        record,
+        log_start_offset=log_start,
+        log_start_cause="adopted" if log_start > record.log_start_offset else record.log_start_cause,
+        tier_end_offset=tier.tier_end_offset,
+        adopted_version=request.manifest_version,
+        adopting=True,
+    )
+    changes.put_partition(adopting)
+    previous, end_offset = tier.last(), tier.tier_end_offset
+    for segment in request.segments:
+        _check_segment(tier, segment, SegmentState.COPY_FINISHED)
+        if tier.value_of(segment.id) is not None:
+            continue
+        _check_place(segment, previous, end_offset, log_start)
+        changes.keep_segment(segment)
+        previous, end_offset = segment, segment.end_offset
+    if request.final:  # last: a part of these records must not look like the whole
+        changes.put_partition(replace(adopting, adopting=False))
+    return changes.done()
+
+
+# deleting --------------------------------------------------------------------------------------------------
+
+
+def _wanted(
+    tier: PartitionTier, segments: Sequence[SegmentId], legal: Callable[[TieredSegment], bool]
+) -> list[TieredSegment]:  # fmt: skip
+    """Those that are known. RefusedError when one of them may not make this step."""
+    if len(segments) > SEGMENTS_PER_REQUEST_MAX:
+        raise RefusedError(RefusalCode.INVALID, f"more than {SEGMENTS_PER_REQUEST_MAX} segments")
+    known = [found for segment in dict.fromkeys(segments) if (found := tier.get(segment)) is not None]
+    for segment in known:
+        if not legal(segment):
+            text = (
+                f"[{segment.base_offset}, {segment.end_offset}) is {segment.state}, log start {tier.log_start_offset}"
+            )
+            raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, text)
+    return known
+
+
+def _start_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: Changes) -> Decision[TierRecord, Reply]:
+    def legal(segment: TieredSegment) -> bool:
+        return segment.state is not SegmentState.COPY_FINISHED or segment.end_offset <= tier.log_start_offset
+
+    known = _wanted(tier, segments, legal)
+    beginning = [segment for segment in known if segment.state is not SegmentState.DELETE_STARTED]
+    if beginning:
+        changes.put_partition(replace(tier.record, tier_end_offset=tier.tier_end_offset))
+    for segment in beginning:
+        changes.put_segment(segment, SegmentState.DELETE_STARTED)
+    return changes.done(segments)
+
+
+def _finish_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: Changes) -> Decision[TierRecord, Reply]:
+    def legal(segment: TieredSegment) -> bool:
+        return segment.state is SegmentState.DELETE_STARTED
+
+    known = _wanted(tier, segments, legal)
+    for segment in known:
+        changes.forget_segment(segment.id)
+    if known:  # a tombstone cannot say how far the state has come
+        changes.put_partition(tier.record)
+    return changes.done(segments)
+
+
+# deleted topics --------------------------------------------------------------------------------------------
+
+
+def _drop(tier: PartitionTier, request: DropPartition, moment: Moment) -> Decision[TierRecord, Reply]:
+    changes = Changes(tier, moment)
+    if request.metadata_offset < tier.record.metadata_offset:
+        text = f"a leader has seen the topic at metadata offset {tier.record.metadata_offset}"
+        raise RefusedError(RefusalCode.INVALID, text)
+    if not tier.is_empty and not tier.is_dropped:
+        ended = replace(tier.record, dropped_ms=max(moment.now_ms, 1), tier_end_offset=tier.tier_end_offset)
+        changes.put_partition(ended)
+    return changes.done()
+
+
+def _forget(tier: PartitionTier, moment: Moment) -> Decision[TierRecord, Reply]:
+    if not tier.is_empty and not tier.is_dropped:
+        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, "the partition lives")
+    changes = Changes(tier, moment)
+    for segment in tier.ids(SEGMENTS_PER_REQUEST_MAX):
+        changes.forget_segment(segment)
+    if not changes.records and not tier.is_empty:
+        changes.records.append(TierRecord(partition_key(tier.topic_id, tier.partition), None))
+    return Decision(Done(tier.state_offset, tier.state_offset, list(changes.records)), changes.records)
