@@ -3,9 +3,13 @@
 Layout, big-endian: version int16 (1), CRC-32C uint32 of all that follows it, count int32, then per producer: id int64,
 epoch int16, last sequence int32, last offset int64, offset delta int32, timestamp int64, coordinator epoch int32,
 first offset of the open transaction int64 (-1: none). Source: Apache Kafka's producer snapshot, version 1.
+
+An entry tells a producer's last batch alone, and a client may send the one before again as well. What entries do not
+tell follows them: a tag, version int16 (1), then per batch, oldest first: producer id int64, last sequence int32, last
+offset int64, offset delta int32, timestamp int64. Apache Kafka takes these bytes into the CRC and reads past them; its
+own files have none, and from them, as in Apache Kafka, only the last batch is known.
 """
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -16,6 +20,10 @@ NO_OFFSET = -1
 _HEAD = Struct(">hIi")
 _CRC_FROM = 6
 _ENTRY = Struct(">qhiqiqiq")
+_BATCHES_HEAD = Struct(">4sh")
+_BATCHES_TAG = b"TLPB"
+_BATCHES_VERSION = 1
+_BATCH = Struct(">qiqiq")
 
 
 class SnapshotEntry(NamedTuple):
@@ -31,15 +39,30 @@ class SnapshotEntry(NamedTuple):
     transaction_start: int
 
 
-def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    body = [_ENTRY.pack(*entry) for entry in entries]
-    data = bytearray(_HEAD.pack(VERSION, 0, len(body)) + b"".join(body))
+SnapshotBatch = tuple[int, int, int, int, int]
+"""A batch of a producer's present epoch: producer id, last sequence, last offset, offset delta, timestamp."""
+
+
+class Snapshot(NamedTuple):
+    """`batches` are all that is known of each producer in it; of any other, its entry tells the one there is."""
+
+    entries: list[SnapshotEntry]
+    batches: list[SnapshotBatch]
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    parts = [_ENTRY.pack(*entry) for entry in snapshot.entries]
+    if snapshot.batches:
+        parts.append(_BATCHES_HEAD.pack(_BATCHES_TAG, _BATCHES_VERSION))
+        parts += [_BATCH.pack(*batch) for batch in snapshot.batches]
+    count = len(snapshot.entries)
+    data = bytearray(_HEAD.pack(VERSION, 0, count) + b"".join(parts))
     crc = crc32c(memoryview(data)[_CRC_FROM:])
-    _HEAD.pack_into(data, 0, VERSION, crc, len(body))
+    _HEAD.pack_into(data, 0, VERSION, crc, count)
     return bytes(data)
 
 
-def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
+def decode_snapshot(data: bytes) -> Snapshot:
     """The inverse of `encode_snapshot`; ValueError when version, CRC or length is wrong."""
     if len(data) < _HEAD.size:
         raise ValueError(f"a producer snapshot of {len(data)} bytes")
@@ -48,6 +71,18 @@ def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
         raise ValueError(f"a producer snapshot of version {version}")
     if crc32c(memoryview(data)[_CRC_FROM:]) != crc:
         raise ValueError("wrong CRC of a producer snapshot")
-    if len(data) != _HEAD.size + count * _ENTRY.size:
+    end = _HEAD.size + count * _ENTRY.size
+    if count < 0 or len(data) < end:
         raise ValueError(f"a producer snapshot of {len(data)} bytes with {count} entries")
-    return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size :])]
+    entries = [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(data[_HEAD.size : end])]
+    return Snapshot(entries, _decode_batches(data[end:]))
+
+
+def _decode_batches(data: bytes) -> list[SnapshotBatch]:
+    """None where the bytes behind the entries are not ours, or of a version to come: entries suffice to go on."""
+    if len(data) < _BATCHES_HEAD.size or _BATCHES_HEAD.unpack_from(data) != (_BATCHES_TAG, _BATCHES_VERSION):
+        return []
+    rows = data[_BATCHES_HEAD.size :]
+    if len(rows) % _BATCH.size:
+        raise ValueError(f"a producer snapshot with {len(rows)} bytes of batches")
+    return list(_BATCH.iter_unpack(rows))

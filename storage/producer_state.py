@@ -8,12 +8,21 @@ Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's Produce
 """
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import NO_SEQUENCE, NO_TIMESTAMP, SEQUENCE_MASK, BatchHeader
 from records.control import EndMarker, MarkerKind
-from storage.producer_snapshot import NO_OFFSET, SnapshotEntry, decode_snapshot, encode_snapshot
+from storage.producer_snapshot import (
+    NO_OFFSET,
+    Snapshot,
+    SnapshotBatch,
+    SnapshotEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
 
 BATCHES_KEPT = 5
 NO_EPOCH = -1
@@ -65,6 +74,11 @@ class _Batch(NamedTuple):
     last_offset: int
     offset_delta: int
     timestamp: int
+
+    @classmethod
+    def from_end(cls, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> "_Batch":
+        first = (last_sequence - offset_delta) & SEQUENCE_MASK
+        return cls(first, last_sequence, last_offset, offset_delta, timestamp)
 
 
 class _Producer:
@@ -258,30 +272,35 @@ class ProducerStates:
         self.end_offset = end_offset
 
     def snapshot(self) -> bytes:
-        """The bytes of `<end offset>.snapshot`: of every producer its last batch."""
-        return encode_snapshot(
-            SnapshotEntry(
+        """The bytes of `<end offset>.snapshot`."""
+        entries: list[SnapshotEntry] = []
+        batches: list[SnapshotBatch] = []
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else None
+            entry = SnapshotEntry(
                 producer_id,
                 producer.epoch,
-                producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
-                producer.batches[-1].last_offset if producer.batches else NO_OFFSET,
-                producer.batches[-1].offset_delta if producer.batches else 0,
+                last.last_sequence if last else NO_SEQUENCE,
+                last.last_offset if last else NO_OFFSET,
+                last.offset_delta if last else 0,
                 producer.last_timestamp,
                 producer.coordinator_epoch,
                 producer.transaction_start,
             )
-            for producer_id, producer in self._producers.items()
-        )
+            entries.append(entry)
+            if len(producer.batches) > 1 or (last and last.timestamp != producer.last_timestamp):
+                batches += [(producer_id, *batch[1:]) for batch in producer.batches]
+        return encode_snapshot(Snapshot(entries, batches))
 
     def load_snapshot(self, data: bytes, end_offset: int, now_ms: int) -> None:
         """Begin again with a snapshot that was taken at `end_offset`; the caller then replays the log from there.
 
         ValueError when the file is damaged; the state is unchanged then.
         """
-        entries = decode_snapshot(data)
+        snapshot = decode_snapshot(data)
         self.reset(end_offset)
         open_transactions = []
-        for entry in entries:
+        for entry in snapshot.entries:
             if self._is_expired(entry.last_timestamp, entry.transaction_start, now_ms):
                 continue
             producer = self._touch(entry.producer_id)
@@ -289,14 +308,14 @@ class ProducerStates:
             producer.last_timestamp = entry.last_timestamp
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.transaction_start = entry.transaction_start
-            if entry.last_offset >= 0:
-                first = (entry.last_sequence - entry.offset_delta) & SEQUENCE_MASK
-                producer.batches.append(
-                    _Batch(first, entry.last_sequence, entry.last_offset, entry.offset_delta, entry.last_timestamp)
-                )
+            producer.batches = _told(entry)
             if entry.transaction_start != NO_OFFSET:
                 open_transactions.append((entry.transaction_start, entry.producer_id))
         self._ongoing = dict(sorted(open_transactions))
+        for producer_id, rows in groupby(snapshot.batches, itemgetter(0)):
+            known = self._producers.get(producer_id)
+            if known is not None:
+                known.batches = [_Batch.from_end(*row[1:]) for row in rows][-BATCHES_KEPT:]
 
     # Views
 
@@ -321,6 +340,13 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.transaction_start,
             )
+
+
+def _told(entry: SnapshotEntry) -> list[_Batch]:
+    """The batches that a snapshot's entry tells by itself."""
+    if entry.last_offset < 0:
+        return []
+    return [_Batch.from_end(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.last_timestamp)]
 
 
 def _out_of_order(header: BatchHeader, what: str) -> ProtocolError:

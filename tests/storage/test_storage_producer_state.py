@@ -184,9 +184,49 @@ def test_the_snapshot_is_kafkas_bytes() -> None:
     assert states().snapshot() == struct.pack(">hIi", 1, crc32c(bytes(4)), 0)
 
 
-@pytest.mark.parametrize("at", range(0, 56, 3))
+def test_behind_kafkas_entries_a_snapshot_tells_all_batches_that_may_come_again() -> None:
+    producers = states()
+    for number in range(7):
+        producers.update(batch(2 * number, 2, offset=100 + 2 * number, at_ms=number))
+    producers.update(batch(0, pid=8, offset=114, at_ms=9))
+    body = struct.pack(">i", 2) + struct.pack(">qhiqiqiq", PID, 0, 13, 113, 1, 6, -1, -1)
+    body += struct.pack(">qhiqiqiq", 8, 0, 0, 114, 0, 9, -1, -1)
+    body += b"TLPB" + struct.pack(">h", 1)
+    for number in range(2, 7):
+        body += struct.pack(">qiqiq", PID, 2 * number + 1, 101 + 2 * number, 1, number)
+    assert producers.snapshot() == struct.pack(">hI", 1, crc32c(body)) + body
+    loaded = states()
+    loaded.load_snapshot(producers.snapshot(), 115, 10)
+    for number in range(2, 7):
+        assert loaded.check(batch(2 * number, 2)) == Duplicate(100 + 2 * number, 102 + 2 * number, number)
+    assert refusal(loaded, batch(2, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert loaded.check(batch(0, pid=8)) == Duplicate(114, 115, 9)
+
+
+@pytest.mark.parametrize("behind", [b"", b"\0", b"TLPB\0\2 of a version to come"])
+def test_a_snapshot_that_tells_last_batches_alone_is_loaded_too(behind: bytes) -> None:
+    """Apache Kafka's own."""
+    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PID, 0, 13, 113, 1, 6, -1, -1) + behind
+    loaded = states()
+    loaded.load_snapshot(struct.pack(">hI", 1, crc32c(body)) + body, 114, 10)
+    assert loaded.check(batch(12, 2)) == Duplicate(112, 114, 6)
+    assert refusal(loaded, batch(10, 2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert loaded.check(batch(14)) is None
+
+
+def test_after_a_marker_a_batch_keeps_its_own_timestamp() -> None:
+    producers = states()
+    producers.update(batch(0, offset=0, at_ms=3, attributes=TRANSACTIONAL))
+    producers.update(marker(1), COMMIT)
+    loaded = states()
+    loaded.load_snapshot(producers.snapshot(), 2, 10)
+    assert loaded.check(batch(0)) == producers.check(batch(0)) == Duplicate(0, 1, 3)
+
+
+@pytest.mark.parametrize("at", range(0, 118, 3))
 def test_a_damaged_snapshot_changes_nothing(at: int) -> None:
     producers = states()
+    producers.update(batch(0, 3))
     producers.update(batch(3, 4))
     data = bytearray(producers.snapshot())
     data[at] ^= 0x40
@@ -194,6 +234,7 @@ def test_a_damaged_snapshot_changes_nothing(at: int) -> None:
         with pytest.raises(ValueError, match="producer snapshot"):
             producers.load_snapshot(damaged, 99, 0)
     assert producers.end_offset == 4
+    assert producers.check(batch(0, 3)) is not None
     assert len(producers) == 1
 
 
@@ -241,10 +282,7 @@ def test_leader_answers_match_the_model(attempts: list[tuple[int, int, int, int,
         if in_order and mine:
             sequence = (mine[-1].base_sequence + mine[-1].count) % 2**31
         header = batch(sequence, count, pid=pid, epoch=epoch, offset=offset, at_ms=offset)
-        try:
-            answer: Duplicate | ErrorCode | None = producers.check(header)
-        except ProtocolError as error:
-            answer = error.code
+        answer = _answer(producers, header)
         assert answer == model.answer(header)
         if answer is None:
             producers.update(header)
@@ -258,3 +296,13 @@ def test_leader_answers_match_the_model(attempts: list[tuple[int, int, int, int,
     loaded.load_snapshot(producers.snapshot(), producers.end_offset, 0)
     assert loaded.snapshot() == producers.snapshot()
     assert loaded.last_records() == producers.last_records()
+    for header in model.log:
+        answers = {_answer(one, header) for one in (replayed, loaded)}
+        assert answers == {model.answer(header)}
+
+
+def _answer(producers: ProducerStates, header: BatchHeader) -> Duplicate | ErrorCode | None:
+    try:
+        return producers.check(header)
+    except ProtocolError as error:
+        return error.code

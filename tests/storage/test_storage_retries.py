@@ -1,0 +1,148 @@
+"""What a log answers to a batch that comes again: the same after any restart, cut or roll as before it."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ErrorCode, ProtocolError
+from records.batch import read_header, stamp
+from storage.log_config import LogConfig
+from storage.partition_log import PartitionLog
+from storage.producer_state import BATCHES_KEPT, Duplicate
+from tests.storage.log_workbench import NOW_MS, Workbench, append, produced
+
+CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, producer_id_expiration_ms=2**60, retention_ms=-1)
+
+
+class Sent(NamedTuple):
+    """One client batch and where it lies."""
+
+    producer_id: int
+    sequence: int
+    size: int  # records
+    base_offset: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.size
+
+
+class Retrying:
+    """A log and all batches in it, which clients send again."""
+
+    def __init__(self, root: Path) -> None:
+        self.bench = Workbench(root, CONFIG)
+        self.sent: list[Sent] = []
+        self.log: PartitionLog
+
+    async def open(self) -> None:
+        self.log = await self.bench.log()
+
+    def next_sequence(self, producer_id: int) -> int:
+        return max((one.sequence + one.size for one in self.sent if one.producer_id == producer_id), default=0)
+
+    def send(self, producer_id: int, count: int, *, follows: bool = False) -> None:
+        sequence, base = self.next_sequence(producer_id), self.log.log_end_offset
+        batch = self.batch(Sent(producer_id, sequence, count, base))
+        if follows:
+            stamp(batch, 0, base, 1)
+            assert self.log.append_as_follower(memoryview(batch), 0, len(batch)) is not None
+        else:
+            append(self.log, batch)
+        self.sent.append(Sent(producer_id, sequence, count, base))
+
+    def batch(self, sent: Sent) -> bytearray:
+        return produced(
+            sent.size,
+            timestamps=[NOW_MS + sent.base_offset] * sent.size,
+            producer_id=sent.producer_id,
+            sequence=sent.sequence,
+        )
+
+    async def restart(self, *, clean: bool) -> None:
+        self.log = await self.bench.restart(clean=clean)
+
+    async def truncate(self, offset: int) -> None:
+        end = self.log.truncate_to(offset)
+        self.sent = [one for one in self.sent if one.next_offset <= end]
+
+    def check(self) -> None:
+        for producer_id in {one.producer_id: None for one in self.sent}:
+            mine = [one for one in self.sent if one.producer_id == producer_id]
+            for one in mine[-BATCHES_KEPT:]:
+                known = self.log.producers.check(read_header(self.batch(one), 0))
+                assert known == Duplicate(one.base_offset, one.next_offset, NOW_MS + one.base_offset)
+            for older in mine[:-BATCHES_KEPT]:
+                with pytest.raises(ProtocolError) as caught:
+                    self.log.producers.check(read_header(self.batch(older), 0))
+                assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            due = Sent(producer_id, self.next_sequence(producer_id), 1, 0)
+            assert self.log.producers.check(read_header(self.batch(due), 0)) is None
+
+
+appends = st.tuples(st.sampled_from(["send", "follow"]), st.integers(1, 3), st.integers(1, 3))
+cuts = st.tuples(st.just("truncate"), st.floats(0, 1))
+others = st.tuples(st.sampled_from(["roll", "stop", "die"]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(appends, appends, appends, appends, cuts, others), max_size=60))
+def test_retries_are_answered_as_before(steps: list[tuple[str | int | float, ...]]) -> None:
+    async def run(root: Path) -> None:
+        retrying = Retrying(root)
+        await retrying.open()
+        for what, *given_ in steps:
+            match what:
+                case "send" | "follow":
+                    producer_id, count = given_
+                    retrying.send(int(producer_id), int(count), follows=what == "follow")
+                    continue
+                case "truncate":
+                    await retrying.truncate(int(float(given_[0]) * retrying.log.log_end_offset))
+                case "roll":
+                    retrying.log.roll(NOW_MS)
+                case _:
+                    await retrying.restart(clean=what == "stop")
+            retrying.check()
+        retrying.check()
+        await retrying.restart(clean=True)
+        retrying.check()
+        await retrying.bench.directory.close()
+
+    with tempfile.TemporaryDirectory(prefix="tidelog-retries-") as folder:
+        asyncio.run(run(Path(folder)))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_the_fourth_last_batch_is_known_after_a_start_from_a_snapshot(tmp_path: Path, clean: bool) -> None:
+    """Kafka's entries alone would have it refused as out of order, and its producer would fail."""
+    retrying = Retrying(tmp_path)
+    await retrying.open()
+    for _ in range(BATCHES_KEPT):
+        retrying.send(7, 2)
+    retrying.log.roll(NOW_MS)
+    await retrying.log.flush()
+    await retrying.bench.directory.settle()
+    await retrying.bench.directory.checkpoint_recovery_points()
+    await retrying.restart(clean=clean)
+    assert retrying.log.snapshots == [10]
+    again = retrying.batch(retrying.sent[1])
+    assert retrying.log.producers.check(read_header(again, 0)) == Duplicate(2, 4, NOW_MS + 2)
+    await retrying.bench.directory.close()
+
+
+async def test_batches_that_were_pushed_out_by_those_cut_are_known_again(tmp_path: Path) -> None:
+    retrying = Retrying(tmp_path)
+    await retrying.open()
+    for _ in range(4 * BATCHES_KEPT):
+        retrying.send(7, 1)
+    await retrying.truncate(2 * BATCHES_KEPT)
+    retrying.check()
+    known = retrying.log.producers.check(read_header(retrying.batch(retrying.sent[-BATCHES_KEPT]), 0))
+    assert known == Duplicate(BATCHES_KEPT, BATCHES_KEPT + 1, NOW_MS + BATCHES_KEPT)
+    await retrying.bench.directory.close()
