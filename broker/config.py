@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from common.ports import Address
+from wire.connection import ConnectionLimits
+from wire.server import ServerLimits
 
 MIB = 1 << 20
 
@@ -53,6 +55,22 @@ class RequestLimits:
     inflated_bytes_max: int = 64 * MIB
     recompressions_at_once_max: int = 2
     recompression_bytes_queued_max: int = 64 * MIB
+
+
+def server_limits(limits: RequestLimits) -> ServerLimits:
+    """What a node's listeners are bounded by, a broker's and a controller's alike."""
+    return ServerLimits(
+        connections_max=limits.max_connections,
+        connections_per_ip_max=limits.max_connections_per_ip,
+        connection=ConnectionLimits(
+            frame_bytes_max=limits.socket_request_max_bytes,
+            replies_pending_max=limits.connection_requests_max,
+            held_bytes_max=limits.connection_request_bytes_max,
+            unsent_bytes_max=limits.connection_reply_bytes_max,
+            stall_s=limits.connection_stall_ms / 1000,
+            idle_s=limits.connections_max_idle_ms / 1000,
+        ),
+    )
 
 
 @dataclass(slots=True, frozen=True)

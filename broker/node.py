@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, server_limits
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
@@ -47,9 +47,9 @@ from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
-from wire.connection import Connection, ConnectionLimits
+from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind
-from wire.server import Server, ServerLimits
+from wire.server import Server
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -126,7 +126,7 @@ class BrokerNode:
             self.dispatcher.frame,
             self.dispatcher.closed,
             self._violated,
-            _server_limits(config),
+            server_limits(limits),
             machinery.tick,
             machinery.pool,
             machinery.watch,
@@ -330,19 +330,3 @@ class BrokerNode:
         logger.warning(
             "connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason}
         )
-
-
-def _server_limits(config: BrokerConfig) -> ServerLimits:
-    limits = config.limits
-    return ServerLimits(
-        connections_max=limits.max_connections,
-        connections_per_ip_max=limits.max_connections_per_ip,
-        connection=ConnectionLimits(
-            frame_bytes_max=limits.socket_request_max_bytes,
-            replies_pending_max=limits.connection_requests_max,
-            held_bytes_max=limits.connection_request_bytes_max,
-            unsent_bytes_max=limits.connection_reply_bytes_max,
-            stall_s=limits.connection_stall_ms / 1000,
-            idle_s=limits.connections_max_idle_ms / 1000,
-        ),
-    )

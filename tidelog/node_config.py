@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, server_limits
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
 from common.settings import SettingError
@@ -20,9 +20,7 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
 from tidelog.settings_check import check_settings
-from wire.connection import ConnectionLimits
 from wire.listeners import ListenerConfig, ListenerKind
-from wire.server import ServerLimits
 
 PORT_MAX = 65_535
 SECRET_BYTES_MIN = 16
@@ -71,6 +69,7 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
     if values["node.id"] not in quorum:
         raise SettingError(f"node.id: {values['node.id']} is not valid, it must be one of controller.quorum.voters")
     internal_listen = next(listen for listen in parse_listeners(values) if listen.kind == "internal")
+    limits = _fill(RequestLimits, values)
     election_s = values["controller.quorum.election.timeout.ms"] / 1_000
     return ControllerConfig(
         node_id=values["node.id"],
@@ -96,7 +95,9 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
                 compaction_bytes_min=values["metadata.log.max.record.bytes.between.snapshots"],
             ),
         ),
-        limits=ServerLimits(connection=ConnectionLimits(frame_bytes_max=values["socket.request.max.bytes"])),
+        limits=server_limits(limits),
+        request_bytes_max=limits.queued_max_request_bytes,
+        reply_bytes_max=limits.reply_bytes_max,
     )
 
 

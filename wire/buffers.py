@@ -7,7 +7,7 @@ from typing import Protocol
 BUFFER_BYTES = 256 << 10
 KEPT_BYTES_MAX = 32 << 20
 HELD_BYTES_MAX = 256 << 20  # queued.max.request.bytes
-UNSENT_BYTES_MAX = 256 << 20  # tidelog.reply.bytes.max
+UNSENT_BYTES_MAX = 512 << 20  # tidelog.reply.bytes.max
 
 
 class Holder(Protocol):

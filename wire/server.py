@@ -29,7 +29,7 @@ class ServerLimits:
     off. There the third one holds, over which the connection that has waited longest with its proof is closed.
     """
 
-    connections_max: int = 20_000  # max.connections
+    connections_max: int = 2**31 - 1  # max.connections
     connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
     strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
     handshake_s: float = 5.0  # what a peer may take to prove itself

@@ -22,7 +22,7 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import MetadataLog
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
-from wire.buffers import BufferPool
+from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX, BufferPool
 from wire.connection import Connection
 from wire.listeners import ListenerConfig
 from wire.server import Server, ServerLimits
@@ -52,6 +52,8 @@ class ControllerConfig:
     leader_return: LeaderReturnConfig = field(default_factory=LeaderReturnConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
+    request_bytes_max: int = HELD_BYTES_MAX  # queued.max.request.bytes
+    reply_bytes_max: int = UNSENT_BYTES_MAX  # tidelog.reply.bytes.max
     tail_batches_max: int = 20_000
     tail_bytes_max: int = 128 << 20
 
@@ -106,7 +108,7 @@ class ControllerNode:
             self._violated,
             config.limits,
             Tick(),
-            BufferPool(),
+            BufferPool(config.request_bytes_max, config.reply_bytes_max),
             self._watch,
             secret=config.secret,
             cluster=config.cluster,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.config import LogDuties, ReplicationConfig, RequestLimits, server_limits
 from common.settings import SettingError
 from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, PortTaken, load_layout, prepare_layout
 from tidelog.node_config import (
@@ -17,6 +18,9 @@ from tidelog.node_config import (
     parse_voters,
 )
 from tidelog.settings_check import check_settings
+from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX
+from wire.connection import ConnectionLimits
+from wire.server import ServerLimits
 
 
 def test_a_new_cluster_has_three_of_each_and_keeps_its_addresses(tmp_path: Path) -> None:
@@ -132,3 +136,36 @@ def test_addresses_and_voters_are_parsed() -> None:
     for wrong in [("1:2",), ("x@a:2",), ("1@a:2", "1@b:2"), (), ("1@a:99999",)]:
         with pytest.raises(SettingError, match="voters"):
             parse_voters(wrong, "voters")
+
+
+def test_a_node_without_settings_has_the_defaults_that_its_parts_are_built_with(tmp_path: Path) -> None:
+    layout = prepare_layout(tmp_path, 1, 1, 21_000, {})
+    broker, controller = (layout.node_settings(node, tmp_path) for node in (*layout.brokers, *layout.controllers))
+    assert broker_config(broker).limits == RequestLimits()
+    assert broker_config(broker).duties == LogDuties()
+    assert broker_config(broker).replication == ReplicationConfig()
+    assert server_limits(RequestLimits()) == ServerLimits()
+    built = controller_config(controller)
+    assert built.limits == ServerLimits()
+    assert (built.request_bytes_max, built.reply_bytes_max) == (HELD_BYTES_MAX, UNSENT_BYTES_MAX)
+
+
+def test_brokers_and_controllers_bound_their_connections_alike(tmp_path: Path) -> None:
+    given = {
+        "socket.request.max.bytes": "2000",
+        "connections.max.idle.ms": "3000",
+        "max.connections": "40",
+        "max.connections.per.ip": "5",
+        "queued.max.request.bytes": "6000000",
+        "tidelog.connection.request.bytes.max": "7000000",
+        "tidelog.connection.requests.max": "8",
+        "tidelog.connection.reply.bytes.max": "90000",
+        "tidelog.reply.bytes.max": "1100000",
+        "tidelog.connection.stall.ms": "1200",
+    }
+    layout = prepare_layout(tmp_path, 1, 1, 21_000, given)
+    broker, controller = (layout.node_settings(node, tmp_path) for node in (*layout.brokers, *layout.controllers))
+    built = controller_config(controller)
+    assert built.limits == ServerLimits(40, 5, connection=ConnectionLimits(2_000, 8, 7_000_000, 90_000, 1.2, 3.0))
+    assert built.limits == server_limits(broker_config(broker).limits)
+    assert (built.request_bytes_max, built.reply_bytes_max) == (6_000_000, 1_100_000)
