@@ -1,0 +1,185 @@
+"""Chunks of tiered segments as files on the local disk: bounded in bytes and open files, least recently read out first.
+
+It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
+run on the event loop; files are written, checked and removed in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from dataclasses import dataclass
+
+from common.ports import Disk
+from storage.open_files import FileHandle, OpenFiles
+from storage.region import Region
+from tiering.chunk import ChunkIndex, store_checked
+from tiering.downloads import Key
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY = "tier-cache"
+
+
+@dataclass(slots=True, frozen=True)
+class CacheLimits:
+    """`bytes_max`: `tidelog.tier.cache.bytes`. Nothing is written that would leave the disk less than `free_bytes_min`.
+
+    One chunk may be larger than `bytes_max`; then it is there alone.
+    """
+
+    bytes_max: int = 1 << 30
+    open_files_max: int = 128
+    free_bytes_min: int = 512 << 20
+
+
+class Chunk:
+    """One chunk on the local disk."""
+
+    __slots__ = ("handle", "index", "path", "size")
+
+    def __init__(self, handle: FileHandle, index: ChunkIndex, size: int) -> None:
+        self.handle = handle
+        self.index = index
+        self.path = handle.path
+        self.size = size
+
+    def region(self, start: int, end: int) -> Region:
+        """A part of it, pinned until the region's release. OSError when the file cannot be opened."""
+        file = self.handle.use()
+        self.handle.pin()
+        return Region(file, start, end - start, self.handle)
+
+
+class ChunkCache:
+    """See the module. `reserve` room, then `store` into it or `cancel`."""
+
+    def __init__(self, disk: Disk, limits: CacheLimits, directory: str = DIRECTORY) -> None:
+        self._disk = disk
+        self._limits = limits
+        self._directory = directory
+        self._open_files = OpenFiles(disk, limits.open_files_max)
+        self._chunks: dict[Key, Chunk] = {}  # least recently read first
+        self._doomed: list[str] = []  # files that the next writer removes first
+        self._serial = 0
+        self._reserved = 0
+        self._kept = 0
+        self._doomed_bytes = 0
+        self.evicted_total = 0
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._chunks
+
+    @property
+    def bytes_used(self) -> int:
+        """Of files that exist or are being written."""
+        return self._kept + self._doomed_bytes
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open_files)
+
+    async def open(self) -> None:
+        """Remove what an earlier run left behind. OSError when the directory cannot be made."""
+        await asyncio.to_thread(self._clear)
+
+    def _clear(self) -> None:
+        self._disk.make_directory(self._directory)
+        for name in self._disk.list(self._directory):
+            self._disk.remove(f"{self._directory}/{name}")
+
+    def get(self, key: Key) -> Chunk | None:
+        """A chunk that is there; it counts as read."""
+        chunk = self._chunks.pop(key, None)
+        if chunk is not None:
+            self._chunks[key] = chunk
+        return chunk
+
+    def reserve(self, size: int) -> bool:
+        """Make room; False while too much is under send."""
+        room = max(self._limits.bytes_max, size) - size - self._reserved
+        self._evict(self._kept - room)
+        if self._kept > max(room, 0):
+            return False
+        self._reserved += size
+        return True
+
+    def cancel(self, size: int) -> None:
+        """Give a reservation back."""
+        self._reserved -= size
+
+    async def store(self, key: Key, data: bytes, low: int, high: int) -> Chunk:
+        """Check and keep a chunk; its reservation, of exactly its size, is used up either way.
+
+        Its offsets must lie in [low, high). Raises DamagedChunk, OSError. It waits for the local disk alone.
+        """
+        self._serial += 1
+        path = f"{self._directory}/{self._serial}"
+        size = len(data)
+        doomed, self._doomed = self._doomed, []
+        self._doomed_bytes = 0
+        self._kept += size
+        self._reserved -= size
+        try:
+            index = await asyncio.to_thread(self._write, path, data, low, high, doomed)
+        except BaseException as error:
+            self._kept -= size
+            self._doomed.append(path)
+            if isinstance(error, OSError):
+                self._evict(self._kept // 2)  # the disk is short of room, or sick
+            raise
+        chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size)
+        return chunk
+
+    def _write(self, path: str, data: bytes, low: int, high: int, doomed: list[str]) -> ChunkIndex:
+        self._remove(doomed)
+        if self._disk.free_bytes() < self._limits.free_bytes_min + len(data):
+            raise OSError(errno.ENOSPC, f"less than {self._limits.free_bytes_min} bytes would be left")
+        file = self._disk.open(path, create=True)
+        try:
+            return store_checked(file, data, low, high)
+        finally:
+            file.close()
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                self._disk.remove(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.warning("a cached chunk stays on the disk", extra={"path": path, "reason": str(error)})
+
+    def drop(self, key: Key) -> None:
+        """Forget a chunk whose file went bad; readers that have it under send keep it."""
+        chunk = self._chunks.pop(key, None)
+        if chunk is not None:
+            self._retire(chunk)
+
+    def _evict(self, size: int) -> None:
+        """Free at least `size` bytes, unless too much is pinned."""
+        if size <= 0:
+            return
+        for key, chunk in list(self._chunks.items()):
+            if not chunk.handle.pins:
+                del self._chunks[key]
+                self._retire(chunk)
+                self.evicted_total += 1
+                size -= chunk.size
+                if size <= 0:
+                    return
+
+    def _retire(self, chunk: Chunk) -> None:
+        chunk.handle.retire()
+        self._kept -= chunk.size
+        self._doomed_bytes += chunk.size
+        self._doomed.append(chunk.path)
+
+    def close(self) -> None:
+        """The files are left to the next start."""
+        self._chunks.clear()
+        self._open_files.close_all()

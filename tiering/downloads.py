@@ -1,0 +1,263 @@
+"""Downloads from the tier for readers: one per thing however many wait, bounded in number and memory, fair.
+
+A thing that is missing is asked for under a key. Each reader (a client's connection, by number) has a line of its own
+and the lines take turns, so that one reader's many wishes do not delay another's one; what readers wait for goes
+before what is fetched ahead of them. A download goes on when nobody waits any more: the next to ask finds it done. A
+failure is remembered for a while, which grows with each attempt, so that readers who ask again load nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from common.errors import ErrorCode, ProtocolError
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.5
+RETRY_MAX_S = 15.0
+FAILURES_MAX = 10_000
+ROOM_POLL_S = 0.05  # room that depends on regions under send is looked for this often
+
+Key = tuple[str, int]
+"""(uuid of a segment, number of its chunk; below zero for its indexes)."""
+
+
+class Listener(Protocol):
+    """Somebody who waits for a download."""
+
+    def download_settled(self) -> None:
+        """It succeeded or failed: ask again. Cheap, never raises."""
+        ...
+
+
+class Task(Protocol):
+    """What a download does. `size` bytes pass through memory."""
+
+    @property
+    def key(self) -> Key: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def admit(self) -> bool:
+        """Whether there is room for the result; False to be asked again soon. Once True, `run` follows."""
+        ...
+
+    async def run(self) -> None:
+        """Fetch it and keep it. Raises ProtocolError with what readers are to be told."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class DownloadLimits:
+    """`tidelog.tier.read.concurrency`, `tidelog.tier.read.memory.bytes`. One download may be larger than all memory."""
+
+    concurrency: int = 8
+    memory_bytes: int = 64 << 20
+
+
+class Failure(NamedTuple):
+    error: ProtocolError
+    attempts: int
+    retry_at: float
+
+
+class Ticket:
+    """A download that is queued or under way, for those who wait for it."""
+
+    __slots__ = ("_listeners", "ahead", "reader", "task")
+
+    def __init__(self, task: Task, reader: int, ahead: bool) -> None:
+        self.task = task
+        self.reader = reader
+        self.ahead = ahead
+        self._listeners: dict[Listener, None] = {}
+
+    def listen(self, listener: Listener) -> None:
+        """Have `listener` called once, when it is settled."""
+        self._listeners[listener] = None
+
+    def unlisten(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._listeners)
+
+    def settle(self) -> None:
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners:
+            listener.download_settled()
+
+
+class _Lines:
+    """Lines of tickets, one per reader, which take turns."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, deque[Ticket]] = {}
+        self.count = 0
+
+    def add(self, ticket: Ticket) -> None:
+        self._lines.setdefault(ticket.reader, deque()).append(ticket)
+        self.count += 1
+
+    def first(self) -> Ticket | None:
+        for line in self._lines.values():
+            return line[0]
+        return None
+
+    def take(self) -> None:
+        """Remove the first; its reader goes behind the others."""
+        reader, line = next(iter(self._lines.items()))
+        line.popleft()
+        self.count -= 1
+        del self._lines[reader]
+        if line:
+            self._lines[reader] = line
+
+    def remove(self, ticket: Ticket) -> None:
+        line = self._lines[ticket.reader]
+        line.remove(ticket)
+        self.count -= 1
+        if not line:
+            del self._lines[ticket.reader]
+
+    def of(self, reader: int) -> list[Ticket]:
+        return list(self._lines.get(reader, ()))
+
+
+class Downloads:
+    """All calls on the event loop."""
+
+    def __init__(self, limits: DownloadLimits) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._tickets: dict[Key, Ticket] = {}
+        self._wanted = _Lines()
+        self._ahead = _Lines()
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._failures: dict[Key, Failure] = {}
+        self._poll: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self.bytes_running = 0
+        self.bytes_total = 0
+        self.finished_total = 0
+        self.failed_total = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        return self._wanted.count + self._ahead.count
+
+    def check(self, key: Key) -> None:
+        """Raises the ProtocolError of a failure that is too young for another attempt."""
+        failure = self._failures.get(key)
+        if failure is not None and self._loop.time() < failure.retry_at:
+            raise ProtocolError(failure.error.code, failure.error.message)
+
+    def find(self, key: Key) -> Ticket | None:
+        """The download of `key` that is queued or under way."""
+        return self._tickets.get(key)
+
+    def want(self, key: Key, make: Callable[[], Task], reader: int) -> Ticket:
+        """Have it downloaded for a reader that waits. Raises as `check`."""
+        ticket = self._tickets.get(key)
+        if ticket is None:
+            self.check(key)
+            ticket = self._tickets[key] = Ticket(make(), reader, ahead=False)
+            self._wanted.add(ticket)
+            self._pump()
+        elif ticket.ahead and key not in self._running:
+            self._ahead.remove(ticket)
+            ticket.ahead, ticket.reader = False, reader
+            self._wanted.add(ticket)
+            self._pump()
+        return ticket
+
+    def want_ahead(self, key: Key, make: Callable[[], Task], reader: int) -> None:
+        """Have it downloaded before the reader asks; nothing when it failed lately."""
+        failure = self._failures.get(key)
+        if key in self._tickets or (failure is not None and self._loop.time() < failure.retry_at):
+            return
+        ticket = self._tickets[key] = Ticket(make(), reader, ahead=True)
+        self._ahead.add(ticket)
+        self._pump()
+
+    def forget_ahead(self, reader: int) -> None:
+        """The reader went elsewhere: drop what was queued ahead of it."""
+        for ticket in self._ahead.of(reader):
+            self._ahead.remove(ticket)
+            del self._tickets[ticket.task.key]
+
+    async def stop(self) -> None:
+        """Cancel all; who waits is not called any more."""
+        self._stopped = True
+        if self._poll is not None:
+            self._poll.cancel()
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _pump(self) -> None:
+        """Start what the limits allow. The last place is kept for readers that wait."""
+        places = self._limits.concurrency
+        while not self._stopped and len(self._running) < places:
+            lines, ticket = self._wanted, self._wanted.first()
+            if ticket is None:
+                lines, ticket = self._ahead, self._ahead.first()
+                if ticket is None or len(self._running) >= max(places - 1, 1):
+                    return
+            if self._running and self.bytes_running + ticket.task.size > self._limits.memory_bytes:
+                return
+            if not ticket.task.admit():
+                if self._poll is None:
+                    self._poll = self._loop.call_later(ROOM_POLL_S, self._poll_room)
+                return
+            lines.take()
+            self.bytes_running += ticket.task.size
+            key = ticket.task.key
+            self._running[key] = asyncio.create_task(self._run(ticket), name="tier-download")
+
+    def _poll_room(self) -> None:
+        self._poll = None
+        self._pump()
+
+    async def _run(self, ticket: Ticket) -> None:
+        key, size = ticket.task.key, ticket.task.size
+        try:
+            await ticket.task.run()
+        except ProtocolError as error:
+            self._remember(key, error)
+        except Exception:
+            logger.exception("download from the tier failed", extra={"segment": key[0], "chunk": key[1]})
+            self._remember(key, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR))
+        else:
+            self._failures.pop(key, None)
+            self.finished_total += 1
+            self.bytes_total += size
+        finally:
+            self.bytes_running -= size
+            del self._running[key]
+            del self._tickets[key]
+        ticket.settle()
+        self._pump()
+
+    def _remember(self, key: Key, error: ProtocolError) -> None:
+        self.failed_total += 1
+        before = self._failures.pop(key, None)
+        attempts = before.attempts + 1 if before is not None else 1
+        pause = min(RETRY_FIRST_S * 2 ** min(attempts - 1, 10), RETRY_MAX_S)
+        error.__traceback__ = None  # its frames hold what was downloaded
+        self._failures[key] = Failure(error, attempts, self._loop.time() + pause)
+        if len(self._failures) > FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]

@@ -1,0 +1,77 @@
+"""What to fetch ahead of a reader: more the longer it reads in sequence, nothing once it jumps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+ACTIVE_S = 10.0  # a reader that asked for nothing this long no longer shares what may be ahead
+READERS_MAX = 1_000
+
+Place = TypeVar("Place")
+
+
+class Sequence:
+    """One reader in one partition. Offsets; `window` is how many bytes beyond its place are to be there already."""
+
+    __slots__ = ("_began", "_expected", "last_at", "window")
+
+    def __init__(self) -> None:
+        self._began = self._expected = -1
+        self.window = 0
+        self.last_at = 0.0
+
+    def goes_on(self, offset: int) -> bool:
+        """Reading the last piece again, or a part of it, is going on, too: answers get lost."""
+        return self._began <= offset <= self._expected
+
+    def read(self, offset: int, next_offset: int, window_first: int, window_max: int) -> None:
+        """The reader was given [offset, next_offset)."""
+        if not self.goes_on(offset):
+            self.window = 0
+        elif next_offset > self._expected:
+            self.window = min(max(2 * self.window, window_first), window_max)
+        self._began, self._expected = offset, next_offset
+
+
+@dataclass(slots=True, frozen=True)
+class PrefetchLimits:
+    """`window_bytes`: ahead of one reader (`tidelog.tier.prefetch.bytes`); `total_bytes`: ahead of all together."""
+
+    window_bytes: int = 16 << 20
+    total_bytes: int = 256 << 20
+    first_bytes: int = 4 << 20
+
+
+class Sequences(Generic[Place]):
+    """The readers of late, by place (a reader in a partition); at most `READERS_MAX`."""
+
+    def __init__(self, limits: PrefetchLimits) -> None:
+        self._limits = limits
+        self._sequences: dict[Place, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def jumps(self, place: Place, offset: int) -> bool:
+        """Whether a reader that is known here now asks for something else than what comes next."""
+        sequence = self._sequences.get(place)
+        return sequence is not None and not sequence.goes_on(offset)
+
+    def read(self, place: Place, offset: int, next_offset: int, now: float) -> int:
+        """How many bytes are to be fetched ahead of a reader that was given [offset, next_offset)."""
+        sequence = self._sequences.pop(place, None) or Sequence()
+        self._sequences[place] = sequence  # behind all others
+        sequence.last_at = now
+        self._forget(now)
+        window_max = min(self._limits.window_bytes, self._limits.total_bytes // len(self._sequences))
+        sequence.read(offset, next_offset, self._limits.first_bytes, window_max)
+        return min(sequence.window, window_max)
+
+    def _forget(self, now: float) -> None:
+        sequences = self._sequences
+        while len(sequences) > 1:
+            place, oldest = next(iter(sequences.items()))
+            if now - oldest.last_at < ACTIVE_S and len(sequences) <= READERS_MAX:
+                return
+            del sequences[place]

@@ -1,0 +1,98 @@
+"""Records of tiered segments by their timestamp: which is the first at or after some time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from common.errors import ProtocolError
+from records.batch import BatchHeader
+from records.record import decode_records
+from storage.batch_walk import walk
+from storage.region import Region
+from tiering.downloads import Ticket
+from tiering.remote_index import RemoteSegment
+from tiering.remote_reader import RemoteReader
+
+INFLATED_BYTES_MAX = 128 << 20  # of one batch
+
+T = TypeVar("T")
+
+
+class TimedRecord(NamedTuple):
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class _Wakeup:
+    """Turns a ticket's call into a future's result."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def download_settled(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+async def settled(ask: Callable[[], T | Ticket]) -> T:
+    """What `ask` answers once it is no ticket any more. Bound it with a timeout."""
+    loop = asyncio.get_running_loop()
+    while isinstance(answer := ask(), Ticket):
+        future: asyncio.Future[None] = loop.create_future()
+        wakeup = _Wakeup(future)
+        answer.listen(wakeup)
+        try:
+            await future
+        finally:
+            answer.unlisten(wakeup)
+    return answer
+
+
+async def first_at_or_after(
+    reading: RemoteReader, remote: RemoteSegment, timestamp: int, least_offset: int, reader: int
+) -> TimedRecord | None:
+    """The first record of a segment, from `least_offset` on, at or after `timestamp` (ms); None without one.
+
+    Raises ProtocolError as `RemoteReader.read`.
+    """
+    times = await settled(lambda: reading.indexes.times(remote, reader))
+    plan = await settled(lambda: reading.indexes.plan(remote, reader))
+    start = max(times.offset_before(timestamp) + 1, least_offset)
+    for number in range(plan.number_at(start), len(plan)):
+        chunk = await settled(lambda at=number: reading.chunk(remote, plan, at, reader))  # type: ignore[misc]
+        if chunk.index.end_offset <= start:
+            continue
+        region = chunk.region(chunk.index.position_before(start), chunk.size)
+        try:
+            found = await asyncio.to_thread(_search, region, timestamp, start)
+        finally:
+            region.release()  # here and not in the thread: pins are counted on the loop alone
+        if found is not None:
+            return found
+    return None
+
+
+def _search(region: Region, timestamp: int, least_offset: int) -> TimedRecord | None:
+    for position, header in walk(region.file, region.position, region.position + region.length):
+        if header.max_timestamp >= timestamp and header.next_offset > least_offset:
+            found = _record_in(header, region.file.pread(header.size, position), timestamp, least_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _record_in(header: BatchHeader, data: bytes, timestamp: int, least_offset: int) -> TimedRecord | None:
+    """A batch whose records lie is answered by its header, as in a local log."""
+    try:
+        records = decode_records(memoryview(data), 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
+    except (ProtocolError, ValueError):
+        return TimedRecord(header.max_timestamp, max(header.base_offset, least_offset), header.leader_epoch)
+    for record in records:
+        if record.timestamp >= timestamp and record.offset >= least_offset:
+            return TimedRecord(record.timestamp, record.offset, header.leader_epoch)
+    return None
