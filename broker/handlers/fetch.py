@@ -23,6 +23,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from broker.replication.fetch_reading import FetchReader, Read
 from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, FetchSessionCache, Position
+from broker.replication.throttles import ReplicationQuota
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
@@ -241,6 +242,7 @@ class PendingFetch:
 
     def _answer(self, reads: list[tuple[Position, Read]]) -> None:
         session = self._session
+        quota = self._handler.replica_quota if self.call.replica >= 0 else None
         rows: list[FetchedRow] = []
         for position, read in reads:
             row = read.row
@@ -248,6 +250,8 @@ class PendingFetch:
                 rows.append(row)
             position.sent_high_watermark = UNSENT if row.error else row.high_watermark
             position.sent_log_start = row.log_start_offset
+            if quota is not None and read.size and position.partition is not None and quota.covers(position.partition):
+                quota.record(read.size)
             if session is not None:
                 if read.size:
                     session.served(position)
@@ -312,6 +316,12 @@ class FetchHandler:
             return
         session = self._sessions.create(call, version, now) if version >= SESSIONS_FROM else None
         PendingFetch(self, client, call, version, correlation, session).start_full()
+
+    @property
+    def replica_quota(self) -> ReplicationQuota | None:
+        """What followers' bytes are counted in; None while no replica is throttled."""
+        quota = self._hosted.throttles.leader
+        return quota if quota.topics else None
 
     def add_deadline(self, wait_ms: int, pending: PendingFetch) -> None:
         self._deadlines.add(self._loop.time() + wait_ms / 1000, pending)

@@ -18,7 +18,9 @@ from typing import Protocol
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import IsrProposal
+from broker.replication.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError, StorageFailure
+from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -86,6 +88,8 @@ class HostedPartitions:
         self._logs = logs
         self._settings = settings
         self.now = now
+        self.throttles = ReplicationThrottles(node_id, now)
+        self.throttles.configure([(ResourceType.BROKER, CLUSTER_DEFAULT)], self.image, settings.node_value)
         self._lag_max_s = lag_max_s
         self._leadership: dict[str, list[LeadershipListener]] = {}
 
@@ -315,6 +319,7 @@ class HostedPartitions:
     def _configure(self, delta: MetadataDelta) -> None:
         if not delta.configs_changed:
             return
+        self.throttles.configure(delta.configs_changed, self.image, self._settings.node_value)
         topics: dict[str, None] = {}
         for resource_type, name in delta.configs_changed:
             if resource_type is ResourceType.TOPIC:

@@ -57,8 +57,8 @@ class LogSettings:
                 for setting in TOPIC_SETTINGS
                 if setting.name in _FIELDS
             }
-            values["producer_id_expiration_ms"] = self._node_value(_PRODUCER_EXPIRATION, dynamic)
-            values["producers_max"] = self._node_value(_PRODUCERS_MAX, dynamic)
+            values["producer_id_expiration_ms"] = self.node_value(image, _PRODUCER_EXPIRATION)
+            values["producers_max"] = self.node_value(image, _PRODUCERS_MAX)
             self._default, self._default_of = LogConfig(**values), dynamic
         return self._default
 
@@ -71,8 +71,9 @@ class LogSettings:
                 return self._given[synonym]
         return setting.default
 
-    def _node_value(self, name: str, dynamic: tuple[Mapping[str, str], ...]) -> Any:
-        for overrides in dynamic:
+    def node_value(self, image: MetadataImage, name: str) -> Any:
+        """A setting of this broker as it holds under `image`."""
+        for overrides in (image.configs.broker(self._node_id), image.configs.cluster()):
             if name in overrides:
                 return NODE_SETTINGS[name].parse(overrides[name])
         return self._given.get(name, NODE_SETTINGS[name].default)

@@ -41,6 +41,7 @@ class FetchReader:
         self._hosted = hosted
         self._hints = hints
         self._rack_aware = rack_aware
+        self._quota = hosted.throttles.leader
 
     def find(self, position: Position, version: int) -> Partition | None:
         """The partition that the position is in, looked up (again) unless it is hosted here."""
@@ -97,7 +98,9 @@ class FetchReader:
             self.acknowledge(position, call, session)  # this broker began to lead after the position was named
         diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
         region: Region | None = None
-        if diverging is None:
+        quota = self._quota
+        held = quota.topics and call.replica not in replicas.isr and quota.covers(partition) and quota.is_exceeded
+        if diverging is None and not held:
             bytes_max = min(position.bytes_max, bytes_left)
             region = partition.read_as_replica(position.offset, bytes_max, at_least_one=at_least_one)
         row = FetchedRow(

@@ -33,7 +33,9 @@ class Fetchers:
             return
         link = self._links.get(leader)
         if link is None:
-            link = self._links[leader] = LeaderLink(self._services, leader, self._address_of)
+            link = self._links[leader] = LeaderLink(
+                self._services, leader, self._address_of, self._hosted.throttles.follower
+            )
         self._of[partition] = link
         link.add(partition)
 

@@ -4,8 +4,8 @@ One incremental fetch session covers all partitions that follow the same leader.
 offsets acknowledge everything before. On divergence the follower cuts its log by leader epoch, never at its own high
 watermark, and asks again (KIP-595's form of KIP-101 and KIP-279).
 
-A partition is *asked* for (its place is in the leader's session), *resting* after an error (and taken out of the
-session, else the leader would repeat the error at once), or *unwritten* while its disk has not caught up.
+A partition is *asked* for (its place is in the leader's session), *resting* after an error or for a throttle (and
+taken out of the session, else the leader would answer for it at once), or *unwritten* while its disk has not caught up.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
+from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode
 from storage.leader_epochs import EpochEnd
 from wire.hot_codec import ReplicaPart, ReplicatedRow
@@ -45,7 +46,7 @@ class Verdict(NamedTuple):
 class Followed:
     """One partition in the link to its leader."""
 
-    __slots__ = ("epoch", "failures", "partition", "rest_until", "sent_epoch", "sent_offset")
+    __slots__ = ("epoch", "failures", "in_sync", "partition", "rest_until", "sent_epoch", "sent_offset")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -54,6 +55,7 @@ class Followed:
         self.sent_offset = NEVER_SENT
         self.rest_until = 0.0
         self.failures = 0
+        self.in_sync = False  # whether it had all that was committed when its leader last answered
 
 
 class FetchPlan(NamedTuple):
@@ -66,7 +68,8 @@ class FetchPlan(NamedTuple):
 class FollowedPartitions:
     """All partitions that follow one leader, and their places in the fetch session with it."""
 
-    def __init__(self, partition_bytes_max: int, backoff_max_s: float) -> None:
+    def __init__(self, partition_bytes_max: int, backoff_max_s: float, quota: ReplicationQuota) -> None:
+        self._quota = quota
         self._partition_bytes_max = partition_bytes_max
         self._backoff_max_s = backoff_max_s
         self._followed: dict[Key, Followed] = {}
@@ -133,8 +136,13 @@ class FollowedPartitions:
         topics: dict[bytes, list[ReplicaPart]] = {}
         forgotten: dict[bytes, list[int]] = {}
         moved, self._moved = self._moved, {}
+        quota = self._quota
+        exceeded = bool(quota.topics) and quota.is_exceeded
         for key in moved:
             followed = self._followed[key]
+            if exceeded and not followed.in_sync and quota.covers(followed.partition):
+                self._take_out(key, followed, quota.next_look())
+                continue
             log = followed.partition.log
             if log.written_end_offset < log.log_end_offset:  # acknowledged once it is written: see `written`
                 if followed.sent_epoch != NEVER_SENT:
@@ -194,12 +202,23 @@ class FollowedPartitions:
     def rest(self, followed: Followed, now: float) -> None:
         """Leave the partition alone for a while, twice as long each time."""
         key = (followed.partition.topic_id, followed.partition.index)
-        followed.rest_until = now + min(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), self._backoff_max_s)
+        pause_s = min(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), self._backoff_max_s)
         followed.failures += 1
+        self._moved.pop(key, None)
+        self._take_out(key, followed, now + pause_s)
+
+    def _take_out(self, key: Key, followed: Followed, until: float) -> None:
+        followed.rest_until = until
         followed.sent_epoch = followed.sent_offset = NEVER_SENT
         self._resting[key] = None
-        self._moved.pop(key, None)
         self._forget[key] = None
+
+    def appended(self, followed: Followed, size: int, high_watermark: int) -> None:
+        """`size` bytes of an answer were appended; the leader's high watermark was this."""
+        quota = self._quota
+        if quota.topics and size and quota.covers(followed.partition):
+            quota.record(size)
+        followed.in_sync = followed.partition.log.log_end_offset >= high_watermark
 
     def partitions(self) -> Iterable[Partition]:
         return [followed.partition for followed in self._followed.values()]

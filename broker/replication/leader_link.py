@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from broker.config import ReplicationConfig
 from broker.partitions.partition import Partition
 from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
+from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
 from common.lifecycle import duty
 from common.ports import Address, Ports
@@ -59,10 +60,18 @@ class LinkServices:
 class LeaderLink:
     """All replicas of this broker that follow `leader`. `address_of` answers None while the leader is not known."""
 
-    def __init__(self, services: LinkServices, leader: int, address_of: Callable[[int], Address | None]) -> None:
+    def __init__(
+        self,
+        services: LinkServices,
+        leader: int,
+        address_of: Callable[[int], Address | None],
+        quota: ReplicationQuota,
+    ) -> None:
         config = services.config
         self.leader = leader
-        self.followed = FollowedPartitions(config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms / 1000)
+        self.followed = FollowedPartitions(
+            config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms / 1000, quota
+        )
         self._services = services
         self._config = config
         self._address_of = address_of
@@ -216,6 +225,7 @@ class LeaderLink:
             return
         new = self._session_epoch == 0
         plan = self.followed.plan(new)
+        self._arm_rest()  # for those that a throttle holds back
         if new and not plan.topics:  # everything rests: there is nothing to make a session of
             self._in_flight = 0
             return
@@ -309,6 +319,7 @@ class LeaderLink:
         if row.end > row.start:
             partition.append_fetched(view, row.start, row.end)
         partition.leader_said(row.high_watermark, row.log_start_offset)
+        self.followed.appended(followed, row.end - row.start, row.high_watermark)
         after = (partition.log.log_start_offset, partition.log.log_end_offset)
         self.followed.progressed(followed, moved=after != before)
 

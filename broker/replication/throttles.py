@@ -1,0 +1,116 @@
+"""Replication throttles (KIP-73): how fast replicas that catch up may be served, and may fetch.
+
+Each broker has a rate for what it sends as a leader and one for what it fetches as a follower; each topic names the
+replicas that keep to them. All bytes of these replicas are counted, but only those that are not in sync are held back:
+an in-sync replica never waits, so that nobody leaves the ISR because of a throttle.
+
+The rate holds over a second: a bucket that holds what one second gives. A fetch that took more leaves a debt, which is
+forgiven beyond what the rate gives in `DEBT_S`, as Kafka forgets what is older than its window: so even the smallest
+rate lets something through from time to time.
+
+Without throttled replicas all this costs one look at an empty dictionary per fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from broker.partitions.replica import Replica
+from common.settings import LONG_MAX
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
+from kraft.image.metadata import MetadataImage
+from kraft.records import ResourceType
+
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
+LEADER_REPLICAS, FOLLOWER_REPLICAS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+ALL = "*"
+BURST_S = 1.0
+DEBT_S = 11.0
+LOOK_AGAIN_S = 1.0  # the rate may have been changed meanwhile
+
+
+class ReplicationQuota:
+    """One direction of one broker. `topics`: by topic name the throttled partitions, None for all of them."""
+
+    __slots__ = ("_at", "_level", "_now", "_rate", "topics")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.topics: dict[str, frozenset[int] | None] = {}
+        self._now = now
+        self._rate = float(LONG_MAX)
+        self._level = self._rate * BURST_S
+        self._at = now()
+
+    def covers(self, partition: Replica) -> bool:
+        """Whether this broker's replica of the partition is throttled."""
+        if partition.topic not in self.topics:
+            return False
+        throttled = self.topics[partition.topic]
+        return throttled is None or partition.index in throttled
+
+    def set_rate(self, bytes_per_second: float) -> None:
+        if bytes_per_second != self._rate:
+            self._rate = float(bytes_per_second)
+            self._level, self._at = self._rate * BURST_S, self._now()
+
+    def record(self, size: int) -> None:
+        """`size` bytes went through."""
+        self._refill()
+        self._level = max(self._level - size, -self._rate * DEBT_S)
+
+    @property
+    def is_exceeded(self) -> bool:
+        self._refill()
+        return self._level <= 0.0
+
+    def next_look(self) -> float:
+        """When to ask again while the quota is exceeded; loop seconds."""
+        self._refill()
+        wait_s = -self._level / self._rate if self._rate > 0 else LOOK_AGAIN_S
+        return self._at + min(max(wait_s, 0.001), LOOK_AGAIN_S)
+
+    def _refill(self) -> None:
+        now = self._now()
+        self._level = min(self._level + (now - self._at) * self._rate, self._rate * BURST_S)
+        self._at = now
+
+
+class ReplicationThrottles:
+    """Both directions, kept as the metadata has them."""
+
+    def __init__(self, node_id: int, now: Callable[[], float]) -> None:
+        self._node_id = node_id
+        self.leader = ReplicationQuota(now)
+        self.follower = ReplicationQuota(now)
+
+    def configure(
+        self,
+        changed: Iterable[ResourceKey],
+        image: MetadataImage,
+        node_value: Callable[[MetadataImage, str], float],
+    ) -> None:
+        """Take over the settings of the resources that `changed`; `node_value` resolves a setting of this broker."""
+        for resource_type, name in changed:
+            if resource_type is ResourceType.TOPIC:
+                overrides = image.configs.topic(name)
+                _put(self.leader, name, overrides, LEADER_REPLICAS, self._node_id)
+                _put(self.follower, name, overrides, FOLLOWER_REPLICAS, self._node_id)
+            elif name in (CLUSTER_DEFAULT, str(self._node_id)):
+                self.leader.set_rate(node_value(image, LEADER_RATE))
+                self.follower.set_rate(node_value(image, FOLLOWER_RATE))
+
+
+def _put(quota: ReplicationQuota, topic: str, overrides: Mapping[str, str], setting: str, node_id: int) -> None:
+    quota.topics.pop(topic, None)
+    text = overrides.get(setting)
+    if not text:
+        return
+    listed: tuple[str, ...] = TOPIC_SETTINGS[setting].parse(text)
+    if ALL in listed:
+        quota.topics[topic] = None
+        return
+    pairs = [entry.split(":") for entry in listed]
+    mine = frozenset(int(partition) for partition, broker in pairs if int(broker) == node_id)
+    if mine:
+        quota.topics[topic] = mine
