@@ -19,6 +19,7 @@ from broker.handlers.record_inspection import RecordInspection
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.log_settings import LogSettings
+from broker.partitions.partition import Partition
 from broker.producer_ids import ProducerIds
 from broker.replication.fetch_reading import FetchReader
 from broker.replication.fetch_sessions import FetchSessionCache
@@ -112,6 +113,7 @@ class DataPlane:
                 config.cluster_id,
                 replication,
                 broker_epoch,
+                self._start_from_tier,
             ),
             self.partitions,
             config.internal_listener.name,
@@ -148,6 +150,10 @@ class DataPlane:
         self.deadlines.close()
         if self._logs.offline is None:
             await self.duties.checkpoint_high_watermarks()
+
+    def _start_from_tier(self, partition: Partition) -> None:
+        if self.partitions.tier is not None:
+            self.partitions.tier.start_from_tier(partition)
 
     def _disk_pause(self) -> int:
         return 0 if self._logs.free_space_state is FreeSpace.PLENTY else DISK_PAUSE_MS

@@ -109,7 +109,9 @@ class Duties:
             if not log.closed:
                 if log.config.bounds_compaction_lag:
                     log.maybe_roll(now_ms)
-                log.delete_old_segments(now_ms, partition.high_watermark)
+                if log.config.remote_storage_enable:
+                    log.roll_for_tier(now_ms)
+                log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset)
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
 

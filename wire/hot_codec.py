@@ -7,6 +7,7 @@ looked up by the bytes that the wire carries: a UTF-8 name, or a 16-byte id from
 from wire.fetch_codec import (
     FETCH,
     FETCH_VERSIONS,
+    NO_TIER_END,
     FetchCall,
     FetchedRow,
     FetchPart,
@@ -36,6 +37,7 @@ from wire.replica_codec import (
 __all__ = [
     "FETCH",
     "FETCH_VERSIONS",
+    "NO_TIER_END",
     "PRODUCE",
     "PRODUCE_VERSIONS",
     "REPLICA_FETCH_VERSION",

@@ -8,9 +8,10 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
-from wire.fetch_codec import FETCH
+from wire.fetch_codec import FETCH, NO_TIER_END, TIER_END_TAG
 from wire.primitives import (
     INT32,
+    INT64,
     PARTS_MAX,
     LeaderHint,
     count_at,
@@ -60,6 +61,7 @@ class ReplicatedRow(NamedTuple):
     diverging: tuple[int, int] | None  # (epoch, end offset): truncate to it before fetching on
     leader: LeaderHint | None
     snapshot: tuple[int, int] | None  # (end offset, epoch)
+    tier_end: int = NO_TIER_END  # news of where the tier ends; NO_TIER_END: none
 
 
 class ReplicaFetched(NamedTuple):
@@ -148,17 +150,22 @@ def _row(buffer: bytearray, at: int, end: int, topic: bytes, rows: list[Replicat
     if not buffer[stop]:
         rows.append(ReplicatedRow(topic, index, error, high_watermark, log_start, start, stop, None, None, None))
         return stop + 1
-    diverging, leader, snapshot, at = _row_tags(buffer, stop, end)
-    rows.append(ReplicatedRow(topic, index, error, high_watermark, log_start, start, stop, diverging, leader, snapshot))
+    diverging, leader, snapshot, tier_end, at = _row_tags(buffer, stop, end)
+    rows.append(
+        ReplicatedRow(
+            topic, index, error, high_watermark, log_start, start, stop, diverging, leader, snapshot, tier_end
+        )
+    )
     return at
 
 
 def _row_tags(
     buffer: bytearray, at: int, end: int
-) -> tuple[tuple[int, int] | None, LeaderHint | None, tuple[int, int] | None, int]:
+) -> tuple[tuple[int, int] | None, LeaderHint | None, tuple[int, int] | None, int, int]:
     diverging: tuple[int, int] | None = None
     leader: LeaderHint | None = None
     snapshot: tuple[int, int] | None = None
+    tier_end = NO_TIER_END
     count, at = tag_count(buffer, at)
     for _ in range(count):
         tag, at, stop = tag_head(buffer, at, end)
@@ -173,8 +180,11 @@ def _row_tags(
             end_offset, epoch = _END_EPOCH.unpack_from(buffer, at)
             snapshot = (end_offset, epoch)
             at = skip_tags(buffer, at + _END_EPOCH.size, stop)
+        elif tag == TIER_END_TAG:
+            (tier_end,) = INT64.unpack_from(buffer, at)
+            at += INT64.size
         else:
             at = stop
         if at != stop:
             raise MalformedFrame("fetch response: tagged field")
-    return diverging, leader, snapshot, at
+    return diverging, leader, snapshot, tier_end, at

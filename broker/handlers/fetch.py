@@ -28,7 +28,7 @@ from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
 from wire.connection import Connection, Reply
-from wire.hot_codec import FETCH, Endpoint, FetchCall, FetchedRow, decode_fetch, encode_fetch_response
+from wire.hot_codec import FETCH, NO_TIER_END, Endpoint, FetchCall, FetchedRow, decode_fetch, encode_fetch_response
 from wire.tick import Tick
 
 logger = logging.getLogger(__name__)
@@ -250,6 +250,8 @@ class PendingFetch:
                 rows.append(row)
             position.sent_high_watermark = UNSENT if row.error else row.high_watermark
             position.sent_log_start = row.log_start_offset
+            if row.tier_end != NO_TIER_END:
+                position.sent_tier_end = row.tier_end
             if quota is not None and read.size and position.partition is not None and quota.covers(position.partition):
                 quota.record(read.size)
             if session is not None:
@@ -366,6 +368,7 @@ def _has_changed(position: Position, read: Read) -> bool:
         or read.urgent
         or row.high_watermark != position.sent_high_watermark
         or row.log_start_offset != position.sent_log_start
+        or row.tier_end != NO_TIER_END
     )
 
 

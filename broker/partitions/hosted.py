@@ -60,6 +60,22 @@ class IsrChanges(Protocol):
     def propose(self, partition: Partition, proposal: IsrProposal) -> None: ...
 
 
+class Tier(Protocol):
+    """The tier, where this broker has one; implemented by `broker.tier.service`."""
+
+    def role_changed(self, partition: Partition) -> None:
+        """It begins or ceases to lead, leads in a new epoch, is gone, or its topic's settings changed."""
+        ...
+
+    def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
+        """False: not before the tier has said what it holds. Then `HostedPartitions.lead_after_all` is called."""
+        ...
+
+    def start_from_tier(self, partition: Partition) -> None:
+        """A follower's place is below what its leader's disk holds. Cheap; may be called again and again."""
+        ...
+
+
 class HostedPartitions:
     """See the module. Also the `PartitionHost` of every partition in it."""
 
@@ -78,6 +94,7 @@ class HostedPartitions:
         self.unsettled_partitions: dict[Partition, None] = {}
         self.following: Following | None = None
         self.isr_changes: IsrChanges | None = None
+        self.tier: Tier | None = None
         self.offline = False
         self.applied_offset = EMPTY_IMAGE.offset  # the roles are those of the metadata up to here
         self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved after a pause
@@ -287,7 +304,17 @@ class HostedPartitions:
         partition = self._hosted(partition_image)
         if not partition.is_leader and self.following is not None:
             self.following.unfollow(partition)
-        if partition.become_leader(partition_image):
+        if self.tier is not None and not partition.is_leader and not self.tier.may_lead(partition, partition_image):
+            partition.await_tier(partition_image)
+        elif partition.become_leader(partition_image):
+            self._tell(partition, partition.leader_epoch)
+
+    def lead_after_all(self, partition: Partition) -> None:
+        """The tier has said what it holds: lead, if the image still has it so."""
+        image = self.image.partition(partition.topic_id, partition.index)
+        if image is None or image.leader != self.node_id or self._stopped or self.offline:
+            return
+        if self._hosted(image) is partition and partition.become_leader(image):
             self._tell(partition, partition.leader_epoch)
 
     def _follow(self, partition_image: PartitionImage) -> None:
@@ -332,7 +359,11 @@ class HostedPartitions:
                 config = self._settings.config_of(self.image, topic)
                 for partition in hosted.values():
                     partition.configure(config)
+                    if self.tier is not None and partition.is_leader:
+                        self.tier.role_changed(partition)
 
     def _tell(self, partition: Partition, leader_epoch: int | None) -> None:
         for listener in self._leadership.get(partition.topic, ()):
             listener(partition, leader_epoch)
+        if self.tier is not None:
+            self.tier.role_changed(partition)

@@ -158,6 +158,15 @@ class Partition(Replica):
             self.leader_epoch = image.leader_epoch
         return changed
 
+    def await_tier(self, image: PartitionImage) -> None:
+        """Chosen to lead, but perhaps without all that was committed: serve nobody before the tier has said."""
+        if image.leader_epoch < self.leader_epoch:
+            return
+        self._stand_down(Role.OFFLINE)
+        self.image = image
+        self.leader_id = NO_LEADER
+        self.leader_epoch = image.leader_epoch
+
     def go_offline(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """The replica is deleted, or its log directory failed: everybody who waits is told."""
         self._stand_down(Role.OFFLINE, error)

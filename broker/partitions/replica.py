@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from storage.partition_log import PartitionLog
 from storage.region import Region
 
 NO_LEADER = -1
+NO_TIER_END = -1
 
 
 class Role(IntEnum):
@@ -31,7 +33,11 @@ class Watcher(Protocol):
 
 
 class Replica:
-    """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`."""
+    """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`.
+
+    `tier_end_offset` is up to where the tier is known to hold everything, -1 when nothing is known: local retention
+    stops there. It never falls, whoever leads, for what the tier holds is committed.
+    """
 
     __slots__ = (
         "high_watermark",
@@ -40,6 +46,7 @@ class Replica:
         "log",
         "name",
         "role",
+        "tier_end_offset",
         "topic",
         "topic_id",
         "watchers",
@@ -53,6 +60,7 @@ class Replica:
         self.log = log
         self.role = Role.OFFLINE
         self.leader_epoch = -1
+        self.tier_end_offset = NO_TIER_END
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.watchers: dict[Watcher, None] = {}
 
@@ -72,9 +80,10 @@ class Replica:
         check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
         self.log.append_as_follower(view, at, end)
 
-    def leader_said(self, high_watermark: int, log_start_offset: int) -> None:
+    def leader_said(self, high_watermark: int, log_start_offset: int, tier_end_offset: int = NO_TIER_END) -> None:
         """Take over what a fetch response tells of the leader. The high watermark only rises."""
         log = self.log
+        self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
         if log.log_start_offset < log_start_offset <= log.log_end_offset:
             log.advance_log_start(log_start_offset, "leader's log start")
             self.high_watermark = max(self.high_watermark, log.log_start_offset)
@@ -98,6 +107,22 @@ class Replica:
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = offset
         self._notify(committed=True)
+
+    def start_from_tier(
+        self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
+    ) -> None:
+        """Give up everything and begin at `offset`, the tier's end, as `PartitionLog.start_at` does."""
+        check(self.role is not Role.LEADER, "a leader does not start again")
+        self.log.start_at(offset, log_start_offset, epochs, producer_snapshot)
+        self.high_watermark = offset
+        self.tier_end_offset = max(self.tier_end_offset, offset)
+        self._notify(committed=True)
+
+    def tier_reaches(self, offset: int) -> None:
+        """The tier holds everything below `offset`; readers and followers hear of it."""
+        if offset > self.tier_end_offset:
+            self.tier_end_offset = offset
+            self._notify(committed=True)
 
     # reading -----------------------------------------------------------------------------------------------
 

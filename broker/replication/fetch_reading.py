@@ -112,6 +112,7 @@ class FetchReader:
             partition.log.log_start_offset,
             region,
             diverging=diverging,
+            tier_end=partition.tier_end_offset if partition.tier_end_offset != position.sent_tier_end else -1,
         )
         size = region.length if region is not None else 0
         return Read(row, size, diverging is not None, position.offset < partition.log.readable_end_offset)

@@ -62,6 +62,7 @@ class Position:
         "partition",
         "sent_high_watermark",
         "sent_log_start",
+        "sent_tier_end",
         "topic",
     )
 
@@ -72,6 +73,7 @@ class Position:
         self.partition: Partition | None = None
         self.sent_high_watermark = UNSENT
         self.sent_log_start = UNSENT
+        self.sent_tier_end = UNSENT
         self.update(part)
 
     def update(self, part: FetchPart) -> None:

@@ -33,6 +33,7 @@ class Action(Enum):
     APPEND = "append"
     TRUNCATE = "truncate"
     START_AGAIN = "start again"
+    START_FROM_TIER = "start from the tier"
     REST = "rest"
 
 
@@ -184,6 +185,8 @@ class FollowedPartitions:
             is_empty = log.log_start_offset == end  # an empty log may lie above its leader's, and knows no epoch then
             if begin > end or (is_empty and 0 <= begin < end):
                 return followed, Verdict(Action.START_AGAIN, begin)
+        if row.error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            return followed, Verdict(Action.START_FROM_TIER)
         if row.error != ErrorCode.NONE:
             return followed, Verdict(Action.REST)
         if row.diverging is not None:

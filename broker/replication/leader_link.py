@@ -55,6 +55,7 @@ class LinkServices:
     cluster: str
     config: ReplicationConfig
     broker_epoch: Callable[[], int]
+    start_from_tier: Callable[[Partition], None]
 
 
 class LeaderLink:
@@ -306,6 +307,10 @@ class LeaderLink:
                 )
             self.followed.rest(followed, self._loop.time())
             return
+        if verdict.action is Action.START_FROM_TIER:
+            self.followed.rest(followed, self._loop.time())  # until it has begun there, or to ask again
+            self._services.start_from_tier(partition)
+            return
         if verdict.action is Action.TRUNCATE:
             self._tell("the leader's log parts from ours", partition, verdict.offset)
             partition.truncate(verdict.offset)
@@ -318,7 +323,7 @@ class LeaderLink:
             return
         if row.end > row.start:
             partition.append_fetched(view, row.start, row.end)
-        partition.leader_said(row.high_watermark, row.log_start_offset)
+        partition.leader_said(row.high_watermark, row.log_start_offset, row.tier_end)
         self.followed.appended(followed, row.end - row.start, row.high_watermark)
         after = (partition.log.log_start_offset, partition.log.log_end_offset)
         self.followed.progressed(followed, moved=after != before)

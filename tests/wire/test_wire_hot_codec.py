@@ -420,6 +420,7 @@ def test_replica_response_reads_what_the_leader_wrote(
             row.diverging,
             row.leader,
             row.snapshot,
+            row.tier_end,
         )
         for row in rows
     ]
@@ -489,3 +490,12 @@ def test_trailing_bytes_are_refused() -> None:
     body = hot.request_head(buffer, 0, len(buffer), True).body
     with pytest.raises(MalformedFrame):
         hot.decode_produce(buffer, body, len(buffer), 9)
+
+
+def test_a_follower_hears_where_the_tier_ends() -> None:
+    row = hot.FetchedRow(bytes(16), 3, 0, 7, -1, 0, tier_end=5_000_000_000)
+    rows = [row, row._replace(tier_end=hot.NO_TIER_END)]
+    buffer = bytearray(joined(hot.encode_fetch_response(hot.REPLICA_FETCH_VERSION, 9, 0, 1, rows)))
+    told = hot.decode_replica_fetch(buffer, 4, len(buffer)).rows
+    assert [row.tier_end for row in told] == [5_000_000_000, hot.NO_TIER_END]
+    assert told[0].diverging is None
