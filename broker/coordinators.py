@@ -1,4 +1,4 @@
-"""The coordinators of one broker: the runtime, the group coordinator on it, and the internal topics they live in."""
+"""The coordinators of one broker: the runtime, groups and tier shards on it, and the internal topics they live in."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.hosted_shard import HostLimits
-from broker.coordination.internal_topics import InternalTopics, group_topic
+from broker.coordination.internal_topics import InternalTopics, group_topic, tier_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
+from broker.coordination.tier.client import TierClient, TierClientLimits
+from broker.coordination.tier.coordinator import TierCoordinator
 from broker.forwarding import Forwarder
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Ports
-from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+from kraft.links import Links
 
 MINUTE_MS = 60_000
 
@@ -25,7 +28,9 @@ MINUTE_MS = 60_000
 class Coordinators:
     """Leads shards as this broker's leaderships come and go."""
 
-    def __init__(self, config: BrokerConfig, ports: Ports, partitions: HostedPartitions, forwarder: Forwarder) -> None:
+    def __init__(
+        self, config: BrokerConfig, ports: Ports, partitions: HostedPartitions, forwarder: Forwarder, links: Links
+    ) -> None:
         def value(name: str) -> Any:
             return config.node_settings.get(name, NODE_SETTINGS[name].default)
 
@@ -48,14 +53,34 @@ class Coordinators:
             lambda: partitions.image,
             ports.random,
         )
-        topic = group_topic(
-            value("offsets.topic.num.partitions"),
-            value("offsets.topic.replication.factor"),
-            value("offsets.topic.segment.bytes"),
-            exact="offsets.topic.replication.factor" in config.node_settings,
+        topics = [
+            group_topic(
+                value("offsets.topic.num.partitions"),
+                value("offsets.topic.replication.factor"),
+                value("offsets.topic.segment.bytes"),
+                exact="offsets.topic.replication.factor" in config.node_settings,
+            ),
+            tier_topic(
+                value("tidelog.tier.state.partitions"),
+                value("tidelog.tier.state.replication.factor"),
+                value("tidelog.tier.state.segment.bytes"),
+                exact="tidelog.tier.state.replication.factor" in config.node_settings,
+            ),
+        ]
+        self.internal_topics = InternalTopics(topics, lambda: partitions.image, create_topics, ports.clock)
+        self.tiers = TierCoordinator(self.runtime, lambda: partitions.image)
+        self.tier_client = TierClient(
+            config.node_id,
+            lambda: partitions.image,
+            self.tiers,
+            self.internal_topics,
+            links,
+            config.internal_listener.name,
+            ports.random,
+            TierClientLimits(),
         )
-        self.internal_topics = InternalTopics([topic], lambda: partitions.image, create_topics, ports.clock)
         partitions.on_leadership(GROUP_TOPIC, self._leadership)
+        partitions.on_leadership(TIER_TOPIC, self._leadership)
 
     def _leadership(self, partition: Partition, leader_epoch: int | None) -> None:
         if leader_epoch is None:
@@ -64,10 +89,12 @@ class Coordinators:
             self.runtime.elected(partition)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Offsets of deleted topics go."""
+        """Offsets of deleted topics go, and their tiers are dropped."""
         deleted = {topic.name: topic.topic_id for topic in delta.topics_deleted.values()}
         if deleted:
             self.groups.topics_deleted(deleted)
+            self.tiers.metadata_changed(delta, image)
 
     async def stop(self) -> None:
+        await self.tier_client.stop()
         await self.runtime.stop()

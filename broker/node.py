@@ -27,6 +27,7 @@ from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.routes import Handlers, routes
+from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
@@ -113,7 +114,7 @@ class BrokerNode:
         chain = open_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
-        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder)
+        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links)
         self.dispatcher = Dispatcher(
             self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal
         )
@@ -314,6 +315,7 @@ class BrokerNode:
             ),
             DescribeProducers(partitions),
             ReassignmentHandlers(forwarder),
+            TierStateHandler(self.coordinators.tiers),
         )
 
     def _broker_epoch(self) -> int:

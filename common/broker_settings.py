@@ -175,4 +175,11 @@ _GROUPS = [
     _s("offsets.commit.timeout.ms", "int", 5_000, "How long a commit waits for its replicas.", 1),
 ]  # fmt: skip
 
-NODE_SETTINGS = Catalogue([*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS])
+_TIER_STATE = [
+    _s("tidelog.tier.state.partitions", "int", 50, "Partitions of __tier_state.", 1),
+    _s("tidelog.tier.state.replication.factor", "int", 3, "Replicas of __tier_state, at most the brokers there are.",
+       1, 32767),
+    _s("tidelog.tier.state.segment.bytes", "int", 100 * MIB, "Segment size of __tier_state.", 1024),
+]  # fmt: skip
+
+NODE_SETTINGS = Catalogue([*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS, *_TIER_STATE])

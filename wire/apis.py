@@ -101,6 +101,7 @@ _TABLE = (
     _api("BrokerHeartbeat", 0, 1, _NODES),
     _api("UnregisterBroker", 0, 0, _OPERATORS),
     _api("AllocateProducerIds", 0, 0, _NODES),
+    _api("TierState", 0, 0, _NODES),  # our own; its key is far above Apache Kafka's
 )
 
 APIS: Mapping[int, Api] = {api.key: api for api in sorted(_TABLE, key=lambda api: api.key)}

@@ -208,6 +208,14 @@ class FetchSnapshotResponse(ApiMessage, metaclass=_OwnSchemas):
     pass
 
 
+class TierStateRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Not Apache Kafka's: a batch of requests of `tiering.shard_protocol`, one per call."""
+
+
+class TierStateResponse(ApiMessage, metaclass=_OwnSchemas):
+    """In the order of the request's calls."""
+
+
 class UnregisterBrokerRequest(ApiMessage, metaclass=_OwnSchemas):
     pass
 
@@ -337,6 +345,8 @@ __all__ = [
     "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
+    "TierStateRequest",
+    "TierStateResponse",
     "TxnOffsetCommitRequest",
     "TxnOffsetCommitResponse",
     "UnregisterBrokerRequest",

@@ -91,7 +91,7 @@ class HostedShard(Generic[ShardType]):
             self._await_commit(Unsettled(loaded_end, float("inf"), 0))
 
     def now(self) -> Now:
-        return Now(self._clock.monotonic(), self._clock.wall_ms())
+        return Now(self._clock.monotonic(), self._clock.wall_ms(), self._end + len(self._open))
 
     def begin(self) -> None:
         """The log was replayed: start the shard's timers."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
-from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from wire.messages import CreateTopicsRequest
 
@@ -39,6 +39,14 @@ def group_topic(
     """`__consumer_offsets` by the settings offsets.topic.…: compacted, and stored as it is written."""
     configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes), "compression.type": "producer"}
     return InternalTopic(GROUP_TOPIC, partitions, replication_factor, exact, configs)
+
+
+def tier_topic(
+    partitions: int = 50, replication_factor: int = 3, segment_bytes: int = 100 << 20, *, exact: bool = False
+) -> InternalTopic:
+    """`__tier_state` by the settings tidelog.tier.state.…: compacted, and never tiered itself."""
+    configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
+    return InternalTopic(TIER_TOPIC, partitions, replication_factor, exact, configs)
 
 
 class InternalTopics:

@@ -20,3 +20,8 @@ def partition_for(key: str, partition_count: int) -> int:
     """The partition, of `partition_count`, whose leader coordinates `key` (a group or transactional id)."""
     value = java_string_hash(key)
     return (0 if value == -_SIGN_BIT else abs(value)) % partition_count
+
+
+def tier_partition_for(topic_id: bytes, partition: int, partition_count: int) -> int:
+    """The partition of `__tier_state` that keeps a topic's partition; all zeros stand for the cluster's own record."""
+    return partition_for(f"{topic_id.hex()}-{partition}", partition_count)

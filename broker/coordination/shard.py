@@ -25,10 +25,12 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Now(NamedTuple):
-    """`monotonic_s` for durations, `wall_ms` for what is written into records and for retention."""
+    """`monotonic_s` for durations, `wall_ms` for what is written into records and for retention. `next_offset` is that
+    of the first record which a decision made now yields."""
 
     monotonic_s: float
     wall_ms: int
+    next_offset: int = 0
 
 
 class Parked(Enum):

@@ -17,6 +17,7 @@ from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.request import Handler
 
@@ -38,6 +39,7 @@ class Handlers:
     log_dirs: DescribeLogDirs
     producers: DescribeProducers
     reassignments: ReassignmentHandlers
+    tier_state: TierStateHandler
 
 
 def routes(of: Handlers) -> dict[int, Handler]:
@@ -74,4 +76,5 @@ def routes(of: Handlers) -> dict[int, Handler]:
         61: of.producers.handle,
         64: of.cluster.unregister_broker,
         75: of.topics.describe_topic_partitions,
+        10000: of.tier_state.handle,
     }

@@ -1,0 +1,363 @@
+"""How a partition's leader asks its tier shard, wherever that is hosted.
+
+Calls to one broker travel together: while a request is on its way the next calls gather, so that a broker that takes
+over thousands of partitions sends a few requests. Every request may be repeated (see `tiering.shard_protocol`), so a
+call is sent again until it is answered or its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from broker.coordination.internal_topics import InternalTopics
+from broker.coordination.placement import tier_partition_for
+from broker.coordination.tier.coordinator import TierCoordinator
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.lifecycle import duty
+from common.ports import Address
+from kraft.controller.topic_names import TIER_TOPIC
+from kraft.image.metadata import MetadataImage
+from kraft.links import Link, Links
+from tiering.partition_tier import PartitionTier
+from tiering.segment import SegmentId
+from tiering.shard_protocol import (
+    Claim,
+    ClaimReply,
+    Describe,
+    Description,
+    Done,
+    Mutation,
+    Refused,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+)
+from tiering.tier_records import decode_key
+from wire.client import CallTimeout, ConnectionLost, TooManyCalls
+from wire.messages import TierStateRequest, schema_uuid
+
+TIER_STATE_VERSION = 0
+_NOT_TAKEN = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+"""Refusals that say for certain that nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierClientLimits:
+    """Seconds. `waiting_max` bounds the calls of this broker that have no answer yet."""
+
+    timeout_s: float = 30.0
+    connect_timeout_s: float = 1.0
+    attempt_timeout_s: float = 10.0
+    backoff_min_s: float = 0.05
+    backoff_max_s: float = 1.0
+    calls_per_request_max: int = 500
+    request_bytes_max: int = 4 << 20
+    waiting_max: int = 100_000
+    reads_again_max: int = 5
+
+
+class Ensure(Protocol):
+    """`InternalTopics` is one."""
+
+    async def ensure(self, name: str) -> None: ...
+
+
+class _Call:
+    __slots__ = ("body", "deadline", "future", "in_doubt", "partition", "topic_id")
+
+    def __init__(self, topic_id: bytes, partition: int, body: bytes, deadline: float) -> None:
+        self.topic_id = topic_id
+        self.partition = partition
+        self.body = body
+        self.deadline = deadline
+        self.in_doubt = False
+        self.future: asyncio.Future[Reply | ErrorCode] = asyncio.get_running_loop().create_future()
+
+
+class _Courier:
+    """Carries the calls for one broker: one request at a time, in a task that ends when nothing is left."""
+
+    def __init__(self, client: TierClient, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.waiting: deque[_Call] = deque()
+        self.link: Link | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._client = client
+
+    def add(self, call: _Call) -> None:
+        self.waiting.append(call)
+        if self.task is None or self.task.done():
+            name = duty(f"tier-calls-{self.broker_id}")
+            self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+        if self.link is not None:
+            self.link.close()
+
+    async def _run(self) -> None:
+        while self.waiting:
+            calls = self._next_batch()
+            if calls:
+                await self._carry(calls)
+
+    def _next_batch(self) -> list[_Call]:
+        limits, calls, size = self._client.limits, list[_Call](), 0
+        while self.waiting and len(calls) < limits.calls_per_request_max:
+            call = self.waiting[0]
+            if not call.future.done():
+                if calls and size + len(call.body) > limits.request_bytes_max:
+                    break
+                calls.append(call)
+                size += len(call.body)
+            self.waiting.popleft()
+        return calls
+
+    async def _carry(self, calls: list[_Call]) -> None:
+        request = TierStateRequest(
+            broker_id=self._client.node_id,
+            calls=[
+                TierStateRequest.TierCall(
+                    topic_id=schema_uuid(call.topic_id), partition_index=call.partition, request=call.body
+                )
+                for call in calls
+            ],
+        )
+        sent = False
+        try:
+            link = await self._connected()
+            sent = True
+            response = await link.call(request, TIER_STATE_VERSION, self._client.limits.attempt_timeout_s)
+            if len(response.calls) != len(calls):
+                raise MalformedFrame("answers to other calls")
+        except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
+            self._drop()
+            for call in calls:
+                call.in_doubt = call.in_doubt or sent
+                _settle(call, ErrorCode.NETWORK_EXCEPTION)
+            return
+        for call, result in zip(calls, response.calls, strict=True):
+            _settle(call, _outcome(result.error_code, result.reply))
+
+    async def _connected(self) -> Link:
+        if self.link is None or self.link.is_closed:
+            self.link = await self._client.connect(self.broker_id)
+        return self.link
+
+    def _drop(self) -> None:
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+
+def _settle(call: _Call, outcome: Reply | ErrorCode) -> None:
+    if not call.future.done():
+        call.future.set_result(outcome)
+
+
+def _outcome(code: int, reply: bytes) -> Reply | ErrorCode:
+    if code != ErrorCode.NONE:
+        return ErrorCode(code)
+    try:
+        return decode_reply(reply)
+    except msgspec.MsgspecError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class TierClient:
+    """One per broker. Calls may come from any number of tasks. `stop` ends them."""
+
+    def __init__(
+        self,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        local: TierCoordinator,
+        topics: Ensure | InternalTopics,
+        links: Links,
+        listener_name: str,
+        rng: random.Random,
+        limits: TierClientLimits,
+    ) -> None:
+        self.node_id = node_id
+        self.limits = limits
+        self._image = image
+        self._local = local
+        self._topics = topics
+        self._links = links
+        self._listener_name = listener_name
+        self._random = rng
+        self._couriers: dict[int, _Courier] = {}
+        self._calls = 0
+        self._stopped = False
+
+    # for leaders -------------------------------------------------------------------------------------------
+
+    async def claim(
+        self, topic_id: bytes, partition: int, claim: Claim, timeout_s: float | None = None
+    ) -> PartitionTier | Refused:
+        """The partition's whole state, led by the claimer from now on. Raises as `call`.
+
+        `claim.metadata_offset` is filled in from the local image.
+        """
+        claim = msgspec.structs.replace(claim, metadata_offset=self._image().offset)
+        reply = await self.call(topic_id, partition, claim, timeout_s)
+        if isinstance(reply, Refused):
+            return reply
+        first = reply.description if isinstance(reply, ClaimReply) else None
+        return await self._read_all(topic_id, partition, first, timeout_s)
+
+    async def change(self, view: PartitionTier, request: Mutation, timeout_s: float | None = None) -> Done | Refused:
+        """Ask for a change of `view`'s partition, and bring `view` up to what the shard says then. Raises as `call`.
+
+        After OutcomeUnknown `view` may be behind; repeat the request, or `refresh`. One change at a time per view.
+        """
+        reply = await self.call(view.topic_id, view.partition, request, timeout_s)
+        if isinstance(reply, Done):
+            if reply.after == view.state_offset:
+                view.replay(reply.records)
+            else:
+                await self.refresh(view, timeout_s)
+            return reply
+        if isinstance(reply, Refused):
+            return reply
+        raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the tier shard answered something else")
+
+    async def refresh(self, view: PartitionTier, timeout_s: float | None = None) -> None:
+        """Read `view` anew from the shard. Raises as `call`."""
+        view.become(await self.describe(view.topic_id, view.partition, timeout_s))
+
+    async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier:
+        """The partition's state, without a claim; an empty one when nothing is known of it. Raises as `call`."""
+        return await self._read_all(topic_id, partition, None, timeout_s)
+
+    async def _read_all(
+        self, topic_id: bytes, partition: int, first: Description | None, timeout_s: float | None
+    ) -> PartitionTier:
+        """Page by page; anew when the state changed in between."""
+        for _ in range(self.limits.reads_again_max):
+            page = first or await self._page(topic_id, partition, None, timeout_s)
+            first, begun_at = None, page.tier_state_offset
+            tier = PartitionTier(topic_id, partition)
+            tier.replay([page.partition] if page.partition is not None else [])
+            tier.replay(page.segments)
+            while page.more and page.segments:
+                last = decode_key(page.segments[-1][0])
+                after = last.segment if last is not None else None
+                page = await self._page(topic_id, partition, after, timeout_s)
+                tier.replay(page.segments)
+                await asyncio.sleep(0)
+            if page.tier_state_offset == begun_at:
+                return tier
+        raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the tier's state changes too fast to be read")
+
+    async def _page(
+        self, topic_id: bytes, partition: int, after: SegmentId | None, timeout_s: float | None
+    ) -> Description:  # fmt: skip
+        reply = await self.call(topic_id, partition, Describe(after), timeout_s)
+        if not isinstance(reply, Description):
+            raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the tier shard answered something else")
+        return reply
+
+    # calls -------------------------------------------------------------------------------------------------
+
+    async def call(self, topic_id: bytes, partition: int, request: Request, timeout_s: float | None = None) -> Reply:
+        """The shard's reply, within `timeout_s` (default: the limit) in all.
+
+        Raises OutcomeUnknown when time is up and the request may have taken effect; ProtocolError(REQUEST_TIMED_OUT)
+        when it has not, ProtocolError(COORDINATOR_NOT_AVAILABLE) when too many calls wait or this client has stopped.
+        """
+        if self._stopped or self._calls >= self.limits.waiting_max:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no further call of the tier shards now")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.limits.timeout_s if timeout_s is None else timeout_s)
+        call = _Call(topic_id, partition, encode(request), deadline)
+        self._calls += 1
+        try:
+            return await self._call_until(call, request)
+        finally:
+            self._calls -= 1
+            call.future.cancel()
+
+    async def _call_until(self, call: _Call, request: Request) -> Reply:
+        loop, limits = asyncio.get_running_loop(), self.limits
+        backoff_s = limits.backoff_min_s
+        while not self._stopped and (left_s := call.deadline - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    outcome = await self._attempt(call, request)
+            except TimeoutError:
+                call.in_doubt = True
+                break
+            if not isinstance(outcome, ErrorCode):
+                return outcome
+            if outcome is ErrorCode.UNKNOWN_SERVER_ERROR:
+                break
+            if outcome is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # its place in the next request is free at once
+                continue
+            await asyncio.sleep(min(backoff_s * (0.5 + self._random.random()), max(call.deadline - loop.time(), 0)))
+            backoff_s = min(backoff_s * 2, limits.backoff_max_s)
+        if call.in_doubt:
+            raise OutcomeUnknown("the tier shard has not answered in time")
+        raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the tier shard was not reached in time")
+
+    async def _attempt(self, call: _Call, request: Request) -> Reply | ErrorCode:
+        """One way to wherever the shard is now."""
+        try:
+            await self._topics.ensure(TIER_TOPIC)
+            leader = self._leader_of(call)
+            if leader == self.node_id:
+                return await self._ask_here(call, request)
+        except ProtocolError as error:
+            return error.code
+        if leader < 0:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if call.future.done():
+            call.future = asyncio.get_running_loop().create_future()
+        courier = self._couriers.get(leader)
+        if courier is None:
+            courier = self._couriers[leader] = _Courier(self, leader)
+        courier.add(call)
+        outcome = await call.future
+        if isinstance(outcome, ErrorCode) and outcome not in (*_NOT_TAKEN, ErrorCode.NETWORK_EXCEPTION):
+            call.in_doubt = True  # a shard that is given up may have appended it
+        return outcome
+
+    async def _ask_here(self, call: _Call, request: Request) -> Reply:
+        try:
+            return await self._local.call(call.topic_id, call.partition, request)
+        except ProtocolError as error:
+            call.in_doubt = call.in_doubt or error.code not in _NOT_TAKEN
+            raise
+
+    def _leader_of(self, call: _Call) -> int:
+        """The broker that leads the shard's partition; -1 while there is none."""
+        topic = self._image().topics.get(TIER_TOPIC)
+        if topic is None or not topic.partitions:
+            return -1
+        return topic.partitions[tier_partition_for(call.topic_id, call.partition, len(topic.partitions))].leader
+
+    async def connect(self, broker_id: int) -> Link:
+        """To a broker's internal listener. Raises ConnectionLost."""
+        broker = self._image().brokers.get(broker_id)
+        address: Address | None = broker.address(self._listener_name) if broker is not None else None
+        if address is None:
+            raise ConnectionLost(f"broker {broker_id} is not known")
+        return await self._links.connect(address, self.limits.connect_timeout_s)
+
+    async def stop(self) -> None:
+        """End all calls, with ProtocolError or OutcomeUnknown."""
+        self._stopped = True
+        for courier in self._couriers.values():
+            await courier.stop()
+            for call in courier.waiting:
+                _settle(call, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -1,0 +1,130 @@
+"""The tier shards that this broker hosts: one per partition of `__tier_state` that it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.coordination.placement import tier_partition_for
+from broker.coordination.runtime import CoordinatorRuntime
+from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.topic_names import TIER_TOPIC
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from tiering.shard_protocol import Describe, DropPartition, Reply, Request
+from tiering.tier_shard import Moment, PartitionId, TierShard
+
+
+class HostedTierShard:
+    """A tier shard as the runtime knows shards: without timers, and every request answered at once."""
+
+    def __init__(self) -> None:
+        self.tiers = TierShard()
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        self.tiers.replay(key, value)
+
+    def loaded(self, now: Now) -> list[CoordinatorRecord]:
+        return []
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def expire(self, now: Now) -> list[CoordinatorRecord]:
+        return []
+
+    def take_answers(self) -> list[Answer]:
+        return []
+
+    def decide(
+        self, topic_id: bytes, partition: int, request: Request, now: Now
+    ) -> Decision[CoordinatorRecord, Reply]:  # fmt: skip
+        decision = self.tiers.decide(topic_id, partition, request, Moment(now.wall_ms, now.next_offset))
+        return Decision(decision.reply, [CoordinatorRecord(*record) for record in decision.records])
+
+
+class TierCoordinator:
+    """Finds the shard of a partition and asks it. Methods raise ProtocolError: NOT_COORDINATOR,
+    COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE."""
+
+    def __init__(self, runtime: CoordinatorRuntime, image: Callable[[], MetadataImage]) -> None:
+        self._runtime = runtime
+        self._image = image
+        runtime.host(TIER_TOPIC, lambda _: HostedTierShard())
+
+    def shard_of(self, topic_id: bytes, partition: int) -> int:
+        """The partition of `__tier_state`; COORDINATOR_NOT_AVAILABLE while that topic does not exist."""
+        topic = self._image().topics.get(TIER_TOPIC)
+        if topic is None or not topic.partitions:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return tier_partition_for(topic_id, partition, len(topic.partitions))
+
+    async def call(self, topic_id: bytes, partition: int, request: Request) -> Reply:
+        """The shard's reply, once all that it says is committed."""
+        shard = self.shard_of(topic_id, partition)
+        if isinstance(request, Describe):
+
+            def query(hosted: HostedTierShard, now: Now) -> Reply:
+                return hosted.decide(topic_id, partition, request, now).reply
+
+            return await self._runtime.read(TIER_TOPIC, shard, query)
+
+        def decide(hosted: HostedTierShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, Reply]:
+            return hosted.decide(topic_id, partition, request, now)
+
+        return await self._runtime.write(TIER_TOPIC, shard, decide)
+
+    # deleted topics ----------------------------------------------------------------------------------------
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Partitions of deleted topics are dropped, without anybody waiting; `drop_missing` finds what this misses."""
+        for topic_id, topic in delta.topics_deleted.items():
+            for partition in topic.partitions:
+                self._drop(topic_id, partition, image.offset)
+
+    async def drop_missing(self) -> None:
+        """Drop every partition kept here whose topic is gone.
+
+        A topic is gone only if the metadata known here reaches as far as that of the leader that claimed: one that
+        is merely unknown yet keeps its data.
+        """
+        for index in self.hosted():
+            image = self._image()
+
+            def query(hosted: HostedTierShard, _: Now, known: MetadataImage = image) -> list[PartitionId]:
+                return [
+                    identity
+                    for identity, tier in hosted.tiers.partitions.items()
+                    if not tier.is_dropped
+                    and known.topics.get_by_id(identity[0]) is None
+                    and 0 <= tier.record.metadata_offset <= known.offset
+                ]
+
+            for topic_id, partition in await self._runtime.read(TIER_TOPIC, index, query):
+                self._drop(topic_id, partition, image.offset)
+
+    def _drop(self, topic_id: bytes, partition: int, metadata_offset: int) -> None:
+        try:
+            shard = self.shard_of(topic_id, partition)
+        except ProtocolError:
+            return
+
+        def decide(hosted: HostedTierShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, Reply]:
+            return hosted.decide(topic_id, partition, DropPartition(metadata_offset), now)
+
+        self._runtime.write_unattended(TIER_TOPIC, shard, decide)
+
+    # what is hosted here -----------------------------------------------------------------------------------
+
+    def hosted(self) -> list[int]:
+        """The partitions of `__tier_state` whose shards serve here, in order."""
+        return self._runtime.active(TIER_TOPIC)
+
+    async def partitions(self, index: int, wanted: Callable[[TierShard], list[PartitionId]]) -> list[PartitionId]:
+        """What `wanted` picks of one shard here, once what it saw is committed."""
+
+        def query(hosted: HostedTierShard, _: Now) -> list[PartitionId]:
+            return wanted(hosted.tiers)
+
+        return await self._runtime.read(TIER_TOPIC, index, query)
