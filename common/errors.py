@@ -146,41 +146,6 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-RETRIABLE = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-        ErrorCode.LISTENER_NOT_FOUND,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.ELECTION_NOT_NEEDED,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-    }
-)
-
-
 class ProtocolError(Exception):
     """A request, or its part for one partition, is answered with `code`.
 
@@ -191,10 +156,6 @@ class ProtocolError(Exception):
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message
-
-    @property
-    def retriable(self) -> bool:
-        return self.code in RETRIABLE
 
 
 class MalformedFrame(Exception):

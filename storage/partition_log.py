@@ -99,16 +99,6 @@ class PartitionLog(AppendableLog):
         """The first batch that holds the log's largest timestamp; None when no record has one."""
         return log_reads.locate_max_timestamp(self)
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or after `timestamp`; decodes one batch."""
-        hit = self.locate_timestamp(timestamp)
-        return _resolved(hit)
-
-    def max_timestamp_entry(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the log's largest timestamp."""
-        hit = self.locate_max_timestamp()
-        return _resolved(hit)
-
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """Where the largest epoch up to `epoch` ends in this log."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
@@ -213,12 +203,3 @@ class PartitionLog(AppendableLog):
         self.closed = True
         for segment in self.segments:
             segment.retire()
-
-
-def _resolved(hit: TimestampHit | None) -> tuple[int, int, int] | None:
-    if hit is None:
-        return None
-    try:
-        return hit.resolve()
-    finally:
-        hit.region.release()

@@ -146,11 +146,6 @@ class ClientConnection:
     def peer(self) -> Address:
         return self._connection.peer
 
-    @property
-    def in_flight(self) -> int:
-        """Requests without an answer, those that timed out included."""
-        return len(self._flights)
-
     def next_correlation(self) -> int:
         """A fresh correlation id, for `send_frame`."""
         self._correlation = self._correlation + 1 if self._correlation < _CORRELATION_MAX else 1

@@ -59,7 +59,7 @@ class _Pause(IntFlag):
 
 
 class Reply:
-    """The place of one answer in its connection's order. Answer it once: `send`, or `skip` for acks=0."""
+    """The place of one answer in its connection's order. Answer it once."""
 
     __slots__ = ("connection", "held", "parts")
 
@@ -69,14 +69,11 @@ class Reply:
         self.parts: list[Part] | None = None
 
     def send(self, parts: list[Part]) -> None:
-        """The answer, a whole frame; after the connection has closed its regions are released and nothing is sent."""
+        """The answer, a whole frame, or no part at all where none is due (acks=0). After the connection has closed its
+        regions are released and nothing is sent."""
         check(self.parts is None, "a request is answered once")
         self.parts = parts
         self.connection._answered(self)
-
-    def skip(self) -> None:
-        """This request gets no answer."""
-        self.send([])
 
 
 class Connection:

@@ -39,7 +39,6 @@ from kraft.records import (
     FeatureLevelRecord,
     LeaderChangeRecord,
     MetadataRecord,
-    NoOpRecord,
     encode_batch,
     encoded_size,
 )
@@ -165,11 +164,6 @@ class ControllerDriver:
         self._writes.append(_Write(decide, done))
         self._wake.set()
         return await done
-
-    async def barrier(self) -> MetadataImage:
-        """The committed image after everything that was committed before this call, anywhere."""
-        await self.write(lambda image: Decision(None, [NoOpRecord()]))
-        return self._machine.image
 
     def _leadership_changed(self, is_leader: bool, term: int) -> None:
         self._leading_term = term if is_leader else None

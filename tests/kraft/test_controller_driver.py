@@ -18,10 +18,8 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import (
     ConfigRecord,
     MetadataRecord,
-    NoOpRecord,
     ResourceType,
     TopicRecord,
-    decode_batch,
 )
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import create_topics, new_topic, rng, with_brokers
@@ -117,15 +115,6 @@ async def test_a_read_is_answered_without_a_proposal(bench: Bench) -> None:
     before = len(bench.quorum.proposals)
     assert await bench.driver.write(names_seen) == ["a"]
     assert len(bench.quorum.proposals) == before
-
-
-async def test_a_barrier_commits_a_no_op(bench: Bench) -> None:
-    offset = bench.machine.image.offset
-    image = await bench.driver.barrier()
-    assert image.offset == offset + 1
-    batch = decode_batch(bench.quorum.proposals[-1])
-    assert batch is not None
-    assert batch.records == [NoOpRecord()]
 
 
 async def test_a_lost_term_fails_what_waits_and_leaves_the_fate_of_what_was_sent_open(bench: Bench) -> None:

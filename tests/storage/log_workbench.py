@@ -15,7 +15,7 @@ from records.record import Record
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
-from storage.partition_log import Appended, PartitionLog
+from storage.partition_log import Appended, PartitionLog, TimestampHit
 from tests.storage.segments_on_disk import UnsyncedDisk
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -184,3 +184,13 @@ def read_all(log: PartitionLog, *, bytes_max: int = 1 << 20, until: int | None =
 
 
 ENOSPC, EIO = errno.ENOSPC, errno.EIO
+
+
+def resolved(hit: TimestampHit | None) -> tuple[int, int, int] | None:
+    """(timestamp, offset, leader epoch) of what a look-up by time found."""
+    if hit is None:
+        return None
+    try:
+        return hit.resolve()
+    finally:
+        hit.region.release()

@@ -12,7 +12,7 @@ from records.batch import has_valid_crc, read_header
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
 from storage.tail import TAIL_BATCHES_MAX
-from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all
+from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all, resolved
 
 WITHIN_A_SECOND = replace(FOREVER, cleanup_policy=("compact",), max_compaction_lag_ms=1_000)
 
@@ -48,8 +48,8 @@ async def test_log_append_time_is_stamped_and_answered(bench: Workbench) -> None
     assert appended.max_timestamp == NOW_MS
     header = read_all(log)[0]
     assert (header.max_timestamp, header.is_log_append_time) == (NOW_MS, True)
-    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 0, 1)
-    assert log.offset_for_timestamp(NOW_MS + 1) is None
+    assert resolved(log.locate_timestamp(NOW_MS)) == (NOW_MS, 0, 1)
+    assert resolved(log.locate_timestamp(NOW_MS + 1)) is None
 
 
 async def test_limits_of_a_read(bench: Workbench) -> None:
@@ -214,11 +214,11 @@ async def test_time_look_ups_skip_what_the_log_start_cut(bench: Workbench) -> No
     log = await bench.log()
     append(log, produced(3, timestamps=[NOW_MS + 9, NOW_MS, NOW_MS]))
     append(log, produced(2, timestamps=[NOW_MS + 1, NOW_MS + 9]))
-    assert log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 9, 0, 1)
+    assert resolved(log.locate_timestamp(NOW_MS + 5)) == (NOW_MS + 9, 0, 1)
     log.advance_log_start(1, "test")
-    assert log.offset_for_timestamp(NOW_MS + 5) == (NOW_MS + 9, 4, 1)
-    assert log.offset_for_timestamp(NOW_MS) == (NOW_MS, 1, 1)
-    assert log.max_timestamp_entry() == (NOW_MS + 9, 4, 1)
+    assert resolved(log.locate_timestamp(NOW_MS + 5)) == (NOW_MS + 9, 4, 1)
+    assert resolved(log.locate_timestamp(NOW_MS)) == (NOW_MS, 1, 1)
+    assert resolved(log.locate_max_timestamp()) == (NOW_MS + 9, 4, 1)
     assert log.active.log.pins == 0
 
 
@@ -231,6 +231,6 @@ async def test_a_removed_index_is_built_again_when_it_is_needed(tmp_path: Path) 
     for name in bench.disk.list("t-0"):
         if name.endswith((".index", ".timeindex")) and not name.startswith(f"{log.active.base_offset:020d}"):
             bench.disk.remove(f"t-0/{name}")
-    assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 1)
+    assert resolved(log.locate_timestamp(NOW_MS + 3)) == (NOW_MS + 3, 3, 1)
     assert len(read_all(log, bytes_max=300)) == 40
     await bench.directory.close()

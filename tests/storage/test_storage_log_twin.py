@@ -16,7 +16,7 @@ from records.batch import HEADER_BYTES, read_header, stamp
 from records.record import decode_records
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
-from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, read_all
+from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, read_all, resolved
 
 PRODUCER = 5
 CONFIG = LogConfig(
@@ -290,7 +290,7 @@ class LogAndTwin(RuleBasedStateMachine):
         for record in records[::5]:
             for target in (record.timestamp, record.timestamp + 1):
                 expected = next((one.offset for one in records if one.timestamp >= target), None)
-                found = self.log.offset_for_timestamp(target)
+                found = resolved(self.log.locate_timestamp(target))
                 assert (found[1] if found else None) == expected
 
     @invariant()

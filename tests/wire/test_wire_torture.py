@@ -48,7 +48,7 @@ class Talk:
         self.handled += 1
         kind = self.rng.randrange(5)
         if kind == 0:
-            connection.reply_later(end - at).skip()
+            connection.reply_later(end - at).send([])
             return
         answer: list[bytes | bytearray | FakeRegion] = [self.rng.randbytes(self.rng.choice(SIZES[:5]))]
         if kind == 1:
