@@ -11,6 +11,7 @@ from typing import TypeVar
 from object_store.directory_files import Cancellation, DirectoryFiles
 from object_store.errors import StoreUnavailable
 from object_store.limits import StoreLimits
+from object_store.outlasting import outlast
 from object_store.store import Body, ObjectInfo, check_key, check_listing_prefix, check_range
 
 T = TypeVar("T")
@@ -104,16 +105,7 @@ class DirectoryStore:
             raise StoreUnavailable(self.name, operation, key, reason) from None
 
     async def _write(self, operation: str, key: str, call: Callable[[], T], cancelled: Cancellation) -> T:
-        work = self._submit(operation, key, call)
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
+        def cancel() -> None:
             cancelled.asked = True
-            while not work.done():  # cancelled again and again, it still ends first
-                try:
-                    await asyncio.wait([work])
-                except asyncio.CancelledError:
-                    continue
-            if not work.cancelled():
-                work.exception()  # nobody is left to hear it
-            raise
+
+        return await outlast(self._submit(operation, key, call), cancel)
