@@ -10,7 +10,7 @@ SEED ?= 0
 COUNT ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test check format sim compat-java demo bench lock
+.PHONY: help install install-dev up test test-compose check format sim compat-java demo bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -41,6 +41,9 @@ up: install ## run a whole cluster here, until Ctrl-C
 
 test: install-dev ## the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+test-compose: install-dev ## docker-compose.yml for real, with the Docker daemon that is found
+	$(BIN)/python -m pytest --override-ini addopts=--strict-markers -q -rs tests/compose
 
 check: install-dev ## formatting, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -1,0 +1,1 @@
+"""The cluster of docker-compose.yml, run for real: `make test-compose`, with the Docker daemon that is found."""

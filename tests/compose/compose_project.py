@@ -1,0 +1,70 @@
+"""One project of docker-compose.yml under a name and ports of its own, so that it disturbs no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import uuid
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BROKERS = 3
+UP_TIMEOUT_S = 600.0
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(one.getsockname()[1]) for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class ComposeProject:
+    """`up` to `down`; every call raises with what docker said when it fails."""
+
+    def __init__(self) -> None:
+        self.name = f"tidelog-test-{uuid.uuid4().hex[:8]}"
+        self.ports = free_ports(BROKERS)
+        self._environment = os.environ | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"localhost:{port}" for port in self.ports)
+
+    def compose(self, *arguments: str, timeout_s: float = 120.0) -> str:
+        return self._run("docker", "compose", "--project-name", self.name, *arguments, timeout_s=timeout_s)
+
+    def docker(self, *arguments: str, timeout_s: float = 60.0) -> str:
+        return self._run("docker", *arguments, timeout_s=timeout_s)
+
+    def up(self) -> None:
+        self.compose("up", "--build", "--wait", timeout_s=UP_TIMEOUT_S)
+
+    def remove(self) -> None:
+        self.compose("--profile", "spark", "down", "--volumes", "--remove-orphans", "--timeout", "40")
+
+    def container(self, service: str) -> str:
+        return self.compose("ps", "--all", "--quiet", service).strip()
+
+    def inspect(self, service: str) -> dict[str, object]:
+        found: list[dict[str, object]] = json.loads(self.docker("inspect", self.container(service)))
+        return found[0]
+
+    def in_volumes(self, script: str) -> str:
+        """What a shell prints that sees the volumes of the secrets below /cluster and /store."""
+        volumes = (f"{self.name}_cluster-secret:/cluster:ro", f"{self.name}_object-store-credentials:/store:ro")
+        mounts = [word for volume in volumes for word in ("--volume", volume)]
+        return self.docker("run", "--rm", *mounts, "--entrypoint", "sh", "tidelog", "-c", script)
+
+    def _run(self, *command: str, timeout_s: float) -> str:
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        if done.returncode:
+            raise AssertionError(
+                f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            )
+        return done.stdout
