@@ -43,6 +43,7 @@ class ClientSession:
     closed_listeners: dict[ClosedListener, None] = field(default_factory=dict)
 
     fetch_session: ClosedListener | None = None
+    reader: int = 0  # a number for those who have to tell readers apart; 0 before it is needed
 
     def adopt(self, fetch_session: ClosedListener) -> None:
         """The fetch session that this connection used last; the one before, if another, is not expected back."""

@@ -82,7 +82,8 @@ class ChunkIndex:
 def store_checked(file: File, data: bytes, low: int, high: int) -> ChunkIndex:
     """Write `data` to `file` from position 0, checking every batch; the index to read it by.
 
-    All offsets must lie in [low, high) and ascend. Raises DamagedChunk, OSError; the file is of no use then.
+    All offsets must lie in [low, high) and ascend; only the first batch may begin below. Raises DamagedChunk, OSError;
+    the file is of no use then.
     """
     index = ChunkIndex()
     view = memoryview(data)
@@ -109,7 +110,7 @@ def _check_batch(view: memoryview, at: int, total: int, low: int, high: int, ind
     if not HEADER_BYTES <= size <= total - at or header.magic != MAGIC or header.last_offset_delta < 0:
         raise DamagedChunk(f"no batch at position {at}")
     next_offset = header.base_offset + header.last_offset_delta + 1
-    if header.base_offset < low or next_offset > high:
+    if (header.base_offset < low and at) or next_offset <= low or next_offset > high:
         raise DamagedChunk(
             f"offsets [{header.base_offset}, {next_offset}) at position {at}, not within [{low}, {high})"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from common.errors import ProtocolError
@@ -60,11 +61,11 @@ async def first_at_or_after(
 
     Raises ProtocolError as `RemoteReader.read`.
     """
-    times = await settled(lambda: reading.indexes.times(remote, reader))
-    plan = await settled(lambda: reading.indexes.plan(remote, reader))
+    times = await settled(partial(reading.indexes.times, remote, reader))
+    plan = await settled(partial(reading.indexes.plan, remote, reader))
     start = max(times.offset_before(timestamp) + 1, least_offset)
     for number in range(plan.number_at(start), len(plan)):
-        chunk = await settled(lambda at=number: reading.chunk(remote, plan, at, reader))  # type: ignore[misc]
+        chunk = await settled(partial(reading.chunk, remote, plan, number, reader))
         if chunk.index.end_offset <= start:
             continue
         region = chunk.region(chunk.index.position_before(start), chunk.size)

@@ -2,8 +2,10 @@
 
 Behaviour: what is asked for is read at once; a consumer is answered at once when there is enough of it, or an error
 or a redirection; else the fetch waits, without task or timer of its own, for its positions to change or for its
-deadline. A follower's fetch acknowledges everything before its offsets, and is answered at the end of the turn of
-the event loop in which there is something for it. At least one batch is returned, however small the limits.
+deadline. Records from the tier end the wait however few they are; a fetch for which they have to be downloaded waits up
+to remote.fetch.max.wait.ms, and the download goes on. A follower's fetch acknowledges everything before its offsets,
+and is answered at the end of the turn of the event loop in which there is something for it. At least one batch is
+returned, however small the limits.
 
 Versions: sessions from v7 on, reading from followers and racks from v11 on, topic ids from v13 on, hints from v16 on.
 Replica fetches are taken on the internal listener alone: anyone else could move the high watermark.
@@ -27,6 +29,7 @@ from broker.replication.throttles import ReplicationQuota
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
+from tiering.downloads import Ticket
 from wire.connection import Connection, Reply
 from wire.hot_codec import FETCH, NO_TIER_END, Endpoint, FetchCall, FetchedRow, decode_fetch, encode_fetch_response
 from wire.tick import Tick
@@ -48,6 +51,7 @@ class FetchServices:
     tick: Tick
     throttle: Throttle
     fetch_bytes_max: int
+    remote_wait_ms: int = 500
 
 
 class PendingFetch:
@@ -61,6 +65,7 @@ class PendingFetch:
         "_positions",
         "_reply",
         "_session",
+        "_tickets",
         "_version",
         "bytes_max",
         "bytes_min",
@@ -85,6 +90,7 @@ class PendingFetch:
         self._reply: Reply | None = None
         self._positions: list[Position] = []
         self._full = True
+        self._tickets: list[Ticket] | None = None  # downloads that this fetch waits for
         self.call = call
         self.bytes_max = call.bytes_max if call.replica >= 0 else min(call.bytes_max, handler.fetch_bytes_max)
         self.bytes_min = min(call.bytes_min, self.bytes_max)
@@ -120,19 +126,24 @@ class PendingFetch:
 
     def _start(self) -> None:
         if self.call.replica >= 0 and self.call.wait_ms_max > 0:
-            self._park()
+            self._park(self.call.wait_ms_max)
             if self._has_news():
                 self._handler.tick.wake(self._retry)
             return
         reads = self._read()
         nothing_asked = not self._positions if self._session is None else not self._session.positions
-        if nothing_asked or self.call.wait_ms_max <= 0 or self._is_enough(reads):
+        if nothing_asked or self._is_enough(reads):
+            self._answer(reads)
+            return
+        from_tier = any(read.from_tier for _, read in reads)
+        wait_ms = self._handler.remote_wait_ms if from_tier else self.call.wait_ms_max
+        if wait_ms <= 0:
             self._answer(reads)
         else:
             _release(reads)
-            self._park()
+            self._park(wait_ms)
 
-    def _park(self) -> None:
+    def _park(self, wait_ms: int) -> None:
         self._reply = self._client.connection.reply_later(0)
         self._client.closed_listeners[self] = None
         if self._session is not None:
@@ -140,7 +151,7 @@ class PendingFetch:
         else:
             for position in self._positions:
                 position.watch(self._handler.reader.find(position, self._version))
-        self._handler.add_deadline(self.call.wait_ms_max, self)
+        self._handler.add_deadline(wait_ms, self)
 
     # waiting -----------------------------------------------------------------------------------------------
 
@@ -156,9 +167,14 @@ class PendingFetch:
         if wanted:
             self._handler.tick.wake(self._retry)
 
+    def download_settled(self) -> None:
+        """Something of the tier is here, or failed."""
+        self._handler.tick.wake(self._retry)
+
     def _retry(self) -> None:
         if self.settled:
             return
+        self._unlisten()
         reads = self._read()
         if self._is_enough(reads):
             self._answer(reads)
@@ -178,8 +194,15 @@ class PendingFetch:
         else:
             self._finish(ErrorCode.INVALID_FETCH_SESSION_EPOCH, NO_SESSION, [])
 
+    def _unlisten(self) -> None:
+        if self._tickets is not None:
+            for ticket in self._tickets:
+                ticket.unlisten(self)
+            self._tickets = None
+
     def connection_closed(self) -> None:
         self.settled = True
+        self._unlisten()
         session = self._session
         if session is None:
             self._unwatch()
@@ -223,7 +246,10 @@ class PendingFetch:
             partition = position.partition
             if session is not None and (partition is None or partition.role is Role.OFFLINE):
                 self._watch((position,))  # hosted here since it was named: from now on it must be heard
-            read = reader.read(position, call, version, max(left, 0), empty)
+            read = reader.read(position, call, version, max(left, 0), empty, self._client)
+            if read.ticket is not None:
+                read.ticket.listen(self)
+                self._tickets = [*(self._tickets or ()), read.ticket]
             if read.size:
                 empty = False
                 left -= read.size
@@ -250,10 +276,10 @@ class PendingFetch:
                 rows.append(row)
             position.sent_high_watermark = UNSENT if row.error else row.high_watermark
             position.sent_log_start = row.log_start_offset
-            if row.tier_end != NO_TIER_END:
-                position.sent_tier_end = row.tier_end
             if quota is not None and read.size and position.partition is not None and quota.covers(position.partition):
                 quota.record(read.size)
+            if row.tier_end != NO_TIER_END:
+                position.sent_tier_end = row.tier_end
             if session is not None:
                 if read.size:
                     session.served(position)
@@ -263,6 +289,7 @@ class PendingFetch:
 
     def _finish(self, error: ErrorCode, session_id: int, rows: list[FetchedRow]) -> None:
         self.settled = True
+        self._unlisten()
         self._client.closed_listeners.pop(self, None)
         session = self._session
         if session is None:
@@ -294,6 +321,7 @@ class FetchHandler:
         self.reader = services.reader
         self.tick = services.tick
         self.fetch_bytes_max = services.fetch_bytes_max
+        self.remote_wait_ms = services.remote_wait_ms
 
     def handle(
         self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int
@@ -366,6 +394,7 @@ def _has_changed(position: Position, read: Read) -> bool:
     return (
         read.size > 0
         or read.urgent
+        or row.error != ErrorCode.NONE
         or row.high_watermark != position.sent_high_watermark
         or row.log_start_offset != position.sent_log_start
         or row.tier_end != NO_TIER_END

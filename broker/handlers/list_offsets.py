@@ -1,37 +1,55 @@
-"""ListOffsets: v1-11. Earliest, latest, by time, of the largest timestamp, local and tiered.
+"""ListOffsets: v1-11. Earliest, latest, by time, of the largest timestamp, local, tiered and not yet tiered.
 
 Behaviour: only the leader answers. Latest is the high watermark, or the last stable offset for readers of committed
 transactions; until the high watermark has reached the leader's own epoch it is OFFSET_NOT_AVAILABLE, because it may
-lie below what the last leader showed (KIP-207). A topic without a tier has its earliest local offset at the log start
-and no tiered offset (KIP-405). Records above what may be shown are not found.
+lie below what the last leader showed (KIP-207). Records above what may be shown are not found.
 
-Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below v5, leader epochs from v4 on.
+Tiered topics (KIP-405, KIP-1023): the latest tiered offset is that of the last record in the tier, -1 while there is
+none, and the earliest pending upload the one after it; look-ups by time begin in the tier. While the leader's claim on
+the tier is not answered these are OFFSET_NOT_AVAILABLE. A topic without a tier has its earliest local offset at the
+log start, no tiered offset and nothing pending.
+
+Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below v5, leader epochs from v4 on, a timeout from v10.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
+from broker.replication.cold_reading import ColdReading
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from storage.partition_log import TimestampHit
 from wire.messages import ListOffsetsResponse
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 NONE_FOUND = (-1, -1, -1)
 READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+TIMEOUT_FROM = 10
+REMOTE_TIMEOUT_MS = 30_000
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 _Partition = _Topic.ListOffsetsPartitionResponse
 
 
 class ListOffsets:
-    def __init__(self, hosted: HostedPartitions) -> None:
+    """`cold` tells how to read the tier, None while this broker has none; `remote_timeout_ms` bounds that."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        cold: Callable[[], ColdReading | None] = lambda: None,
+        remote_timeout_ms: int = REMOTE_TIMEOUT_MS,
+    ) -> None:
         self._hosted = hosted
+        self._cold = cold
+        self._remote_timeout_ms = remote_timeout_ms
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
         """Answer per partition. A replica's question is refused outside the internal listener."""
@@ -44,47 +62,128 @@ class ListOffsets:
             for partition in topic.partitions:
                 key = (topic.name, partition.partition_index)
                 asked[key] = asked.get(key, 0) + 1
-        topics = []
+        rows: dict[tuple[str, int], Any] = {}
+        remote: dict[tuple[str, int], Any] = {}
         for topic in request.topics:
-            rows = []
             for partition in topic.partitions:
-                try:
-                    if refusal is not None:
-                        raise refusal
-                    if asked[topic.name, partition.partition_index] > 1:
-                        raise ProtocolError(ErrorCode.INVALID_REQUEST)
-                    found = await self._find(context, request, topic.name, partition)
-                    rows.append(_row(partition.partition_index, ErrorCode.NONE, found))
-                except ProtocolError as error:
-                    rows.append(_row(partition.partition_index, _for_version(error.code, context), NONE_FOUND))
-            topics.append(_Topic(name=topic.name, partitions=rows))
+                key = (topic.name, partition.partition_index)
+                if refusal is not None:
+                    rows[key] = _refused(context, partition, refusal)
+                elif asked[key] > 1:
+                    rows[key] = _refused(context, partition, ProtocolError(ErrorCode.INVALID_REQUEST))
+                elif self._asks_tier(topic.name, partition):
+                    remote[key] = self._answer(context, request, topic.name, partition)
+                else:
+                    rows[key] = await self._answer(context, request, topic.name, partition)
+        if remote:  # side by side: each may have to wait for the object store
+            rows.update(zip(remote, await asyncio.gather(*remote.values()), strict=True))
+        topics = [
+            _Topic(name=topic.name, partitions=[rows[topic.name, asked.partition_index] for asked in topic.partitions])
+            for topic in request.topics
+        ]
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+    def _asks_tier(self, topic: str, asked: Any) -> bool:
+        if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
+            return False
+        try:
+            log = self._hosted.find_leader(topic, asked.partition_index).log
+        except ProtocolError:
+            return False
+        return log.log_start_offset < log.local_log_start_offset
+
+    async def _answer(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Any:
+        try:
+            timeout_ms = self._remote_timeout_ms
+            if context.api_version >= TIMEOUT_FROM and 0 < request.timeout_ms < timeout_ms:
+                timeout_ms = request.timeout_ms
+            async with asyncio.timeout(timeout_ms / 1000):
+                found = await self._find(context, request, topic, asked)
+        except ProtocolError as error:
+            return _refused(context, asked, error)
+        except TimeoutError:
+            return _refused(context, asked, ProtocolError(ErrorCode.REQUEST_TIMED_OUT))
+        return _row(asked.partition_index, ErrorCode.NONE, found)
 
     async def _find(self, context: RequestContext, request: Any, topic: str, asked: Any) -> tuple[int, int, int]:
         timestamp = asked.timestamp
-        if timestamp < LATEST_TIERED or context.api_version < _SINCE.get(timestamp, 0):
+        if timestamp < EARLIEST_PENDING or context.api_version < _SINCE.get(timestamp, 0):
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
         partition = self._hosted.find_leader(topic, asked.partition_index, asked.current_leader_epoch)
         log = partition.log
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return -1, log.log_start_offset, log.leader_epochs.epoch_of(log.log_start_offset)
-        if timestamp == LATEST_TIERED:
-            return NONE_FOUND
+        if timestamp == EARLIEST:
+            return _at(partition, log.log_start_offset)
+        if timestamp == EARLIEST_LOCAL:
+            return _at(partition, log.local_log_start_offset)
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
+            return self._tiered(partition, timestamp)
         shown = _shown_end(partition, request)
         if timestamp == LATEST:
             _check_known(partition, request)
             return -1, shown, partition.leader_epoch
-        hit = log.locate_max_timestamp() if timestamp == MAX_TIMESTAMP else log.locate_timestamp(timestamp)
-        found = NONE_FOUND
-        if hit is not None:
-            try:
-                found = await asyncio.to_thread(hit.resolve)
-            finally:
-                hit.region.release()  # here and not in the thread: pins are counted on the loop alone
+        if timestamp == MAX_TIMESTAMP:
+            found = await self._latest_of_all(partition)
+        else:
+            found = await self._at_time(partition, timestamp)
         if found[1] < shown:
             return found
         _check_known(partition, request)
         return NONE_FOUND
+
+    def _tiered(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
+        log = partition.log
+        if not log.config.remote_storage_enable and log.log_start_offset >= log.local_log_start_offset:
+            return NONE_FOUND
+        cold = self._cold()
+        if cold is None:
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        tier = cold.tier(partition).tier
+        if timestamp == EARLIEST_PENDING:
+            return _at(partition, max(tier.tier_end_offset, log.log_start_offset))
+        return _at(partition, tier.tier_end_offset - 1) if tier.finished_count else NONE_FOUND
+
+    async def _at_time(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
+        """In the tier up to where the local log begins, which may move on meanwhile; then in the local log."""
+        log = partition.log
+        low = log.log_start_offset
+        while low < (high := log.local_log_start_offset):
+            cold = self._cold()
+            if cold is None:
+                raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
+            found = await cold.find_timestamp(partition, timestamp, max(low, log.log_start_offset), high)
+            if found is not None:
+                return found
+            low = high
+        return await _resolve(log.locate_timestamp(timestamp))
+
+    async def _latest_of_all(self, partition: Partition) -> tuple[int, int, int]:
+        log = partition.log
+        hit = log.locate_max_timestamp()
+        cold = self._cold()
+        if log.log_start_offset >= log.local_log_start_offset or cold is None:
+            return await _resolve(hit)
+        try:
+            least = hit.timestamp if hit is not None else -1
+            found = await cold.find_max_timestamp(partition, least)
+        except BaseException:
+            if hit is not None:
+                hit.region.release()
+            raise
+        local = await _resolve(hit)
+        return found if found is not None else local
+
+
+async def _resolve(hit: TimestampHit | None) -> tuple[int, int, int]:
+    if hit is None:
+        return NONE_FOUND
+    try:
+        return await asyncio.to_thread(hit.resolve)
+    finally:
+        hit.region.release()  # here and not in the thread: pins are counted on the loop alone
+
+
+def _at(partition: Partition, offset: int) -> tuple[int, int, int]:
+    return -1, offset, partition.log.leader_epochs.epoch_of(offset)
 
 
 def _shown_end(partition: Partition, request: Any) -> int:
@@ -102,6 +201,10 @@ def _for_version(error: ErrorCode, context: RequestContext) -> ErrorCode:
     if error is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < OFFSET_NOT_AVAILABLE_FROM:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return error
+
+
+def _refused(context: RequestContext, asked: Any, error: ProtocolError) -> Any:
+    return _row(asked.partition_index, _for_version(error.code, context), NONE_FOUND)
 
 
 def _row(index: int, error: ErrorCode, found: tuple[int, int, int]) -> Any:

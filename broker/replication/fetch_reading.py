@@ -12,10 +12,13 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
+from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
-from broker.replication.preferred_replica import ReadableReplica, preferred_replica
+from broker.replication.preferred_replica import ReadableReplica, Redirections, preferred_replica
+from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
+from tiering.downloads import Ticket
 from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
 
 READ_COMMITTED = 1
@@ -26,12 +29,15 @@ _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 class Read(NamedTuple):
     """`row` with `size` bytes of records. `urgent`: it holds something that ends the wait at once. `more`: there is
-    something to read, whether or not it is in the row."""
+    something to read, whether or not it is in the row. `from_tier`: it lies in the tier, and the row has nothing yet,
+    or an error that may wait; `ticket` is the download that would change that."""
 
     row: FetchedRow
     size: int
     urgent: bool
     more: bool
+    from_tier: bool = False
+    ticket: Ticket | None = None
 
 
 class FetchReader:
@@ -41,6 +47,10 @@ class FetchReader:
         self._hosted = hosted
         self._hints = hints
         self._rack_aware = rack_aware
+        self._redirections = Redirections()
+        self._readers = 0
+        self.cold: ColdReading | None = None
+        """Set while this broker has a tier."""
         self._quota = hosted.throttles.leader
 
     def find(self, position: Position, version: int) -> Partition | None:
@@ -54,7 +64,15 @@ class FetchReader:
                 partition = None
         return partition
 
-    def read(self, position: Position, call: FetchCall, version: int, bytes_left: int, at_least_one: bool) -> Read:
+    def read(
+        self,
+        position: Position,
+        call: FetchCall,
+        version: int,
+        bytes_left: int,
+        at_least_one: bool,
+        client: ClientSession,
+    ) -> Read:
         """The row for `position`; at most `bytes_left` bytes of records, but a first batch if `at_least_one`."""
         partition = self.find(position, version)
         try:
@@ -63,7 +81,7 @@ class FetchReader:
             partition.check_epoch(position.leader_epoch)
             if call.replica >= 0:
                 return self._read_as_replica(call, position, partition, bytes_left, at_least_one)
-            return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one)
+            return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one, client)
         except ProtocolError as error:
             return self._failed(position, partition, call, version, error.code)
 
@@ -125,6 +143,7 @@ class FetchReader:
         version: int,
         bytes_left: int,
         at_least_one: bool,
+        client: ClientSession,
     ) -> Read:
         high_watermark = partition.high_watermark
         stable = call.isolation == READ_COMMITTED
@@ -133,13 +152,18 @@ class FetchReader:
         preferred = NO_REPLICA
         if partition.is_leader:
             if call.rack and self._rack_aware:
-                preferred = self._preferred(partition, call.rack.decode(errors="replace"), position.offset)
+                preferred = self._preferred(partition, call.rack.decode(errors="replace"), position.offset, client)
         elif version < READ_FROM_FOLLOWERS_FROM:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
         if diverging is None and preferred == NO_REPLICA:
             bytes_max = min(position.bytes_max, bytes_left)
-            region = partition.read_committed(position.offset, bytes_max, stable=stable, at_least_one=at_least_one)
+            try:
+                region = partition.read_committed(position.offset, bytes_max, stable=stable, at_least_one=at_least_one)
+            except ProtocolError as error:
+                if error.code is not ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    raise
+                return self._read_cold(position, partition, call, version, bytes_max, at_least_one, client)
         last_stable = partition.last_stable_offset
         row = FetchedRow(
             position.topic,
@@ -157,9 +181,59 @@ class FetchReader:
         urgent = diverging is not None or preferred != NO_REPLICA
         return Read(row, size, urgent, position.offset < (last_stable if stable else high_watermark))
 
-    def _preferred(self, partition: Partition, rack: str, offset: int) -> int:
+    def _read_cold(
+        self,
+        position: Position,
+        partition: Partition,
+        call: FetchCall,
+        version: int,
+        bytes_max: int,
+        at_least_one: bool,
+        client: ClientSession,
+    ) -> Read:
+        """What lies below the local log. Records end the wait whatever its least size is, as in Apache Kafka.
+
+        Errors wait for the deadline: a client that asks again at once shall not do so in a busy loop. Followers do not
+        serve the tier: out of range, and no high watermark beside it, sends every client back to the leader.
+        """
+        if not partition.is_leader:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        stable = call.isolation == READ_COMMITTED
+        try:
+            if self.cold is None:
+                raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
+            reader = self._reader_number(client)
+            found = self.cold.read(
+                partition, position.offset, bytes_max, reader, stable=stable, at_least_one=at_least_one
+            )
+        except ProtocolError as error:
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            return self._failed(position, partition, call, version, error.code)._replace(urgent=False, from_tier=True)
+        ticket, region, aborted = (found, None, None) if isinstance(found, Ticket) else (None, *found)
+        row = FetchedRow(
+            position.topic,
+            position.index,
+            ErrorCode.NONE,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
+            region,
+            aborted,
+        )
+        if region is None:
+            return Read(row, 0, False, True, ticket is not None, ticket)
+        return Read(row, region.length, True, True)
+
+    def _reader_number(self, client: ClientSession) -> int:
+        if not client.reader:
+            self._readers += 1
+            client.reader = self._readers
+        return client.reader
+
+    def _preferred(self, partition: Partition, rack: str, offset: int, client: ClientSession) -> int:
         replicas = partition.replica_set
-        if replicas is None:
+        if replicas is None or offset < partition.log.local_log_start_offset:
             return NO_REPLICA
         brokers = self._hosted.image.brokers
         local = brokers.get(partition.node_id)
@@ -176,7 +250,8 @@ class FetchReader:
             if (broker := brokers.get(follower.node)) is not None and not broker.fenced
         ]
         found = preferred_replica(rack, partition.node_id, local.rack if local is not None else None, readable, offset)
-        if found is None:
+        place = (self._reader_number(client), partition.topic_id, partition.index)
+        if found is None or not self._redirections.may_redirect(place, offset, now):
             return NO_REPLICA
         partition.shares_reads = True
         return found

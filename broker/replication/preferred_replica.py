@@ -5,8 +5,11 @@ Source: Apache Kafka 4.1, RackAwareReplicaSelector and ReplicaManager.findPrefer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
+
+STAY_S = 60.0
+REDIRECTED_MAX = 10_000
 
 
 class ReadableReplica(NamedTuple):
@@ -38,3 +41,31 @@ def preferred_replica(
     if not near:
         return None
     return min(near, key=lambda replica: (-replica.end_offset, replica.caught_up_s, replica.node)).node
+
+
+class _Redirected(NamedTuple):
+    offset: int
+    stays_until: float
+
+
+class Redirections:
+    """Keeps readers from going to and fro between a leader and a follower that cannot serve them.
+
+    A follower may keep less on its disk than its leader does, which the leader does not know. A reader that it sent
+    away and that is back at the same offset is served by the leader itself for a while. Times are loop seconds.
+    """
+
+    def __init__(self) -> None:
+        self._redirected: dict[Hashable, _Redirected] = {}  # oldest first
+
+    def may_redirect(self, place: Hashable, offset: int, now: float) -> bool:
+        """Whether the reader at `place` (a client in a partition) may be sent away; it is noted that it was."""
+        before = self._redirected.pop(place, None)
+        if before is not None and now < before.stays_until:
+            self._redirected[place] = before
+            return False
+        returned = before is not None and before.offset == offset
+        self._redirected[place] = _Redirected(offset, now + STAY_S if returned else 0.0)
+        if len(self._redirected) > REDIRECTED_MAX:
+            del self._redirected[next(iter(self._redirected))]
+        return not returned

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from broker.partitions.partition import Partition
 from broker.replication.fetch_sessions import FetchSession
+from broker.request import ClientSession
 from common.errors import ErrorCode
 from kraft.records import PartitionChangeRecord
 from tests.broker.replication_lab import TOPIC_ID, Lab, eventually
@@ -13,6 +14,7 @@ from wire.hot_codec import FetchCall, FetchPart
 
 VERSION = 17
 BYTES_MAX = 1 << 20
+CLIENT = ClientSession("NODES", internal=True, client_host="127.0.0.1", connection=None)
 
 
 def replica_call(lab: Lab, node: int, leader_epoch: int) -> FetchCall:
@@ -44,7 +46,7 @@ async def test_a_leader_hears_who_named_it_before_it_led(tmp_path: Path) -> None
         position.watch(reader.find(position, VERSION))
         reader.acknowledge(position, call, session)
         lab.controller.elect(0)
-        assert reader.read(position, call, VERSION, BYTES_MAX, True).row.error == ErrorCode.NONE
+        assert reader.read(position, call, VERSION, BYTES_MAX, True, CLIENT).row.error == ErrorCode.NONE
         replicas = lab[0].partition.replica_set
         assert replicas is not None
         assert replicas.followers[2].end_offset == 0

@@ -1,0 +1,176 @@
+"""Reads below the local log of a partition that this broker leads: from the tier, as this broker may know it.
+
+Nothing waits here: what is not on this disk is answered with a ticket, and the fetch or look-up asks again once that is
+settled. Only leaders serve the tier, and only after the tier's shard has answered their claim.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from broker.partitions.partition import Partition
+from common.errors import ErrorCode, ProtocolError
+from storage.region import Region
+from tiering.downloads import Ticket
+from tiering.keys import TierRoot
+from tiering.lineage import fits
+from tiering.partition_tier import PartitionTier
+from tiering.remote_index import RemoteSegment
+from tiering.remote_reader import RemoteReader
+from tiering.remote_times import TimedRecord, first_at_or_after
+from tiering.segment import TieredSegment
+
+logger = logging.getLogger(__name__)
+
+LOOK_UPS = 0  # the reader that look-ups by time count as
+
+
+class TierViews(Protocol):
+    """Who knows what the tier holds of the partitions that this broker leads."""
+
+    def view(self, partition: Partition) -> PartitionTier | None:
+        """None until the claim is answered."""
+        ...
+
+
+class ColdRead(NamedTuple):
+    """`region` None: it did not fit. `aborted`: (producer id, first offset), None unless they were asked for."""
+
+    region: Region | None
+    aborted: list[tuple[int, int]] | None
+
+
+class ReadableTier:
+    """One partition's tier at this moment, for one read: `tiering.remote_reader.TierView`."""
+
+    __slots__ = ("_log_start", "_partition", "_root", "name", "tier")
+
+    def __init__(self, root: TierRoot, partition: Partition, tier: PartitionTier) -> None:
+        self._root = root
+        self._partition = partition
+        self._log_start = partition.log.log_start_offset
+        self.tier = tier
+        self.name = f"{partition.topic}-{partition.index}"
+
+    def find(self, offset: int) -> RemoteSegment | None:
+        """Raises OFFSET_OUT_OF_RANGE below the tier's log start, KAFKA_STORAGE_ERROR for another lineage's segment."""
+        if offset < self.tier.log_start_offset:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        segment = self.tier.find(offset)
+        return None if segment is None else self.remote(segment)
+
+    def remote(self, segment: TieredSegment) -> RemoteSegment:
+        key = self._root.segment_key(self.tier.path, segment.id)
+        if not self._is_ours(segment):
+            logger.error("a tiered segment is not of this partition's history", extra={"key": key})
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return RemoteSegment(key, segment)
+
+    def _is_ours(self, segment: TieredSegment) -> bool:
+        """Compared from the log start on: what lies below, this broker has forgotten."""
+        low = max(segment.base_offset, self._log_start)
+        if low >= segment.end_offset:
+            return True
+        known = self._partition.log.leader_epochs.entries()
+        return fits(_from(segment.epochs, low), segment.end_offset, _from(known, low))
+
+
+def _from(chain: Sequence[tuple[int, int]], low: int) -> list[tuple[int, int]]:
+    """The epochs of `low` and above; the first begins at `low`."""
+    at = max(sum(start <= low for _, start in chain) - 1, 0)
+    return [(epoch, max(start, low)) for epoch, start in chain[at:]]
+
+
+class ColdReading:
+    """One per broker that has a tier."""
+
+    def __init__(self, views: TierViews, root: TierRoot, remote: RemoteReader) -> None:
+        self._views = views
+        self._root = root
+        self.remote = remote
+
+    def tier(self, partition: Partition) -> ReadableTier:
+        """Raises ProtocolError(OFFSET_NOT_AVAILABLE) until the tier's shard has answered this leader's claim."""
+        tier = self._views.view(partition)
+        if tier is None:
+            raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the tier has not been asked yet")
+        return ReadableTier(self._root, partition, tier)
+
+    def read(
+        self, partition: Partition, offset: int, bytes_max: int, reader: int, *, stable: bool, at_least_one: bool
+    ) -> ColdRead | Ticket:
+        """Batches from `offset` on, which lies below the local log; or what to wait for.
+
+        With `stable` also the aborted transactions that touch them. The caller releases the region. Raises
+        ProtocolError: KAFKA_STORAGE_ERROR, OFFSET_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE.
+        """
+        tier = self.tier(partition)
+        found = self.remote.read(tier, offset, bytes_max, reader, at_least_one=at_least_one)
+        if isinstance(found, Ticket):
+            return found
+        region, next_offset = found
+        if region is None and next_offset > offset:
+            return self._read_local(partition, next_offset, bytes_max, stable=stable, at_least_one=at_least_one)
+        if region is None or not stable:
+            return ColdRead(region, [] if stable else None)
+        try:
+            aborted = self._aborted(tier, partition, offset, next_offset, reader)
+        except BaseException:
+            region.release()
+            raise
+        if isinstance(aborted, Ticket):
+            region.release()
+            return aborted
+        return ColdRead(region, aborted)
+
+    def _read_local(
+        self, partition: Partition, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool
+    ) -> ColdRead:
+        """Nothing is left in the tier from where the reader is up to `offset`."""
+        log = partition.log
+        if offset < log.local_log_start_offset:
+            extra = {"partition": str(partition), "offset": offset, "local_start": log.local_log_start_offset}
+            logger.error("neither the tier nor the disk holds an offset", extra=extra)
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
+        region = partition.read_committed(offset, bytes_max, stable=stable, at_least_one=at_least_one)
+        return ColdRead(region, log.aborted_transactions(offset, partition.last_stable_offset) if stable else None)
+
+    def _aborted(
+        self, tier: ReadableTier, partition: Partition, start: int, end: int, reader: int
+    ) -> list[tuple[int, int]] | Ticket:
+        """From the tier's indexes and, where transactions may end only there, from the local ones."""
+        found = self.remote.aborted(tier, start, end, reader)
+        if isinstance(found, Ticket):
+            return found
+        aborted = found.transactions
+        if not found.complete:
+            log = partition.log
+            aborted = aborted + log.aborted_transactions(log.local_log_start_offset, end)
+        return list(dict.fromkeys(aborted))
+
+    # look-ups by time --------------------------------------------------------------------------------------
+
+    async def find_timestamp(self, partition: Partition, timestamp: int, low: int, high: int) -> TimedRecord | None:
+        """The first record from `low` on, in segments that begin below `high`, at or after `timestamp` (ms).
+
+        Raises ProtocolError as `read`. Bound it with a timeout.
+        """
+        tier = self.tier(partition)
+        at = low
+        while (segment := tier.tier.find_timestamp(timestamp, at)) is not None and segment.base_offset < high:
+            found = await first_at_or_after(self.remote, tier.remote(segment), timestamp, low, LOOK_UPS)
+            if found is not None:
+                return found
+            at = segment.end_offset
+        return None
+
+    async def find_max_timestamp(self, partition: Partition, least: int) -> TimedRecord | None:
+        """The first record of the tier with its largest timestamp, if that is at least `least` (ms)."""
+        tier = self.tier(partition)
+        segment = tier.tier.find_max_timestamp()
+        if segment is None or segment.max_timestamp < max(least, 0):
+            return None
+        low = max(segment.base_offset, partition.log.log_start_offset)
+        return await first_at_or_after(self.remote, tier.remote(segment), segment.max_timestamp, low, LOOK_UPS)
