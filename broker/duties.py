@@ -46,6 +46,7 @@ class Duties:
         self._review_s = review_s
         self._inflated_bytes_max = inflated_bytes_max
         self._checkpointed: dict[TopicPartition, int] = {}
+        self._cleaner: LogCleaner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -55,7 +56,7 @@ class Duties:
         self._begin("retention", config.log_retention_check_interval_ms / 1000, self._retain)
         self._begin("expire-producers", PRODUCERS_EXPIRE_S, self._expire_producers)
         if config.log_cleaner_enable:
-            cleaner = LogCleaner(
+            self._cleaner = LogCleaner(
                 self._logs.context,
                 "",
                 self._logs.logs.values,
@@ -67,7 +68,12 @@ class Duties:
                     inflated_bytes_max=self._inflated_bytes_max,
                 ),
             )
-            self._begin("cleaner", config.log_cleaner_backoff_ms / 1000, cleaner.run)
+            self._begin("cleaner", config.log_cleaner_backoff_ms / 1000, self._cleaner.run)
+
+    @property
+    def uncleanable_count(self) -> int:
+        """Logs that are not compacted any more because a pass found them damaged."""
+        return 0 if self._cleaner is None else self._cleaner.uncleanable_count
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []

@@ -53,7 +53,16 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     metrics.counter(
         "tidelog_fetch_session_evictions_total", "Fetch sessions evicted.", lambda: plane.sessions.evictions
     )
+    logs = node.logs.context
     metrics.gauge("tidelog_open_files", "Open segment files.", lambda: node.logs.open_file_count)
+    metrics.counter("tidelog_files_opened_total", "Segment files opened.", lambda: logs.open_files.opened_count)
+    metrics.counter("tidelog_log_flushes_total", "Logs brought to the device.", lambda: logs.flusher.flush_count)
+    metrics.counter("tidelog_disk_slowdowns_total", "How often the disk became slow.", lambda: logs.writer.slow_count)
+    metrics.gauge(
+        "tidelog_uncleanable_partitions",
+        "Logs that are not compacted any more because they are damaged.",
+        lambda: plane.duties.uncleanable_count,
+    )
     metrics.gauge("tidelog_unwritten_bytes", "Bytes that wait for a slow disk.", lambda: node.logs.unwritten_bytes)
     metrics.gauge("tidelog_connections", "Open connections.", lambda: len(node.server.connections))
     metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)

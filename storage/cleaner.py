@@ -175,6 +175,7 @@ class LogCleaner:
             batches_dropped=counts.batches_dropped,
             batches_unreadable=counts.batches_unreadable,
             records_dropped=counts.records_dropped,
+            records_without_key=counts.records_without_key,
         )
 
     async def _clean_group(

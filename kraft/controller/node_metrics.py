@@ -6,6 +6,8 @@ from typing import Protocol
 
 from common.metrics import Metrics
 from kraft.controller.driver import ControllerDriver
+from kraft.controller.liveness import BrokerLiveness
+from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.quorum import RaftQuorum
 
@@ -15,6 +17,8 @@ class Measured(Protocol):
 
     quorum: RaftQuorum
     driver: ControllerDriver
+    liveness: BrokerLiveness
+    machine: MetadataStateMachine
 
     @property
     def image(self) -> MetadataImage: ...
@@ -25,10 +29,21 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     metrics.gauge("tidelog_controller_active", "1 on the active controller.", lambda: int(driver.is_active))
     metrics.gauge("tidelog_quorum_term", "The consensus term, which is the controller epoch.", lambda: quorum.term)
     metrics.counter("tidelog_quorum_applied_total", "Entries that this voter applied.", lambda: quorum.applied_index)
+    metrics.gauge("tidelog_quorum_journal_bytes", "Bytes of this voter's journal.", lambda: quorum.journal_bytes)
+    metrics.counter("tidelog_quorum_journal_syncs_total", "Syncs of the journal.", lambda: quorum.journal_syncs)
+    metrics.counter("tidelog_quorum_snapshots_total", "Snapshots of the state.", lambda: quorum.snapshots_written)
+    metrics.gauge(
+        "tidelog_metadata_tail_batches",
+        "Committed batches kept in memory for brokers to fetch.",
+        lambda: node.machine.log.batch_count,
+    )
     metrics.gauge("tidelog_metadata_offset", "The end of the committed metadata.", lambda: node.image.offset)
     metrics.gauge("tidelog_topics", "Topics of the cluster.", lambda: len(node.image.topics))
     metrics.gauge(
         "tidelog_brokers_fenced",
         "Registered brokers that are fenced.",
         lambda: sum(broker.fenced for broker in node.image.brokers.values()),
+    )
+    metrics.counter(
+        "tidelog_broker_silences_total", "Brokers fenced for their silence.", lambda: node.liveness.fenced_count
     )

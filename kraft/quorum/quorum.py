@@ -211,6 +211,21 @@ class RaftQuorum:
         return 0 if self._node is None else int(self._node.raftLastApplied)
 
     @property
+    def journal_bytes(self) -> int:
+        """Bytes of the journal's file."""
+        return 0 if self._journal is None else self._journal.file_bytes
+
+    @property
+    def journal_syncs(self) -> int:
+        """How often the journal was brought to the device in this life."""
+        return 0 if self._journal is None else self._journal.sync_count
+
+    @property
+    def snapshots_written(self) -> int:
+        """In this life, before a cut of the journal."""
+        return 0 if self._node is None else self._node.snapshot_count
+
+    @property
     def cluster_id(self) -> bytes:
         """16 bytes; zeros while this voter has not learned it."""
         return ZERO_UUID if self._journal is None else self._journal.cluster_id

@@ -33,11 +33,12 @@ def test_a_cluster_lives_is_hurt_and_keeps_its_records(tmp_path: Path) -> None:
         assert broker["state"] == "running"
         assert broker["listeners"]["PLAINTEXT"] == f"127.0.0.1:{cluster.port + 1}"
         assert Path(broker["dir"]).is_dir()
-        for node in nodes.values():
+        for name, node in nodes.items():
             for page in ("healthz", "readyz"):
                 assert urllib.request.urlopen(f"http://{node['metrics']}/{page}", timeout=5).read() == b"ok\n"
             metrics = urllib.request.urlopen(f"http://{node['metrics']}/metrics", timeout=5).read()
-            assert b"tidelog_" in metrics
+            one = b"tidelog_log_flushes_total" if name.startswith("broker") else b"tidelog_quorum_journal_syncs_total"
+            assert b"\n" + one in metrics
         cluster.command("kill", "broker-1")
         assert {n["node"]: n["state"] for n in cluster.nodes()}["broker-1"] == "stopped"
         again = tidelog("kill", "broker-1", "--data", str(data))
