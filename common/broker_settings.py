@@ -146,6 +146,8 @@ _REPLICATION = [
     _s("auto.leader.rebalance.enable", "boolean", True, "Whether leadership returns to the preferred replica."),
     _s("leader.imbalance.check.interval.seconds", "long", 300, "How often preferred leaders are looked at.", 1),
     _s("controlled.shutdown.enable", "boolean", True, "Whether leadership moves before a broker stops."),
+    _s("tidelog.broker.cordoned", "boolean", False, "Whether new replicas stay away from this broker; `tidelog brokers "
+       "drain` sets it.", update="per-broker"),
     _s("tidelog.controlled.shutdown.timeout.ms", "int", 20_000, "How long a stop waits for leadership to move.", 1),
 ]  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""Load model, goals and plan. Built by a later step; empty until then."""
+"""Which replicas go where: emptying a broker. Load model and goals are built by a later step."""

@@ -18,9 +18,11 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import (
     BrokerRegistrationChangeRecord,
     Cause,
+    ConfigRecord,
     Endpoint,
     MetadataRecord,
     RegisterBrokerRecord,
+    ResourceType,
     UnregisterBrokerRecord,
 )
 from wire.messages import BrokerHeartbeatResponse, BrokerRegistrationResponse, UnregisterBrokerResponse, raw_uuid
@@ -120,7 +122,8 @@ def decide_heartbeat(
 
 
 def decide_unregister(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
-    """UnregisterBroker (64): the broker leaves ISR, ELR and the cluster; should it return, it is a new one."""
+    """UnregisterBroker (64): the broker leaves ISR, ELR and the cluster, and its settings go with it; should it return,
+    it is a new one."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
@@ -132,6 +135,8 @@ def decide_unregister(image: MetadataImage, request: Any, policy: ControllerPoli
     records: list[MetadataRecord] = list(
         changes_when_broker_leaves(image, policy, broker.broker_id, Cause.BROKER_UNREGISTERED, unclean=True)
     )
+    name = str(broker.broker_id)
+    records += [ConfigRecord(ResourceType.BROKER, name, key, None) for key in image.configs.broker(broker.broker_id)]
     records.append(UnregisterBrokerRecord(broker.broker_id, broker.epoch))
     return Decision(UnregisterBrokerResponse(error_code=0, error_message=None), records)
 

@@ -2,7 +2,8 @@
 
 Each partition begins one rack further than the one before, so leaders spread over racks and brokers; the brokers of
 a rack are taken in turn. After each full round the order is drawn anew: with a fixed order the brokers behind one
-that fails would always be the same ones. Fenced brokers are used only when there are too few others, and never first.
+that fails would always be the same ones. Fenced brokers, and those that are being emptied, are used only when there
+are too few others, and never first.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.metadata import MetadataImage
 
 MIN_ISR = "min.insync.replicas"
+CORDONED = "tidelog.broker.cordoned"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
@@ -37,6 +38,11 @@ def min_insync_replicas(image: MetadataImage, topic_name: str, policy: Controlle
 def unclean_leader_election(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> bool:
     text = image.configs.topic(topic_name).get(UNCLEAN_ELECTION) or image.configs.cluster().get(UNCLEAN_ELECTION)
     return policy.unclean_leader_election if text is None else text.strip().lower() == "true"
+
+
+def is_cordoned(image: MetadataImage, broker_id: int) -> bool:
+    """Whether new replicas stay away from that broker because it is being emptied."""
+    return image.configs.broker(broker_id).get(CORDONED, "").strip().lower() == "true"
 
 
 def _integer(text: str, otherwise: int) -> int:

@@ -13,7 +13,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
-from kraft.controller.policy import ControllerPolicy
+from kraft.controller.policy import ControllerPolicy, is_cordoned
 from kraft.controller.topic_configs import described_topic_configs
 from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name, colliding_name
 from kraft.image.metadata import MetadataImage
@@ -226,7 +226,10 @@ def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replicatio
 
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    return [UsableBroker(b.broker_id, b.rack, not b.is_active) for b in image.brokers.values()]
+    return [
+        UsableBroker(b.broker_id, b.rack, fenced=not b.is_active or is_cordoned(image, b.broker_id))
+        for b in image.brokers.values()
+    ]
 
 
 def _partition_records(
@@ -261,7 +264,7 @@ def _added_partitions(
         )
     if added > policy.partitions_per_request_max:
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"{added} partitions are too many for one request.")
-    factor = len(topic.partitions[0].replicas)
+    factor = topic.partitions[0].settled_replica_count
     if wanted.assignments is not None:
         assignments = [tuple(assignment.broker_ids) for assignment in wanted.assignments]
         if len(assignments) != added:

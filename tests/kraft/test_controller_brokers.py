@@ -20,6 +20,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import (
     BrokerRegistrationChangeRecord,
     Cause,
+    ConfigRecord,
     PartitionChangeRecord,
     RegisterBrokerRecord,
     ResourceType,
@@ -166,11 +167,12 @@ def test_a_broker_without_its_disk_is_fenced_and_not_eligible() -> None:
 
 
 def test_unregistering() -> None:
-    image = with_topic()
+    image = replayed(with_topic(), [ConfigRecord(ResourceType.BROKER, "0", "tidelog.broker.cordoned", "true")])
     decision = decide_unregister(image, UnregisterBrokerRequest(broker_id=0), POLICY)
     after = replayed(image, decision.records)
     assert 0 not in after.brokers
     assert (partition_of(after).leader, partition_of(after).isr) == (1, (1, 2))
+    assert not after.configs.broker(0)
     again = decide_unregister(after, UnregisterBrokerRequest(broker_id=0), POLICY)
     assert again.reply.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
 

@@ -13,7 +13,7 @@ from kraft.controller.topic_names import GROUP_TOPIC, check_topic_name, collidin
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
-from kraft.records import ResourceType, TopicRecord
+from kraft.records import ConfigRecord, ResourceType, TopicRecord
 from tests.kraft.images import POLICY, beaten, create_topics, new_topic, rng, with_brokers
 from wire.messages import CreatePartitionsRequest, DeleteTopicsRequest, schema_uuid
 
@@ -49,6 +49,13 @@ def test_configs_are_kept_and_described_with_their_source() -> None:
     described = {c.name: (c.value, c.config_source) for c in results["t"].configs}
     assert described["retention.ms"] == ("1000", 1)
     assert described["cleanup.policy"] == ("delete", 5)
+
+
+def test_a_cordoned_broker_gets_new_replicas_only_where_there_are_too_few_others() -> None:
+    image = replayed(with_brokers(4), [ConfigRecord(ResourceType.BROKER, "1", "tidelog.broker.cordoned", "true")])
+    image, _ = create(image, new_topic("a", 12, 3), new_topic("b", 4, 4))
+    assert not any(1 in partition.replicas for partition in image.topics.by_name["a"].partitions.values())
+    assert all(partition.replicas[3] == 1 for partition in image.topics.by_name["b"].partitions.values())
 
 
 def test_validate_only_changes_nothing() -> None:

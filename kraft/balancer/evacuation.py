@@ -1,0 +1,67 @@
+"""Where the replicas of a broker go that is to be emptied. Pure.
+
+Each replica is replaced in its place, so that who was preferred to lead is followed by who is preferred to lead. It
+goes to a live broker that has no replica of the partition: in a rack that has none where there is such a broker, and
+among those to the one with the fewest replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class PlacedPartition(NamedTuple):
+    """A partition and where its replicas are, the preferred leader first."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Room:
+    """A broker that may take replicas; `replica_count` is what it has."""
+
+    broker_id: int
+    rack: str | None
+    replica_count: int
+
+
+class NoRoom(Exception):
+    """A partition has as many replicas as there are brokers to hold them; the text names it."""
+
+
+class Evacuation:
+    """Plans the moves off `leaving`; each planned move counts for the next ones."""
+
+    def __init__(self, leaving: int, rooms: Iterable[Room], racks: dict[int, str | None]) -> None:
+        """`racks` are those of all brokers, `rooms` the brokers that may take replicas."""
+        self._leaving = leaving
+        self._rooms = {room.broker_id: room for room in rooms if room.broker_id != leaving}
+        self._racks = racks
+
+    def check(self, partitions: Iterable[PlacedPartition]) -> None:
+        """Raises NoRoom unless every partition finds a place."""
+        for partition in partitions:
+            self._choose(partition)
+
+    def plan(self, partitions: Sequence[PlacedPartition]) -> list[PlacedPartition]:
+        """The partitions with their new replicas. Raises NoRoom."""
+        moved = []
+        for partition in partitions:
+            room = self._choose(partition)
+            room.replica_count += 1
+            replicas = tuple(room.broker_id if r == self._leaving else r for r in partition.replicas)
+            moved.append(partition._replace(replicas=replicas))
+        return moved
+
+    def _choose(self, partition: PlacedPartition) -> Room:
+        stays = [replica for replica in partition.replicas if replica != self._leaving]
+        used = {self._racks.get(replica) for replica in stays}
+        rooms = [room for room in self._rooms.values() if room.broker_id not in stays]
+        if not rooms:
+            name = f"{partition.topic}-{partition.partition}"
+            raise NoRoom(f"{name} has {len(partition.replicas)} replicas, and there is no other broker to take one")
+        return min(rooms, key=lambda room: (room.rack in used, room.replica_count, room.broker_id))
