@@ -1,0 +1,145 @@
+"""`cluster.json`: whose bucket this is. The incarnation changes, by compare-and-set, each time a cluster is rebuilt
+from the bucket; a cluster that sees a newer one than its own stops writing, for its data now lives elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from common.ports import Clock
+from object_store.errors import ObjectMissing, VersionConflict
+from object_store.store import ObjectStore
+from tiering.keys import TierRoot
+
+FORMAT = 1
+CHECK_INTERVAL_S = 10.0
+FIRST_INCARNATION = 1
+
+_log = logging.getLogger(__name__)
+
+
+class StaleCluster(Exception):
+    """The bucket belongs to a newer incarnation of the cluster: write nothing more."""
+
+
+class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`changed_ms` is when this incarnation began (Unix milliseconds)."""
+
+    format: int = FORMAT
+    cluster_id: str
+    incarnation: int
+    created_ms: int
+    changed_ms: int
+
+
+_decoder = msgspec.json.Decoder(ClusterFile)
+
+
+async def read_cluster_file(store: ObjectStore, root: TierRoot) -> tuple[ClusterFile, str] | None:
+    """The file and its version for compare-and-set; None when there is none. Raises StoreError, and ValueError when
+    it cannot be read."""
+    try:
+        body, version = await store.get_with_version(root.cluster_file)
+    except ObjectMissing:
+        return None
+    file = _decoder.decode(body)
+    if file.format != FORMAT or file.cluster_id != root.cluster_id or file.incarnation < FIRST_INCARNATION:
+        raise ValueError(f"{root.cluster_file} in {store.name} is of format {file.format}, cluster {file.cluster_id}")
+    return file, version
+
+
+async def set_incarnation(
+    store: ObjectStore, root: TierRoot, expected: ClusterFile | None, version: str | None, incarnation: int, now_ms: int
+) -> ClusterFile:
+    """Write `incarnation` over the file as it was read (None: there was none). Raises VersionConflict, StoreError."""
+    file = ClusterFile(
+        cluster_id=root.cluster_id,
+        incarnation=incarnation,
+        created_ms=now_ms if expected is None else expected.created_ms,
+        changed_ms=now_ms,
+    )
+    await store.replace(root.cluster_file, msgspec.json.format(msgspec.json.encode(file)), version)
+    return file
+
+
+async def begin_incarnation(store: ObjectStore, root: TierRoot, now_ms: int) -> ClusterFile:
+    """For a rebuild: take the bucket over from whichever cluster wrote it. Raises VersionConflict when another one
+    does the same, StoreError, ValueError."""
+    found = await read_cluster_file(store, root)
+    if found is None:
+        return await set_incarnation(store, root, None, None, FIRST_INCARNATION, now_ms)
+    return await set_incarnation(store, root, found[0], found[1], found[0].incarnation + 1, now_ms)
+
+
+EnterCluster = Callable[[int], Awaitable[int]]
+"""Asks the tier shards for the incarnation of this cluster, naming what the bucket has; the first one named stays."""
+
+
+class ClusterGuard:
+    """Asked before each write of a manifest: whether the bucket is still this cluster's.
+
+    What this cluster is stands in `__tier_state`, so that a broker that joins the old cluster after a rebuild does not
+    take itself for the new one. The bucket is looked at once per `interval_s` at most.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        root: TierRoot,
+        enter: EnterCluster,
+        clock: Clock,
+        interval_s: float = CHECK_INTERVAL_S,
+    ) -> None:
+        self.incarnation = 0
+        """0 until the first check."""
+        self.stale: str | None = None
+        """Why nothing may be written any more; for status and log."""
+        self._store = store
+        self._root = root
+        self._enter = enter
+        self._clock = clock
+        self._interval_s = interval_s
+        self._checked_at = float("-inf")
+
+    async def check(self) -> int:
+        """This cluster's incarnation. Raises StaleCluster, once for ever; StoreError, ValueError, and what `enter`
+        raises, when it cannot be known now."""
+        if self.stale is None and self._clock.monotonic() - self._checked_at >= self._interval_s:
+            began_at = self._clock.monotonic()
+            await self._look()
+            self._checked_at = began_at
+        if self.stale is not None:
+            raise StaleCluster(self.stale)
+        return self.incarnation
+
+    def saw(self, incarnation: int) -> None:
+        """An object of the bucket names an incarnation. Raises StaleCluster when it is newer than this cluster's."""
+        if self.incarnation and incarnation > self.incarnation:
+            self._become_stale(incarnation)
+            raise StaleCluster(self.stale or "")
+
+    async def _look(self) -> None:
+        found = await read_cluster_file(self._store, self._root)
+        in_bucket = FIRST_INCARNATION if found is None else found[0].incarnation
+        if not self.incarnation:
+            self.incarnation = await self._enter(in_bucket)
+        if in_bucket > self.incarnation:
+            self._become_stale(in_bucket)
+            return
+        if found is None or in_bucket < self.incarnation:  # a new bucket, or an older copy of it
+            file, version = found if found is not None else (None, None)
+            now_ms = self._clock.wall_ms()
+            try:
+                await set_incarnation(self._store, self._root, file, version, self.incarnation, now_ms)
+            except VersionConflict:  # another broker was faster, or a rebuild: look again next time
+                self._checked_at = float("-inf")
+
+    def _become_stale(self, newer: int) -> None:
+        self.stale = (
+            f"{self._store.name} belongs to incarnation {newer} of cluster {self._root.cluster_id}, which was rebuilt "
+            f"from it; this is incarnation {self.incarnation}, and it writes nothing more there"
+        )
+        _log.error("the object store is another cluster's", extra={"reason": self.stale})

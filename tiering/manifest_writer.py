@@ -1,0 +1,149 @@
+"""Writes the versions of one partition's manifest: create-only, so that of two leaders one always learns of the other.
+
+A leader looks for the newest version once, and again whenever the next number is taken. It stops for good when that
+version is of a higher leader epoch, of a newer incarnation of the cluster, or of a deleted topic. A page that its
+predecessor wrote is taken over only if it names exactly what the leader's own state has in its range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+
+from common.identifiers import random_uuid
+from common.ports import Clock
+from object_store.errors import ObjectExists, ObjectMissing
+from object_store.store import ObjectStore
+from tiering.cluster_file import ClusterGuard
+from tiering.keys import TierRoot
+from tiering.manifest import (
+    DamagedManifest,
+    ManifestHead,
+    PageRef,
+    build,
+    encode_head,
+    holds,
+    newest_version,
+    read_head,
+)
+from tiering.partition_tier import PartitionTier
+
+ATTEMPTS_MAX = 8
+
+_log = logging.getLogger(__name__)
+
+
+class Deposed(Exception):
+    """The bucket shows that somebody newer leads this partition, or that it is gone: publish nothing more."""
+
+
+class ManifestContested(Exception):
+    """Others write versions as fast as this one: try later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestServices:
+    """What writers share. `guard` is asked before each version."""
+
+    store: ObjectStore
+    root: TierRoot
+    guard: ClusterGuard
+    clock: Clock
+    random: random.Random
+
+
+class ManifestWriter:
+    """One per partition and claim. `tier` is the leader's live view. One `publish` at a time."""
+
+    def __init__(self, services: ManifestServices, tier: PartitionTier) -> None:
+        self.tier = tier
+        self.published: ManifestHead | None = None
+        """The newest head that this writer knows to be in the bucket, and to be its own."""
+        self._services = services
+        self._version = -1  # newest known; -1: look first
+        self._pages: list[PageRef] = []
+
+    async def publish(self, *, empty: bool = False) -> ManifestHead:
+        """Write the tier as it is now as the next version; does nothing when the last one shows the same already.
+
+        Raises Deposed and StaleCluster for good; ManifestContested, StoreError and what the guard raises for now.
+        """
+        services, tier = self._services, self.tier
+        for _ in range(ATTEMPTS_MAX):
+            incarnation = await services.guard.check()
+            if self._version < 0:
+                await self._look()
+            if self.published is not None and shows(self.published, tier, empty=empty):
+                return self.published
+            built = build(
+                tier,
+                self._pages,
+                cluster_id=services.root.cluster_id,
+                incarnation=incarnation,
+                version=self._version + 1,
+                published_ms=services.clock.wall_ms(),
+                new_uuid=lambda: random_uuid(services.random).hex(),
+                empty=empty,
+            )
+            path, head = tier.path, built.head
+            for page in built.new_pages:
+                await services.store.put(services.root.page_key(path, page.ref.uuid), page.body, create_only=True)
+            try:
+                key = services.root.manifest_key(path, head.version)
+                await services.store.put(key, encode_head(head), create_only=True)
+            except ObjectExists:
+                self._version = -1  # a newer leader's, an older one's, or this one's with its answer lost
+                continue
+            self.published, self._version, self._pages = head, head.version, head.pages
+            return head
+        raise ManifestContested(f"{ATTEMPTS_MAX} versions of {tier.path.topic}-{tier.partition} were taken")
+
+    async def _look(self) -> None:
+        """Find the newest version, and what of it can be built upon."""
+        services, path = self._services, self.tier.path
+        version = await newest_version(services.store, services.root, path)
+        pages: list[PageRef] = []
+        head: ManifestHead | None = None
+        if version:
+            try:
+                head = await read_head(services.store, services.root, path, version)
+            except ObjectMissing:
+                raise ManifestContested(f"version {version} of {path.topic}-{path.partition} is gone") from None
+            except DamagedManifest as error:  # the tier's own state is whole: write the next one without it
+                _log.error("a manifest cannot be read", extra={"reason": str(error)})
+        if head is not None:
+            self._check(head)
+            for page in head.pages:
+                if page.end_offset <= self.tier.log_start_offset:
+                    continue
+                if not holds(page, self.tier):
+                    break  # pages lie in a row: what comes behind a missing one goes into new ones
+                pages.append(page)
+                await asyncio.sleep(0)
+        self.published = head if head is not None and self._is_own(head) else None
+        self._version, self._pages = version, pages
+
+    def _check(self, head: ManifestHead) -> None:
+        services, record = self._services, self.tier.record
+        services.guard.saw(head.incarnation)
+        if head.incarnation < services.guard.incarnation:
+            return
+        what = f"version {head.version} of {head.topic}-{head.partition}"
+        if head.leader_epoch > record.leader_epoch:
+            raise Deposed(f"{what} is of leader epoch {head.leader_epoch}; this leader has {record.leader_epoch}")
+        if head.dropped_ms and not self.tier.is_dropped:
+            raise Deposed(f"{what} says that the topic was deleted")
+
+    def _is_own(self, head: ManifestHead) -> bool:
+        record, incarnation = self.tier.record, self._services.guard.incarnation
+        mine = (incarnation, record.leader_epoch, record.broker_id, record.broker_epoch)
+        return mine == (head.incarnation, head.leader_epoch, head.broker_id, head.broker_epoch)
+
+
+def shows(head: ManifestHead, tier: PartitionTier, *, empty: bool = False) -> bool:
+    """Whether `head`, of this leader, is the manifest of `tier` as it is now."""
+    if empty and (head.segments or head.pages):
+        return False
+    return head.tier_state_offset == tier.state_offset and head.dropped_ms == tier.record.dropped_ms
