@@ -24,7 +24,7 @@ from common.identifiers import random_uuid, uuid_text
 from common.invariants import InvariantViolation
 from common.lifecycle import duty
 from common.ports import Ports
-from kraft.controller.elections import changes_when_elections_relax
+from kraft.controller.elections import changes_when_elections_relax, changes_when_isr_suffices
 from kraft.controller.features import INITIAL_LEVELS
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
@@ -221,6 +221,7 @@ class ControllerDriver:
         if image.cluster_id is None:
             records.append(ClusterRecord(uuid_text(random_uuid(self._ports.random))))
             records += [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]
+        records += changes_when_isr_suffices(image, self._policy)
         records += changes_when_elections_relax(image, self._policy, list(image.topics.by_name))
         return Decision(None, records)
 

@@ -214,6 +214,22 @@ def changes_when_min_isr_changes(image: MetadataImage, topic_names: Iterable[str
     ]
 
 
+def changes_when_isr_suffices(image: MetadataImage, policy: ControllerPolicy) -> list[PartitionChangeRecord]:
+    """ELRs go where the ISR is large enough to commit without them: made while `min.insync.replicas` was larger, which
+    a restart with other settings may have changed."""
+    return [
+        PartitionChangeRecord(
+            partition.topic_id,
+            partition.partition,
+            elr=() if partition.elr else None,
+            last_known_elr=() if partition.last_known_elr else None,
+            cause=Cause.MIN_ISR_CHANGED,
+        )
+        for topic, partition in _partitions(image, lambda partition: bool(partition.elr or partition.last_known_elr))
+        if len(partition.isr) >= min(min_insync_replicas(image, topic.name, policy), partition.settled_replica_count)
+    ]
+
+
 def changes_to_preferred_leaders(
     image: MetadataImage, policy: ControllerPolicy, changes_max: int, *, broker_id: int | None = None
 ) -> list[PartitionChangeRecord]:

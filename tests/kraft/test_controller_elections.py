@@ -11,6 +11,7 @@ from kraft.controller.elections import (
     changes_to_preferred_leaders,
     changes_when_broker_leaves,
     changes_when_broker_returns,
+    changes_when_isr_suffices,
 )
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import replayed
@@ -200,3 +201,17 @@ def test_moving_the_leaderships_of_a_third_of_ten_thousand_partitions_takes_litt
     assert sum(c.leader is not None for c in changes) == 3334
     assert all(p.leader in (1, 2) for p in after.topics.partitions())
     assert spent < 0.6  # 0.1 s when the machine is quiet
+
+
+def test_a_new_controller_clears_the_elrs_that_its_smaller_min_isr_makes_worthless() -> None:
+    image = replayed(
+        with_brokers(3),
+        [
+            TopicRecord("t", TOPIC),
+            PartitionRecord(TOPIC, 0, (0, 1), (0,), 0, elr=(1,)),
+            PartitionRecord(TOPIC, 1, (0, 1), (), -1, elr=(0, 1), last_known_leader=0),
+        ],
+    )
+    assert changes_when_isr_suffices(image, POLICY) == []
+    (record,) = changes_when_isr_suffices(image, ControllerPolicy(min_insync_replicas=1))
+    assert (record.partition, record.elr, record.cause) == (0, (), Cause.MIN_ISR_CHANGED)
