@@ -1,8 +1,9 @@
 """Where the nodes of an embedded cluster live: ids, ports and directories, kept in `DIR/cluster.json`.
 
-The file is written once and read again by every later start, so that a cluster keeps its addresses. Ports of
-clients are the user's (`--port P`, broker *i* at P+i); the nodes' own ports are drawn at the first start from below
-the range that the system hands out to outgoing connections, so that they are still free when a node returns.
+The file is read again by every later start, so that a cluster keeps its addresses; it changes when brokers are added
+or removed. Ports of clients are the user's (`--port P`, broker *i* at P+i); the nodes' own ports are drawn when a node
+is added, from below the range that the system hands out to outgoing connections, so that they are still free when the
+node returns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -57,11 +58,16 @@ class NodeLayout:
 
 @dataclass(slots=True)
 class ClusterLayout:
-    """All nodes of a cluster and the settings that they share, as text."""
+    """All nodes of a cluster and the settings that they share, as text.
+
+    `next_broker` is the id of the next broker that is added: a removed one's id is not given again, for its directory
+    may still be there.
+    """
 
     port: int
     nodes: list[NodeLayout] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
+    next_broker: int = 0
 
     @property
     def brokers(self) -> list[NodeLayout]:
@@ -78,15 +84,22 @@ class ClusterLayout:
     def node(self, name: str) -> NodeLayout | None:
         return next((node for node in self.nodes if node.name == name), None)
 
-    def node_settings(self, node: NodeLayout, root: Path) -> dict[str, str]:
-        """What `node` runs with: the defaults of an embedded cluster, what the user set, and its own place."""
+    def shared_settings(self) -> dict[str, str]:
+        """What all nodes run with: the defaults of an embedded cluster of this size, and what the user set.
+
+        Nodes that run together must have the same: a controller and a broker that disagree about
+        `min.insync.replicas` disagree about who holds what is committed.
+        """
         replicas = min(3, len(self.brokers))
-        text = {
+        return {
             "default.replication.factor": str(replicas),
             "offsets.topic.replication.factor": str(replicas),
             "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
-        }
-        text |= self.settings
+        } | self.settings
+
+    def node_settings(self, node: NodeLayout, root: Path, shared: dict[str, str] | None = None) -> dict[str, str]:
+        """What `node` runs with: what is shared, as of now or as given, and its own place."""
+        text = dict(self.shared_settings() if shared is None else shared)
         listeners = [f"{name}://{address}" for name, address in node.listeners().items()]
         text |= {
             "node.id": str(node.node_id),
@@ -116,7 +129,8 @@ def load_layout(root: Path) -> ClusterLayout | None:
     try:
         raw = json.loads(text)
         nodes = [NodeLayout(**node) for node in raw["nodes"]]
-        return ClusterLayout(raw["port"], nodes, raw["settings"])
+        after_last = 1 + max((node.node_id for node in nodes if node.role == "broker"), default=-1)
+        return ClusterLayout(raw["port"], nodes, raw["settings"], raw.get("next_broker", after_last))
     except (ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{root / LAYOUT_FILE} is damaged: {error}") from error
 
@@ -151,7 +165,7 @@ def prepare_layout(
     if known is None:
         layout = ClusterLayout(port if port is not None else 9092)
         _add_controllers(layout, controllers if controllers is not None else 3)
-        _add_brokers(layout, brokers if brokers is not None else 3)
+        add_brokers(layout, brokers if brokers is not None else 3)
     else:
         layout = known
         if controllers is not None and controllers != len(layout.controllers):
@@ -165,7 +179,7 @@ def prepare_layout(
                 f"--brokers: the cluster in {root} has {len(layout.brokers)} brokers, none is removed here"
             )
         if brokers is not None:
-            _add_brokers(layout, brokers)
+            add_brokers(layout, brokers - len(layout.brokers))
     layout.settings |= settings
     for node in layout.brokers:
         if node.port not in had and not port_is_free(node.port):
@@ -191,17 +205,44 @@ def _add_controllers(layout: ClusterLayout, count: int) -> None:
         layout.nodes.append(NodeLayout(name, "controller", CONTROLLER_ID_BASE + index, 0, internal, metrics, quorum))
 
 
-def _add_brokers(layout: ClusterLayout, count: int) -> None:
-    if not 1 <= count <= BROKERS_MAX:
-        raise SettingError(f"--brokers: {count} is not valid, it must be 1 to {BROKERS_MAX}")
-    have = len(layout.brokers)
-    _check_port(layout.port, count)
-    for index, (internal, metrics) in zip(range(have, count), _free_ports(layout, count - have, 2), strict=True):
-        layout.nodes.append(NodeLayout(f"broker-{index}", "broker", index, layout.port + index, internal, metrics))
+def add_brokers(layout: ClusterLayout, count: int) -> list[NodeLayout]:
+    """Give `count` more brokers the next ids and ports, and return them. Raises SettingError."""
+    first, end = layout.next_broker, layout.next_broker + count
+    if end > BROKERS_MAX or not end:
+        raise SettingError(f"--brokers: {count} is not valid, it must be 1 to {BROKERS_MAX} in all")
+    _check_port(layout.port, end)
+    added = [
+        NodeLayout(f"broker-{index}", "broker", index, layout.port + index, internal, metrics)
+        for index, (internal, metrics) in zip(range(first, end), _free_ports(layout, count, 2), strict=True)
+    ]
+    layout.nodes += added
+    layout.next_broker = end
+    return added
+
+
+def grow_layout(
+    layout: ClusterLayout, root: Path, count: int, port_is_free: Callable[[int], bool] = is_free
+) -> list[NodeLayout]:
+    """Add brokers to a cluster that runs, and save it. Raises SettingError or PortTaken; nothing is changed then."""
+    grown = replace(layout, nodes=list(layout.nodes))
+    added = add_brokers(grown, count)
+    for node in added:
+        if not port_is_free(node.port):
+            raise PortTaken(f"port {node.port} of {node.name} is taken by another process")
+    grown.save(root)
+    layout.nodes, layout.next_broker = grown.nodes, grown.next_broker
+    return added
+
+
+def forget_broker(layout: ClusterLayout, root: Path, name: str) -> None:
+    """Take a broker out of the layout for good, and save it. Its directory stays."""
+    smaller = replace(layout, nodes=[node for node in layout.nodes if node.name != name])
+    smaller.save(root)
+    layout.nodes = smaller.nodes
 
 
 def _move_brokers(layout: ClusterLayout, port: int) -> None:
-    _check_port(port, len(layout.brokers))
+    _check_port(port, layout.next_broker)
     layout.port = port
     for node in layout.brokers:
         node.port = port + node.node_id

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from common.logs import configure_logs
+from common.settings import SettingError
 from tidelog import control
-from tidelog.cluster_layout import ClusterLayout, NodeLayout, load_layout
+from tidelog.cluster_layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
 from tidelog.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
@@ -72,6 +73,7 @@ class Supervisor:
     def __init__(self, root: Path, layout: ClusterLayout, say: Callable[[str], None]) -> None:
         self._root = root
         self._layout = layout
+        self._shared = layout.shared_settings()  # of this run: who is added or starts again later must agree
         self._say = say
         self._children = {node.name: Child(node) for node in layout.nodes}
         self._selector = selectors.DefaultSelector()
@@ -146,7 +148,7 @@ class Supervisor:
                         os.close(int(name))
             from tidelog.node_process import run_node  # noqa: PLC0415  imported already
 
-            settings = self._layout.node_settings(node, self._root)
+            settings = self._layout.node_settings(node, self._root, self._shared)
             status = run_node(node.role, settings, ready_fd=ready_fd, life_fd=self._life_read)
         except BaseException:
             logging.getLogger(__name__).exception("node ended")
@@ -309,12 +311,17 @@ class Supervisor:
             self._waiting_for_end.append(answer)
             self._end()
             return
+        if action == "add":
+            self._add(answer)
+            return
         child = self._children.get(name)
         if child is None:
             known = ", ".join(self._children)
             answer({"ok": False, "error": f"there is no node {name}; the nodes are {known}"})
         elif action == "kill":
             self._kill(child, answer)
+        elif action == "forget":
+            self._forget(child, answer)
         elif action == "stop":
             child.wanted, child.restart_at = False, None
             child.waiting.append(answer)
@@ -331,6 +338,35 @@ class Supervisor:
             child.answer_at = time.monotonic() + START_ANSWER_S[child.node.role]
         else:
             answer({"ok": False, "error": f"unknown request {action}"})
+
+    def _add(self, answer: Answer) -> None:
+        """A broker more, with the next id and ports; answered as a start is."""
+        if self._ending:
+            answer({"ok": False, "error": "the cluster is stopping"})
+            return
+        try:
+            (node,) = grow_layout(self._layout, self._root, 1)
+        except (SettingError, PortTaken, OSError) as error:
+            answer({"ok": False, "error": str(error)})
+            return
+        child = self._children[node.name] = Child(node)
+        child.waiting.append(answer)
+        self._start(child)
+        child.answer_at = time.monotonic() + START_ANSWER_S[node.role]
+
+    def _forget(self, child: Child, answer: Answer) -> None:
+        """A broker that was stopped is no longer part of the cluster."""
+        if child.pid or child.wanted or child.node.role != "broker":
+            answer({"ok": False, "error": f"{child.node.name} is {child.state}; only a stopped broker can be removed"})
+            return
+        try:
+            forget_broker(self._layout, self._root, child.node.name)
+        except OSError as error:
+            answer({"ok": False, "error": str(error)})
+            return
+        row = self._row(child)
+        del self._children[child.node.name]
+        answer({"ok": True, "node": row})
 
     def _kill(self, child: Child, answer: Answer) -> None:
         child.wanted, child.restart_at = False, None
