@@ -24,6 +24,19 @@ class DamagedChunk(Exception):
     """The bytes are not what was copied: `args[0]` says where."""
 
 
+class Expected(NamedTuple):
+    """What the batches of a chunk have to be like, beside sound: a batch's CRC does not cover its base offset.
+
+    Offsets lie in [low, high) and ascend; only a segment's first batch may begin below. `first_last` is the last offset
+    of the chunk's first batch, -1 where the offset index does not tell. `dense`: no offset is missing.
+    """
+
+    low: int
+    high: int
+    first_last: int = -1
+    dense: bool = False
+
+
 class Cut(NamedTuple):
     """Whole batches [start, end) of a chunk; the reader's next offset after them."""
 
@@ -79,19 +92,17 @@ class ChunkIndex:
         return self.positions[max(bisect_right(self.offsets, offset) - 1, 0)]
 
 
-def store_checked(file: File, data: bytes, low: int, high: int) -> ChunkIndex:
+def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
     """Write `data` to `file` from position 0, checking every batch; the index to read it by.
 
-    All offsets must lie in [low, high) and ascend; only the first batch may begin below. Raises DamagedChunk, OSError;
-    the file is of no use then.
+    Raises DamagedChunk, OSError; the file is of no use then.
     """
     index = ChunkIndex()
     view = memoryview(data)
     at = written = batches = 0
     total = len(view)
     while at < total:
-        size, low = _check_batch(view, at, total, low, high, index)
-        at += size
+        at += _check_batch(view, at, total, expected, index)
         batches += 1
         if at - written >= SLICE_BYTES or batches >= SLICE_BATCHES or at == total:
             _write(file, view[written:at], written)
@@ -101,23 +112,25 @@ def store_checked(file: File, data: bytes, low: int, high: int) -> ChunkIndex:
     return index
 
 
-def _check_batch(view: memoryview, at: int, total: int, low: int, high: int, index: ChunkIndex) -> tuple[int, int]:
-    """Size and next offset of the batch at `at`."""
+def _check_batch(view: memoryview, at: int, total: int, expected: Expected, index: ChunkIndex) -> int:
+    """Size of the batch at `at`, which is then in the index."""
     if total - at < HEADER_BYTES:
         raise DamagedChunk(f"{total - at} bytes at position {at} are no batch")
     header = read_header(view, at)
     size = header.batch_length + PREFIX_BYTES
     if not HEADER_BYTES <= size <= total - at or header.magic != MAGIC or header.last_offset_delta < 0:
         raise DamagedChunk(f"no batch at position {at}")
-    next_offset = header.base_offset + header.last_offset_delta + 1
-    if (header.base_offset < low and at) or next_offset <= low or next_offset > high:
-        raise DamagedChunk(
-            f"offsets [{header.base_offset}, {next_offset}) at position {at}, not within [{low}, {high})"
-        )
+    base_offset, next_offset = header.base_offset, header.base_offset + header.last_offset_delta + 1
+    if at:
+        fits = base_offset == index.end_offset if expected.dense else base_offset >= index.end_offset
+    else:
+        fits = next_offset > expected.low and expected.first_last in (-1, next_offset - 1)
+    if not fits or next_offset > expected.high or base_offset < 0:
+        raise DamagedChunk(f"offsets [{base_offset}, {next_offset}) at position {at} are out of place")
     if not has_valid_crc(view, at, header):
-        raise DamagedChunk(f"wrong CRC of the batch at position {at}, offset {header.base_offset}")
-    index.add(at, header.base_offset, next_offset, size)
-    return size, next_offset
+        raise DamagedChunk(f"wrong CRC of the batch at position {at}, offset {base_offset}")
+    index.add(at, base_offset, next_offset, size)
+    return size
 
 
 def _write(file: File, data: memoryview, position: int) -> None:
@@ -163,6 +176,10 @@ class ChunkPlan:
         end = self._starts[number + 1] if number + 1 < len(self._starts) else self._log_bytes
         return start, end - start
 
+    def first_last(self, number: int) -> int:
+        """The last offset of a chunk's first batch; -1 for the segment's first chunk."""
+        return self._lasts[number]
+
     def number_at(self, offset: int) -> int:
         """The chunk in which the batch with `offset` begins, or the one before it while that is not known better.
 
@@ -172,9 +189,6 @@ class ChunkPlan:
         while number < len(self._ends) and 0 <= self._ends[number] <= offset:
             number += 1
         return number
-
-    def number_of_position(self, position: int) -> int:
-        return bisect_right(self._starts, position) - 1
 
 
 def plan_chunks(data: bytes, entry_bytes: int, base_offset: int, end_offset: int, log_bytes: int, chunk_bytes: int

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from common.ports import Disk
 from storage.open_files import FileHandle, OpenFiles
 from storage.region import Region
-from tiering.chunk import ChunkIndex, store_checked
+from tiering.chunk import ChunkIndex, Expected, store_checked
 from tiering.downloads import Key
 
 logger = logging.getLogger(__name__)
@@ -112,10 +112,10 @@ class ChunkCache:
         """Give a reservation back."""
         self._reserved -= size
 
-    async def store(self, key: Key, data: bytes, low: int, high: int) -> Chunk:
+    async def store(self, key: Key, data: bytes, expected: Expected) -> Chunk:
         """Check and keep a chunk; its reservation, of exactly its size, is used up either way.
 
-        Its offsets must lie in [low, high). Raises DamagedChunk, OSError. It waits for the local disk alone.
+        Raises DamagedChunk, OSError. It waits for the local disk alone.
         """
         self._serial += 1
         path = f"{self._directory}/{self._serial}"
@@ -125,7 +125,7 @@ class ChunkCache:
         self._kept += size
         self._reserved -= size
         try:
-            index = await asyncio.to_thread(self._write, path, data, low, high, doomed)
+            index = await asyncio.to_thread(self._write, path, data, expected, doomed)
         except BaseException as error:
             self._kept -= size
             self._doomed.append(path)
@@ -135,13 +135,13 @@ class ChunkCache:
         chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size)
         return chunk
 
-    def _write(self, path: str, data: bytes, low: int, high: int, doomed: list[str]) -> ChunkIndex:
+    def _write(self, path: str, data: bytes, expected: Expected, doomed: list[str]) -> ChunkIndex:
         self._remove(doomed)
         if self._disk.free_bytes() < self._limits.free_bytes_min + len(data):
             raise OSError(errno.ENOSPC, f"less than {self._limits.free_bytes_min} bytes would be left")
         file = self._disk.open(path, create=True)
         try:
-            return store_checked(file, data, low, high)
+            return store_checked(file, data, expected)
         finally:
             file.close()
 

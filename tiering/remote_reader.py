@@ -17,7 +17,7 @@ from common.ports import Disk
 from object_store.store import ObjectStore
 from storage.region import Region
 from storage.transaction_index import collect
-from tiering.chunk import ChunkPlan, Cut, DamagedChunk
+from tiering.chunk import ChunkPlan, Cut, DamagedChunk, Expected
 from tiering.chunk_cache import CacheLimits, Chunk, ChunkCache
 from tiering.downloads import DownloadLimits, Downloads, Key, Ticket
 from tiering.prefetch import PrefetchLimits, Sequences
@@ -216,7 +216,9 @@ class RemoteReader:
             self.cache.cancel(length)
             raise
         try:
-            chunk = await self.cache.store(key, data, segment.base_offset, segment.end_offset)
+            dense = segment.records == segment.end_offset - segment.base_offset
+            expected = Expected(segment.base_offset, segment.end_offset, plan.first_last(number), dense)
+            chunk = await self.cache.store(key, data, expected)
         except DamagedChunk as error:
             raise damaged(remote.key, f"bytes [{position}, {position + length})", str(error)) from None
         except OSError as error:
