@@ -129,8 +129,12 @@ class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=Fa
 
 
 class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
+    """`adopts_tier`: the topic was restored or rebuilt under the id that its objects in the tier have, and its first
+    leaders begin with what the bucket holds of it."""
+
     name: str
     topic_id: bytes
+    adopts_tier: bool = False
 
 
 class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):

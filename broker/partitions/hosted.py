@@ -309,6 +309,12 @@ class HostedPartitions:
         elif partition.become_leader(partition_image):
             self._tell(partition, partition.leader_epoch)
 
+    def step_back(self, partition: Partition) -> None:
+        """A leader lacks what the tier holds: it serves nobody before `lead_after_all`."""
+        if partition.is_leader and partition.image is not None:
+            partition.await_tier(partition.image)
+            self._tell(partition, None)
+
     def lead_after_all(self, partition: Partition) -> None:
         """The tier has said what it holds: lead, if the image still has it so."""
         image = self.image.partition(partition.topic_id, partition.index)

@@ -281,6 +281,13 @@ class Partition(Replica):
                 watcher.partition_changed(self, committed=True)
             self._waiting.release(offset)
 
+    def tier_reaches(self, offset: int) -> None:
+        """As of any replica; and what is in the tier was committed, whatever this leader has heard of it."""
+        if self.replica_set is not None and self.high_watermark < offset <= self.log.written_end_offset:
+            self.high_watermark = offset
+            self._waiting.release(offset)
+        super().tier_reaches(offset)
+
     def when_committed(self, offset: int, waiter: CommitWaiter) -> bool:
         """Have `waiter` called once `offset` is committed; False when it is already, and nobody will be called."""
         if offset <= self.high_watermark:

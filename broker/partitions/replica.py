@@ -118,6 +118,10 @@ class Replica:
         self.tier_end_offset = max(self.tier_end_offset, offset)
         self._notify(committed=True)
 
+    def log_start_moved(self) -> None:
+        """Readers and followers hear of the log's new start."""
+        self._notify(committed=True)
+
     def tier_reaches(self, offset: int) -> None:
         """The tier holds everything below `offset`; readers and followers hear of it."""
         if offset > self.tier_end_offset:

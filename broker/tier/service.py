@@ -1,24 +1,391 @@
-"""The tier as one broker lives with it: what it knows of the partitions that it leads, and who keeps that true."""
+"""The tier as one broker lives with it: claims on leadership, copies, retention, and replicas that begin from it.
+
+One task looks at all led tiered partitions once per interval and starts what is due, each kind bounded; nothing runs
+per partition but that. Whatever the store or a shard does, produce, replication and reads of local data go on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
+from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
+from broker.partitions.replica import Role
+from broker.tier.adoption import adopt
+from broker.tier.config import TierConfig
+from broker.tier.copying import Copier, next_segment
+from broker.tier.deletion import Deleter, Manifests
+from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls
+from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
+from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
+from common.lifecycle import duty
+from common.ports import Ports
+from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.image.partitions import PartitionImage
+from object_store.store import ObjectStore
+from storage.log_context import Audit
+from tiering.keys import TierRoot
+from tiering.partition_tier import PartitionTier
+from tiering.shard_protocol import Claim, RefusalCode, Refused
 
-if TYPE_CHECKING:
-    from tiering.partition_tier import PartitionTier
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_TURN = 128
+CLAIM_POLL_S = 0.05
+_IDLE = (Fenced, NotNow, ProtocolError, OutcomeUnknown)
+
+
+@dataclass(slots=True, frozen=True)
+class TierServices:
+    """What the service is built from. `broker_epoch` tells this broker's present registration."""
+
+    ports: Ports
+    hosted: HostedPartitions
+    store: ObjectStore
+    root: TierRoot
+    calls: TierCalls
+    guard: Guard
+    manifests: Manifests
+    broker_epoch: Callable[[], int]
+    audit: Audit
 
 
 class TierService:
-    """One per broker that has a tier; calls on the loop."""
+    """One per broker that has a tier; `start` and `stop` once; calls on the loop. Implements `hosted.Tier`."""
 
-    def __init__(self) -> None:
-        self._views: dict[Partition, PartitionTier] = {}
+    def __init__(self, services: TierServices, config: TierConfig) -> None:
+        self._services = services
+        self._hosted = services.hosted
+        self._calls = services.calls
+        self._clock = services.ports.clock
+        self._chance = services.ports.random
+        self._config = config
+        self._node_id = services.hosted.node_id
+        self._loop = asyncio.get_running_loop()
+        self.copier = Copier(
+            services.ports, self._node_id, config, services.store, services.root, services.calls, services.guard
+        )
+        self.deleter = Deleter(
+            self._clock,
+            config.delete_delay_ms,
+            services.store,
+            services.root,
+            services.calls,
+            services.guard,
+            services.manifests,
+        )
+        self._led: dict[Partition, LedPartition] = {}
+        self._starting: dict[Partition, asyncio.Task[None]] = {}
+        self._start_places = asyncio.Semaphore(config.starts_max)
+        self._running: dict[str, int] = {"claim": 0, "copy": 0, "delete": 0}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._stopped = False
+        self.started_from_tier = 0
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._run(), name=duty("tier"))
+
+    async def stop(self) -> None:
+        """Leave everything as it is: the next leader's claim says what becomes of copies under way."""
+        self._stopped = True
+        tasks = [*self._tasks, *self._starting.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task = None
+
+    # what others see ---------------------------------------------------------------------------------------
 
     def view(self, partition: Partition) -> PartitionTier | None:
         """What the tier holds of a partition that this broker leads; None until its claim is answered.
 
         Meanwhile nothing below the local log may be served: the answer is a retriable error.
         """
-        return self._views.get(partition)
+        led = self._led.get(partition)
+        return led.view if led is not None and led.settled and led.is_current else None
+
+    @property
+    def led(self) -> list[LedPartition]:
+        return list(self._led.values())
+
+    def copy_lag_bytes(self) -> int:
+        """Bytes of closed segments that wait to be copied, over all led partitions."""
+        return sum(_uncopied(led) for led in self._led.values())
+
+    async def delete_records(self, partition: Partition, offset: int, timeout_s: float) -> None:
+        """DeleteRecords of a tiered partition, once `partition` has found that it may be: -1 is the high watermark.
+
+        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT while tier or shard do not answer; the move may
+        have been made then.
+        """
+        target = partition.high_watermark if offset == -1 else offset
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    led = self._led.get(partition)
+                    if led is None:
+                        raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                    try:
+                        if led.settled:
+                            await self.deleter.move_log_start(led, target, "delete-records")
+                            led.retained_at = float("-inf")  # look at once what can go
+                            self._wake.set()
+                            return
+                    except NotNow as error:
+                        logger.info("records are not deleted yet", extra={"partition": repr(led), "cause": str(error)})
+                    await asyncio.sleep(CLAIM_POLL_S)
+        except Fenced:
+            raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER) from None
+        except TimeoutError:
+            raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the tier's state does not answer") from None
+
+    # roles -------------------------------------------------------------------------------------------------
+
+    def role_changed(self, partition: Partition) -> None:
+        """See `hosted.Tier`."""
+        led = self._led.get(partition)
+        wanted = partition.is_leader and _is_tiered(partition)
+        if led is not None and (not wanted or not led.is_current):
+            if led.held and led.is_current:
+                return
+            self._forget(led)
+            led = None
+        if led is None and wanted:
+            self._lead(LedPartition(partition, partition.leader_epoch, self._services.broker_epoch(), held=False))
+
+    def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
+        """Whether this replica was chosen from the ISR, or is the first of its partition. See `hosted.Tier`."""
+        led = self._led.get(partition)
+        if led is not None and led.held and led.leader_epoch == image.leader_epoch:
+            return False
+        if not _is_tiered(partition):
+            return True
+        before = partition.image
+        is_new = image.partition_epoch == 0 and not self._adopts(partition)
+        if is_new or (before is not None and self._node_id in before.isr and not self._must_adopt(partition)):
+            return True
+        if led is not None:
+            self._forget(led)
+        self._lead(LedPartition(partition, image.leader_epoch, self._services.broker_epoch(), held=True))
+        return False
+
+    def _adopts(self, partition: Partition) -> bool:
+        topic = self._hosted.image.topics.get_by_id(partition.topic_id)
+        return topic is not None and topic.adopts_tier
+
+    def _must_adopt(self, partition: Partition) -> bool:
+        """A restored partition has no log before its tier is known."""
+        return self._adopts(partition) and partition.log.log_end_offset == 0
+
+    def _lead(self, led: LedPartition) -> None:
+        self._led[led.partition] = led
+        self._wake.set()
+
+    def _forget(self, led: LedPartition) -> None:
+        if self._led.get(led.partition) is led:
+            del self._led[led.partition]
+            self._services.manifests.resign(led.partition.topic_id, led.partition.index)
+        for task in led.tasks:
+            task.cancel()
+
+    # the round ---------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._look_around()
+            except Exception:  # without it nothing would be copied any more, and disks would fill up
+                logger.exception("a round of the tier failed")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.interval_ms / 1000):
+                    await self._wake.wait()
+
+    async def _look_around(self) -> None:
+        config = self._config
+        for number, led in enumerate(list(self._led.values())):
+            if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            if self._led.get(led.partition) is not led or led.retry_at > self._loop.time():
+                continue
+            if led.view is None or not led.settled:
+                if not led.looking_after and self._running["claim"] < config.claims_max:
+                    self._begin(led, "claim", self._claim(led))
+                continue
+            try:
+                led.partition.log.roll_for_tier(self._clock.wall_ms())
+                self._consider_copy(led)
+            except NotNow as error:
+                self._put_off(led, error)
+                continue
+            except ProtocolError:
+                continue  # the disk: its directory tells
+            if (
+                not led.looking_after
+                and self._running["delete"] < config.deletions_max
+                and self._loop.time() - led.retained_at >= config.retention_interval_ms / 1000
+            ):
+                self._begin(led, "delete", self._look_after(led))
+
+    def _consider_copy(self, led: LedPartition) -> None:
+        if led.copying or self._running["copy"] >= self._config.copies_max:
+            return
+        if next_segment(led, led.known) is not None:
+            del self._led[led.partition]
+            self._led[led.partition] = led  # the others come first the next time
+            self._begin(led, "copy", self._copy(led))
+
+    def _begin(self, led: LedPartition, kind: str, work: Coroutine[Any, Any, None]) -> None:
+        """At most one claim, retention or deletion, and at most one copy, of a partition at a time."""
+        self._running[kind] += 1
+        if kind == "copy":
+            led.copying = True
+        else:
+            led.looking_after = True
+        task = self._loop.create_task(work, name=duty(f"tier-{kind}"))
+        self._tasks[task] = led.tasks[task] = None
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._running[kind] -= 1
+            self._tasks.pop(task, None)
+            led.tasks.pop(task, None)
+            if kind == "copy":
+                led.copying = False
+            else:
+                led.looking_after = False
+            self._ended(led, task)
+
+        task.add_done_callback(ended)
+
+    def _ended(self, led: LedPartition, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Fenced):
+            logger.info("another leader has the tier", extra={"partition": repr(led), "cause": str(error)})
+            led.view = None
+            led.failed(self._config, self._loop.time(), self._chance)  # the image will tell; until then ask seldom
+        elif isinstance(error, _IDLE):
+            self._put_off(led, error)
+        elif error is not None:
+            logger.error("the tier has a fault", exc_info=error, extra={"partition": repr(led)})
+            led.failed(self._config, self._loop.time(), self._chance)
+        elif not task.cancelled():
+            led.succeeded()
+        if not self._stopped:
+            self._wake.set()
+
+    def _put_off(self, led: LedPartition, error: BaseException) -> None:
+        if led.failures & (led.failures + 1) == 0:  # not each time
+            logger.warning(
+                "the tier waits", extra={"partition": repr(led), "failures": led.failures, "cause": str(error)}
+            )
+        led.failed(self._config, self._loop.time(), self._chance)
+
+    async def _copy(self, led: LedPartition) -> None:
+        if await self.copier.copy_next(led):
+            led.partition.tier_reaches(led.known.tier_end_offset)
+            self._services.manifests.changed(led.known.topic_id, led.known.partition)
+
+    async def _look_after(self, led: LedPartition) -> None:
+        led.retained_at = self._loop.time()
+        await self.deleter.retain(led)
+        await self.deleter.delete(led)
+
+    # claims ------------------------------------------------------------------------------------------------
+
+    async def _claim(self, led: LedPartition) -> None:
+        partition = led.partition
+        claim = Claim(led.leader_epoch, self._node_id, led.broker_epoch, partition.topic)
+        reply = await self._calls.claim(partition.topic_id, partition.index, claim)
+        if isinstance(reply, Refused):
+            if reply.error in (RefusalCode.FENCED, RefusalCode.DROPPED):
+                raise Fenced(reply.text)
+            raise NotNow(f"the claim is refused: {reply.error}: {reply.text}")
+        if not led.is_current:
+            raise Fenced("this broker leads no longer")
+        led.view = reply
+        led.deletes_offset = reply.state_offset
+        if led.held and self._must_adopt(partition):
+            await adopt(led, self._services.store, self._services.root, self._calls)
+        if lost_committed(led):
+            await self._begin_again(led)
+        if led.held:
+            led.held = False
+            self._hosted.lead_after_all(partition)
+            if not led.is_current:
+                raise Fenced("this broker was not to lead any longer")
+        await settle(led, self._calls)
+        self._services.manifests.lead(led.known)
+
+    async def _begin_again(self, led: LedPartition) -> None:
+        """This leader ends before the tier does."""
+        partition = led.partition
+        self._services.audit(
+            "log_behind_tier" if partition.log.log_end_offset else "log_begins_from_tier",
+            topic=partition.topic,
+            partition=partition.index,
+            log_end_offset=partition.log.log_end_offset,
+            tier_end_offset=led.known.tier_end_offset,
+            leader_epoch=led.leader_epoch,
+        )
+        if not led.held:
+            led.held = True
+            self._hosted.step_back(partition)
+        end = await read_end(self._services.store, self._services.root, led.known)
+        await begin_at_end(partition, end, lambda: led.is_current and partition.role is Role.OFFLINE)
+
+    # followers ---------------------------------------------------------------------------------------------
+
+    def start_from_tier(self, partition: Partition) -> None:
+        """See `hosted.Tier`."""
+        if partition in self._starting or self._stopped:
+            return
+        task = self._loop.create_task(self._start_follower(partition), name=duty("tier-start"))
+        self._starting[partition] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._starting.pop(partition, None)
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, _IDLE):
+                logger.warning(
+                    "a replica does not begin yet", extra={"partition": repr(partition), "cause": str(error)}
+                )
+            elif error is not None:
+                logger.error("a replica cannot begin", exc_info=error, extra={"partition": repr(partition)})
+
+        task.add_done_callback(ended)
+
+    async def _start_follower(self, partition: Partition) -> None:
+        """The fetch that follows, once the replica has rested, begins at the tier's end."""
+        async with self._start_places:
+            epoch, log_end = partition.leader_epoch, partition.log.log_end_offset
+
+            def still() -> bool:
+                unchanged = partition.leader_epoch == epoch and partition.log.log_end_offset == log_end
+                return unchanged and partition.role is Role.FOLLOWER
+
+            tier = await self._calls.describe(partition.topic_id, partition.index)
+            if tier.tier_end_offset <= log_end:
+                raise NotNow(f"the tier ends at {tier.tier_end_offset}, this log at {log_end}")
+            end = await read_end(self._services.store, self._services.root, tier)
+            await begin_at_end(partition, end, still)
+            self.started_from_tier += 1
+            logger.info(
+                "a replica begins where the tier ends",
+                extra={"partition": repr(partition), "offset": end.offset, "log_start_offset": end.log_start_offset},
+            )
+
+
+def _is_tiered(partition: Partition) -> bool:
+    return partition.log.config.remote_storage_enable and partition.topic not in INTERNAL_TOPICS
+
+
+def _uncopied(led: LedPartition) -> int:
+    tier_end = led.view.tier_end_offset if led.view is not None else led.partition.tier_end_offset
+    return sum(one.size for one in led.partition.log.segments[:-1] if one.base_offset >= tier_end)

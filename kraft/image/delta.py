@@ -160,7 +160,7 @@ class MetadataDelta:
             by_id[topic_id] = by_name[topic.name] = topic
         for topic_id, partitions in self._partitions.items():
             topic = by_id[topic_id]
-            by_id[topic_id] = by_name[topic.name] = TopicImage(topic.name, topic_id, partitions)
+            by_id[topic_id] = by_name[topic.name] = TopicImage(topic.name, topic_id, partitions, topic.adopts_tier)
         return TopicsImage(by_name, by_id)
 
     def _configs_image(self) -> ConfigsImage:
@@ -269,7 +269,7 @@ class MetadataDelta:
             raise ReplayError("a topic of that name or id exists")
         if record.topic_id in self.topics_created:
             raise ReplayError("a topic of that id exists")
-        self.topics_created[record.topic_id] = TopicImage(record.name, record.topic_id)
+        self.topics_created[record.topic_id] = TopicImage(record.name, record.topic_id, adopts_tier=record.adopts_tier)
         self._names_created[record.name] = None
 
     def _replay_partition(self, record: PartitionRecord) -> None:

@@ -84,7 +84,7 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     for broker in image.brokers.values():
         yield _broker_record(broker)
     for topic in image.topics:
-        yield TopicRecord(topic.name, topic.topic_id)
+        yield TopicRecord(topic.name, topic.topic_id, topic.adopts_tier)
         for partition in topic.partitions.values():
             yield partition.record()
     for (resource_type, resource_name), overrides in image.configs.by_resource.items():

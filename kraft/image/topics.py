@@ -10,11 +10,12 @@ from kraft.image.partitions import PartitionImage
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """`partitions` by index, in rising order. `topic_id` is 16 bytes."""
+    """`partitions` by index, in rising order. `topic_id` is 16 bytes. `adopts_tier` as in TopicRecord."""
 
     name: str
     topic_id: bytes
     partitions: Mapping[int, PartitionImage] = field(default_factory=dict)
+    adopts_tier: bool = False
 
 
 @dataclass(frozen=True, slots=True)

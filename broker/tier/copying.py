@@ -1,0 +1,244 @@
+"""Copying closed segments to the object store, one after the other from the tier's end on.
+
+The steps, each of which may be the last one before a crash: the segment is on the device; COPY_STARTED is committed;
+the object is written, under a key that no other leader uses; COPY_FINISHED is committed. Only then does local retention
+know of it. An upload that fails is tried again as long as this broker leads: the object store may be away for hours
+without a new entry in the tier's state or a second read of the segment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from broker.tier.config import TierConfig
+from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls, check_owned
+from common.checksum import crc32c
+from common.identifiers import random_uuid
+from common.ports import Ports
+from object_store.bandwidth import BandwidthLimit
+from object_store.errors import StoreError
+from object_store.store import FileRange, ObjectStore
+from storage.closed_segments import ClosedSegment, Contents, SegmentReader
+from storage.log_appends import OFFSET_MAX
+from tiering.keys import TierRoot
+from tiering.partition_tier import PartitionTier
+from tiering.segment import (
+    LEADER_EPOCHS,
+    OFFSET_INDEX,
+    PRODUCER_SNAPSHOT,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    Section,
+    SegmentState,
+    TieredSegment,
+)
+from tiering.shard_protocol import FinishCopy, StartCopy, StartDelete
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CopyCounts:
+    """Since the broker started."""
+
+    segments: int = 0
+    bytes: int = 0
+    failures: int = 0
+    refused_since_ms: int = 0  # wall clock; since when the object store has taken nothing, 0 while it does
+
+
+class _Object(NamedTuple):
+    body: list[bytes | FileRange]
+    sections: dict[str, Section]
+    size: int
+
+
+def next_segment(led: LedPartition, tier: PartitionTier) -> ClosedSegment | None:
+    """What is to be copied next: closed, committed, with every transaction in it decided. Raises ProtocolError, and
+    NotNow when bytes are missing between the tier's end and what this disk holds."""
+    partition, log = led.partition, led.partition.log
+    tier_end = tier.tier_end_offset
+    if log.active.base_offset <= tier_end:
+        return None
+    closed = log.closed_segment_at(tier_end)
+    if closed is None or closed.end_offset > min(partition.high_watermark, partition.last_stable_offset):
+        return None
+    if tier_end < closed.base_offset and tier.log_start_offset < closed.base_offset:
+        raise NotNow(f"the tier ends at {tier_end} and this disk begins at {closed.base_offset}")
+    return closed
+
+
+class Copier:
+    """Shared by all partitions that a broker leads; calls are tasks of their own, at most `copies_max` at a time."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        config: TierConfig,
+        store: ObjectStore,
+        root: TierRoot,
+        calls: TierCalls,
+        guard: Guard,
+    ) -> None:
+        self._ports = ports
+        self._node_id = node_id
+        self._config = config
+        self._store = store
+        self._root = root
+        self._calls = calls
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        self._bandwidth = BandwidthLimit(config.copy_bytes_per_second)
+        self.counts = CopyCounts()
+
+    async def copy_next(self, led: LedPartition) -> bool:
+        """Copy one segment; False when there is none to copy now. Raises Fenced, NotNow, ProtocolError (this disk)."""
+        log = led.partition.log
+        await self._drop_abandoned(led)
+        closed = next_segment(led, led.known)
+        if closed is None:
+            return False
+        await check_owned(self._guard)
+        generation = log.generation
+        await log.flush(closed.end_offset)
+        reader = log.read_closed(closed)
+        log.copying_offset = closed.segment.base_offset
+        try:
+            await self._read(reader.steps())
+            if log.generation != generation:
+                raise NotNow("the log was cut")
+            await self._copy(led, closed, reader)
+        except FileNotFoundError as error:
+            raise NotNow("the segment has gone") from error
+        finally:
+            log.copying_offset = OFFSET_MAX
+            reader.close()
+        return True
+
+    async def _read(self, steps: Iterator[int]) -> None:
+        """In a thread, step by step: each holds the interpreter for a short while only."""
+        while True:
+            step = asyncio.ensure_future(asyncio.to_thread(next, steps, None))
+            try:
+                done = await asyncio.shield(step)
+            except asyncio.CancelledError:
+                await asyncio.wait((step,))  # its file must not be closed under it
+                raise
+            if done is None:
+                return
+
+    async def _copy(self, led: LedPartition, closed: ClosedSegment, reader: SegmentReader) -> None:
+        object_ = _object(closed, reader)
+        segment = self._described(led, closed, reader.contents, object_)
+        started = msgspec.structs.replace(segment, state=SegmentState.COPY_STARTED)
+        await self._insist(led, StartCopy(*_epochs(led), started))
+        key = self._root.segment_key(led.known.path, segment.id)
+        await self._upload(led, key, object_, segment)
+        await self._insist(led, FinishCopy(*_epochs(led), segment))
+        self.counts.segments += 1
+        self.counts.bytes += object_.size
+        logger.info(
+            "a segment is in the tier",
+            extra={"partition": repr(led), "base_offset": closed.base_offset, "end_offset": closed.end_offset,
+                   "bytes": object_.size},
+        )  # fmt: skip
+
+    async def _insist(self, led: LedPartition, request: StartCopy | FinishCopy) -> None:
+        """A step whose outcome may be unknown is repeated until it is known: the shard takes it once."""
+        failures = 0
+        while True:
+            try:
+                await led.change(self._calls, lambda _: request)
+                return
+            except NotNow as error:
+                if led.view is None:
+                    raise
+                failures += 1
+                await self._pause(led, failures, str(error))
+
+    async def _upload(self, led: LedPartition, key: str, object_: _Object, segment: TieredSegment) -> None:
+        """Until the store has it. The same key again and again: a half-written object is never seen."""
+        failures = 0
+        while True:
+            await asyncio.sleep(self._bandwidth.reserve(object_.size, self._loop.time()))
+            try:
+                await self._store.put(key, object_.body)
+                self.counts.refused_since_ms = 0
+                return
+            except StoreError as error:
+                failures += 1
+                self.counts.failures += 1
+                if not self.counts.refused_since_ms:
+                    self.counts.refused_since_ms = self._ports.clock.wall_ms()
+                await self._pause(led, failures, str(error))
+            if led.known.log_start_offset >= segment.end_offset:
+                await led.change(self._calls, lambda view: StartDelete(*_epochs(led), [segment.id]))
+                raise NotNow("the segment lies below the log's start by now")
+
+    async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
+        """Between two attempts. Raises Fenced when this broker leads no longer."""
+        config = self._config
+        bound_ms = min(config.backoff_min_ms * 2 ** min(failures - 1, 16), config.backoff_max_ms)
+        if failures & (failures - 1) == 0:  # the first, second, fourth, …
+            logger.warning("a copy waits", extra={"partition": repr(led), "failures": failures, "cause": why})
+        await asyncio.sleep(bound_ms / 1000 * (0.5 + 0.5 * self._ports.random.random()))
+        if not led.is_current:
+            raise Fenced
+
+    async def _drop_abandoned(self, led: LedPartition) -> None:
+        """Copies of this very claim that nobody works on any more."""
+        while left := [segment.id for segment in led.known.copying()]:
+            await led.change(self._calls, lambda _: StartDelete(*_epochs(led), left))
+            led.deletes_offset = led.known.state_offset
+
+    def _described(
+        self, led: LedPartition, closed: ClosedSegment, contents: Contents, object_: _Object
+    ) -> TieredSegment:
+        return TieredSegment(
+            uuid=random_uuid(self._ports.random).hex(),
+            base_offset=closed.base_offset,
+            end_offset=closed.end_offset,
+            max_timestamp=contents.max_timestamp,
+            log_bytes=closed.size,
+            object_bytes=object_.size,
+            log_crc32c=contents.log_crc32c,
+            sections=object_.sections,
+            epochs=closed.epochs,
+            state=SegmentState.COPY_FINISHED,
+            broker_id=self._node_id,
+            leader_epoch=led.leader_epoch,
+            changed_ms=self._ports.clock.wall_ms(),
+            has_transactions=contents.has_transactions,
+            records=contents.records,
+        )
+
+
+def _epochs(led: LedPartition) -> tuple[int, int]:
+    return led.leader_epoch, led.broker_epoch
+
+
+def _object(closed: ClosedSegment, reader: SegmentReader) -> _Object:
+    """The log's bytes, then the sections; the aborted transactions only where there are any."""
+    contents = reader.contents
+    body: list[bytes | FileRange] = [FileRange(reader.file, closed.position, closed.size)]
+    sections: dict[str, Section] = {}
+    size = closed.size
+    for name, data in (
+        (OFFSET_INDEX, contents.offset_index),
+        (TIME_INDEX, contents.time_index),
+        (TRANSACTION_INDEX, contents.transaction_index),
+        (PRODUCER_SNAPSHOT, contents.producer_snapshot),
+        (LEADER_EPOCHS, contents.leader_epochs),
+    ):
+        if data or name != TRANSACTION_INDEX:
+            sections[name] = Section(size, len(data), crc32c(data))
+            body.append(data)
+            size += len(data)
+    return _Object(body, sections, size)

@@ -1,0 +1,147 @@
+"""One tiered partition that this broker leads, or is about to lead: what it knows of the tier and asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from broker.partitions.partition import Partition
+from broker.tier.config import TierConfig
+from common.errors import OutcomeUnknown, ProtocolError
+from object_store.errors import StoreError
+from tiering.cluster_file import StaleCluster
+from tiering.partition_tier import PartitionTier
+from tiering.shard_protocol import Claim, Done, Mutation, RefusalCode, Refused
+
+
+class TierCalls(Protocol):
+    """The tier's shards, wherever they are hosted; `broker.coordination.tier.client.TierClient`.
+
+    Each raises OutcomeUnknown or ProtocolError when the shard cannot be reached in time.
+    """
+
+    async def claim(
+        self, topic_id: bytes, partition: int, claim: Claim, timeout_s: float | None = None
+    ) -> PartitionTier | Refused: ...
+
+    async def change(self, view: PartitionTier, request: Mutation, timeout_s: float | None = None) -> Done | Refused:
+        """Brings `view` up to date with what was changed. One at a time per view; may be repeated."""
+        ...
+
+    async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier: ...
+
+
+class Guard(Protocol):
+    """Whether the bucket is still this cluster's; `tiering.cluster_file.ClusterGuard`."""
+
+    async def check(self) -> int:
+        """Raises StaleCluster, StoreError, ValueError, OutcomeUnknown, ProtocolError."""
+        ...
+
+
+async def check_owned(guard: Guard) -> None:
+    """Before anything is written to the bucket or deleted there. Raises NotNow."""
+    try:
+        await guard.check()
+    except (StaleCluster, StoreError, ValueError, OutcomeUnknown, ProtocolError) as error:
+        raise NotNow(str(error)) from error
+
+
+class Fenced(Exception):
+    """Somebody else leads this partition in the tier, or its topic was deleted: leave everything as it is."""
+
+
+class NotNow(Exception):
+    """The store or the shard does not answer, or refuses for now: try again later. The text is for the log."""
+
+
+class LedPartition:
+    """`view` is None until the claim is answered. Changes of it are asked one at a time, by `change`.
+
+    `held`: the partition does not lead yet, but waits for what the tier says.
+    """
+
+    __slots__ = (
+        "_lock",
+        "broker_epoch",
+        "copying",
+        "deletes_offset",
+        "failures",
+        "held",
+        "leader_epoch",
+        "looking_after",
+        "partition",
+        "retained_at",
+        "retry_at",
+        "settled",
+        "tasks",
+        "view",
+    )
+
+    def __init__(self, partition: Partition, leader_epoch: int, broker_epoch: int, *, held: bool) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.broker_epoch = broker_epoch
+        self.held = held
+        self.view: PartitionTier | None = None
+        self.settled = False  # whether log, log start and epochs fit what the tier said
+        self.copying = False
+        self.looking_after = False  # a claim, or retention and deletion, is under way
+        self.failures = 0
+        self.retry_at = float("-inf")  # loop seconds
+        self.retained_at = float("-inf")
+        self.deletes_offset = -1  # of the shard's state that has all deletions begun so far
+        self.tasks: dict[asyncio.Task[None], None] = {}
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return repr(self.partition)
+
+    @property
+    def known(self) -> PartitionTier:
+        """What the tier holds. Raises NotNow before the claim is answered."""
+        if self.view is None:
+            raise NotNow("the tier has not answered the claim")
+        return self.view
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still leads, or waits to lead, in the epoch of the claim."""
+        partition = self.partition
+        return partition.leader_epoch == self.leader_epoch and (partition.is_leader or self.held)
+
+    async def change(self, calls: TierCalls, make: Callable[[PartitionTier], Mutation | None]) -> Done | None:
+        """Ask for the change that `make` names once it is this one's turn; None when it names none.
+
+        Raises Fenced, NotNow. After NotNow the change may have been made: what `make` sees the next time tells.
+        """
+        async with self._lock:
+            view = self.known
+            if not self.is_current:
+                raise Fenced
+            request = make(view)
+            if request is None:
+                return None
+            try:
+                reply = await calls.change(view, request)
+            except (OutcomeUnknown, ProtocolError) as error:
+                raise NotNow(f"the tier shard does not answer: {error}") from error
+            if isinstance(reply, Done):
+                return reply
+            if reply.error in (RefusalCode.FENCED, RefusalCode.DROPPED):
+                raise Fenced(reply.text)
+            if reply.error == RefusalCode.NOT_CLAIMED:
+                self.view = None
+            raise NotNow(f"the tier shard refuses: {reply.error}: {reply.text}")
+
+    def failed(self, config: TierConfig, now: float, chance: Random) -> None:
+        """Leave it alone for a while, up to twice as long each time."""
+        bound = min(config.backoff_min_ms * 2 ** min(self.failures, 16), config.backoff_max_ms) / 1000
+        self.failures += 1
+        self.retry_at = now + bound * (0.5 + 0.5 * chance.random())
+
+    def succeeded(self) -> None:
+        self.failures = 0
+        self.retry_at = float("-inf")
