@@ -86,9 +86,10 @@ def first_open_offset(snapshot: bytes) -> int | None:
     if len(snapshot) < _SNAPSHOT_HEAD.size:
         raise ValueError(f"a producer snapshot of {len(snapshot)} bytes")
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(snapshot)
-    if version != _SNAPSHOT_VERSION or len(snapshot) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
+    end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size  # more may follow the entries
+    if version != _SNAPSHOT_VERSION or count < 0 or len(snapshot) < end:
         raise ValueError(f"a producer snapshot of version {version}, {len(snapshot)} bytes, {count} entries")
     if crc32c(memoryview(snapshot)[_SNAPSHOT_CRC_FROM:]) != crc:
         raise ValueError("wrong CRC of a producer snapshot")
-    starts = [entry[-1] for entry in _SNAPSHOT_ENTRY.iter_unpack(snapshot[_SNAPSHOT_HEAD.size :])]
+    starts = [entry[-1] for entry in _SNAPSHOT_ENTRY.iter_unpack(snapshot[_SNAPSHOT_HEAD.size : end])]
     return min((start for start in starts if start != _NO_OFFSET), default=None)

@@ -29,6 +29,9 @@ class Bounds:
     end: int
 
 
+EVERYWHERE = Bounds(0, 2**63 - 1)
+
+
 @dataclass(slots=True)
 class Decoder:
     """Decodes pieces of one partition's segments into batches of `schema`, whose fields are those named above."""
@@ -41,12 +44,16 @@ class Decoder:
     rows_max: int = 65_536
     check_crc: bool = True
 
-    def decode(self, view: memoryview, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-        """The records of `view`, whole batches, inside `bounds`. Control batches and aborted records are left out.
+    def decode(self, view: memoryview, bounds: Bounds, segment: Bounds = EVERYWHERE) -> Iterator[pa.RecordBatch]:
+        """The records of `view`, whole batches of `segment`, inside `bounds`, without control and aborted records.
 
-        Raises DamagedRecords, naming the offsets of the first batch that cannot be read.
+        Raises DamagedRecords, naming the offsets of the first batch that cannot be read, or when offsets are not of
+        the segment: no CRC covers them.
         """
         batches = scan_batches(view, check_crc=self.check_crc)
+        if len(batches) and not segment.start <= batches.base_offset[0] <= batches.last_offset[-1] < segment.end:
+            first, last = int(batches.base_offset[0]), int(batches.last_offset[-1])
+            raise DamagedRecords(f"offsets {first} to {last} in a segment of {segment.start} to {segment.end - 1}")
         wanted = (batches.last_offset >= bounds.start) & (batches.base_offset < bounds.end) & ~batches.is_control
         if self.aborted:
             wanted &= ~self.aborted.covers(batches)
@@ -115,7 +122,7 @@ class Decoder:
             one = batches.where(slice(row, row + 1))
             try:
                 for payload in payloads(view, one, inflated_bytes_max=self.inflated_bytes_max):
-                    self._from_records(payload, Bounds(0, 2**63 - 1))
+                    self._from_records(payload, EVERYWHERE)
             except DamagedRecords as found:
                 where = f"offsets {int(one.base_offset[0])} to {int(one.last_offset[0])}"
                 return DamagedRecords(f"{self.topic}-{self.partition}, {where}: {found}")

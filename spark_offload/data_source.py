@@ -1,0 +1,35 @@
+"""`spark.read.format("tidelog")` and `spark.readStream.format("tidelog")`: what Spark looks up by that name."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from common.machine import MachineClock
+from spark_offload.batch_reader import PushdownReader, TierReader
+from spark_offload.columns import check_schema, whole_schema
+from spark_offload.options import ReadOptions, parse_options
+from spark_offload.stream_reader import TierStreamReader
+
+
+class TidelogSource(DataSource):
+    """The history of topics as it lies in an object store; no broker is asked. See docs/spark.md for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        return whole_schema(include_headers=self._options().include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        check_schema(schema)
+        options = self._options()
+        return PushdownReader(schema, options) if options.pushdown else TierReader(schema, options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        check_schema(schema)
+        return TierStreamReader(schema, self._options(), MachineClock())
+
+    def _options(self) -> ReadOptions:
+        return parse_options(self.options)
