@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import cluster, config, groups, nodes, topics
+from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, topics
 
 app = typer.Typer(
     name="tidelog",
@@ -19,8 +19,11 @@ for command in (cluster.up, cluster.down, cluster.ps, cluster.kill, cluster.stop
 app.command()(nodes.broker)
 app.command()(nodes.controller)
 app.command()(config.config)
+topics.app.command()(replicas.reassign)
+topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
+app.add_typer(brokers.app, name="brokers")
 
 
 def main() -> None:

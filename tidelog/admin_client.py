@@ -60,6 +60,11 @@ def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[K
                 client.close()
 
 
+def send(client: KafkaAdminClient, request: Any) -> Any:
+    """The response to a request of `wire.messages`, from any broker: for what the client has no method for."""
+    return client._manager.run(client._manager.send, request)
+
+
 def error_text(row: dict[str, Any]) -> str | None:
     """What a reply's row says of its failure, None when there is none."""
     from kafka.errors import for_code  # noqa: PLC0415

@@ -105,7 +105,7 @@ def _detach(root: Path, arguments: list[str]) -> None:
 
 def down(data: Data = DEFAULT_DATA) -> None:
     """Stop the cluster of a directory: brokers hand over their leadership first."""
-    _ask(data, {"do": "down"}, STOP_TIMEOUT_S)
+    ask_supervisor(data, {"do": "down"}, STOP_TIMEOUT_S)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _running(data.resolve()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -113,7 +113,7 @@ def down(data: Data = DEFAULT_DATA) -> None:
 
 def ps(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
     """A row per node: process, state, addresses."""
-    answer = _ask(data, {"do": "ps"}, 10.0)
+    answer = ask_supervisor(data, {"do": "ps"}, 10.0)
     columns = ["node", "role", "id", "pid", "state", "listeners", "metrics", "dir"]
     show(answer["nodes"], as_json=as_json, columns=columns)
 
@@ -134,11 +134,12 @@ def start(node: str, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
 
 
 def _node_command(action: str, node: str, data: Path, as_json: bool) -> None:
-    answer = _ask(data, {"do": action, "node": node}, START_TIMEOUT_S)
+    answer = ask_supervisor(data, {"do": action, "node": node}, START_TIMEOUT_S)
     show([answer["node"]], as_json=as_json, columns=["node", "role", "id", "pid", "state"])
 
 
-def _ask(data: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def ask_supervisor(data: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """The answer of the supervisor in `data`; ends the command when there is none, or it says no."""
     try:
         answer = control.ask(data.resolve(), request, timeout_s)
     except (control.ClusterDown, FileNotFoundError, NotADirectoryError):

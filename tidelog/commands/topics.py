@@ -15,7 +15,9 @@ from tidelog.admin_client import Bootstrap, Data, admin_client, error_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show
 
-app = typer.Typer(help="Topics: list, create, describe, alter, delete.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Topics: list, create, describe, alter, delete, reassign, elect.", no_args_is_help=True, rich_markup_mode=None
+)
 Configs = Annotated[list[str] | None, typer.Option("--config", help="NAME=VALUE of the topic.", metavar="NAME=VALUE")]
 
 

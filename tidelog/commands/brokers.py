@@ -1,0 +1,235 @@
+"""`tidelog brokers list | add | drain | remove`: a cluster that grows, and shrinks without losing a replica."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import ErrorCode
+from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
+from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
+from tidelog.cluster_layout import load_layout
+from tidelog.commands.cluster import DEFAULT_DATA, START_TIMEOUT_S, Json, ask_supervisor
+from tidelog.output import fail, show
+from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+app = typer.Typer(help="Brokers: list, add, drain, remove.", no_args_is_help=True, rich_markup_mode=None)
+LOOK_S = 0.5
+FENCED_WITHIN_S = 30.0
+DRAIN_BYTES_PER_SECOND = 50_000_000
+MOVES_AT_ONCE = 20
+
+Id = Annotated[int, typer.Argument(help="The broker's id.", metavar="ID")]
+Throttle = Annotated[
+    int,
+    typer.Option(min=0, help="Bytes a second that each broker sends and fetches for the moves; 0 is without bound."),
+]
+
+
+@app.command("list")
+def list_brokers(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Every registered broker with what it holds and leads."""
+    with _cluster(bootstrap, data) as (client, moves):
+        rows = _rows(client, moves)
+    columns = ["broker", "address", "rack", "state", "replicas", "leads"]
+    show(rows, as_json=as_json, columns=columns, empty="no brokers")
+
+
+@app.command()
+def add(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Start one more broker in an embedded cluster, with the next id and ports; it stays part of the cluster.
+
+    It takes new replicas at once; `tidelog topics reassign` moves others to it.
+    """
+    answer = ask_supervisor(data, {"do": "add"}, START_TIMEOUT_S)
+    show([answer["node"]], as_json=as_json, columns=["node", "role", "id", "pid", "state", "listeners"])
+
+
+@app.command()
+def drain(
+    broker: Id,
+    throttle: Throttle = DRAIN_BYTES_PER_SECOND,
+    at_once: Annotated[int, typer.Option(min=1, help="Partitions that move at the same time.")] = MOVES_AT_ONCE,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Undo the moves that run, and let replicas in.")] = False,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Move every replica off a broker, which then can be stopped and removed. Run it again to go on after a pause."""
+    with _cluster(bootstrap, data) as (client, moves):
+        before = _holding(moves, broker)
+        if all(row["broker"] != broker for row in _rows(client, moves)):
+            fail(f"there is no broker {broker}")
+        if cancel:
+            running = [key for key, moving in moves.running().items() if broker in moving.removing]
+            moves.cancel(running)
+            moves.cordon(broker, False)
+            _lift(moves)
+            _shown(broker, "cancelled", len(running), as_json)
+            return
+        _check_room(client, moves, broker)
+        moves.cordon(broker, True)
+        try:
+            _empty(client, moves, broker, throttle, at_once)
+        except KeyboardInterrupt:
+            fail(
+                f"interrupted; the moves that run go on. `tidelog brokers drain {broker}` goes on, --cancel undoes them"
+            )
+        _lift(moves)
+        _shown(broker, "drained", len(before), as_json)
+
+
+@app.command()
+def remove(broker: Id, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Unregister a drained broker. In an embedded cluster it is stopped first, and forgotten; its directory stays."""
+    with _cluster(bootstrap, data) as (client, moves):
+        held = len(_holding(moves, broker))
+        if held:
+            fail(f"broker {broker} still has {held} replicas; `tidelog brokers drain {broker}` moves them off")
+        rows = {row["broker"]: row for row in _rows(client, moves)}
+    layout = load_layout(data) if bootstrap is None else None
+    node = next((n for n in layout.brokers if n.node_id == broker), None) if layout is not None else None
+    if broker not in rows and node is None:
+        fail(f"there is no broker {broker}")
+    if len(rows) == 1 and broker in rows:
+        fail(f"broker {broker} is the only one")
+    elsewhere = bootstrap
+    if layout is not None and node is not None:
+        elsewhere = ",".join(address for address in layout.bootstrap.split(",") if address != f"127.0.0.1:{node.port}")
+        ask_supervisor(data, {"do": "stop", "node": node.name}, START_TIMEOUT_S)
+    with _cluster(elsewhere, data) as (client, moves):
+        _unregister(client, moves, broker)
+    if node is not None:
+        ask_supervisor(data, {"do": "forget", "node": node.name}, START_TIMEOUT_S)
+    _shown(broker, "removed", 0, as_json)
+
+
+# emptying a broker ---------------------------------------------------------------------------------------------
+
+
+def _empty(client: KafkaAdminClient, moves: ReplicaMoves, broker: int, throttle: int, at_once: int) -> None:
+    """Until it holds nothing, also of topics that were made meanwhile. Raises Refused."""
+
+    def mine(_key: Key, moving: Moving) -> bool:
+        return broker in moving.removing
+
+    rounds = Rounds(moves, at_once, throttle, _pause, _progress(broker))
+    while held := _holding(moves, broker):
+        running = moves.running()
+        waiting = [p for p in held if broker not in running.get((p.topic, p.partition), _NOT_MOVING).removing]
+        # What moves already, on another's word, moves on from where that was to end.
+        settled = [_target(p, running.get((p.topic, p.partition))) for p in waiting]
+        evacuation = _evacuation(client, moves, broker)
+        rounds.run(evacuation.plan([p for p in settled if broker in p.replicas]), mine)
+
+
+_NOT_MOVING = Moving((), (), ())
+
+
+def _target(partition: PlacedPartition, moving: Moving | None) -> PlacedPartition:
+    if moving is None:
+        return partition
+    return partition._replace(replicas=tuple(r for r in partition.replicas if r not in moving.removing))
+
+
+def _check_room(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> None:
+    try:
+        _evacuation(client, moves, broker).check(_holding(moves, broker))
+    except NoRoom as error:
+        fail(f"broker {broker} cannot be drained: {error}")
+
+
+def _evacuation(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> Evacuation:
+    rows = _rows(client, moves)
+    rooms = [Room(row["broker"], row["rack"], row["replicas"]) for row in rows if row["state"] == "running"]
+    return Evacuation(broker, rooms, {row["broker"]: row["rack"] for row in rows})
+
+
+def _holding(moves: ReplicaMoves, broker: int) -> list[PlacedPartition]:
+    return [partition for partition in moves.partitions() if broker in partition.replicas]
+
+
+def _lift(moves: ReplicaMoves) -> None:
+    """Take the throttles away, unless somebody else's moves still run."""
+    if not moves.running():
+        moves.lift_throttles(dict.fromkeys(partition.topic for partition in moves.partitions()))
+
+
+def _progress(broker: int) -> Callable[[int, int], None]:
+    def tell(left: int, running: int) -> None:
+        print(f"broker {broker}: {left} replicas left, {running} moving", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _pause() -> None:
+    time.sleep(LOOK_S)
+
+
+# asking the cluster --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _cluster(bootstrap: str | None, data: Path) -> Iterator[tuple[KafkaAdminClient, ReplicaMoves]]:
+    with admin_client(bootstrap, data) as client:
+        try:
+            yield client, ReplicaMoves(client)
+        except Refused as error:
+            fail(str(error))
+
+
+def _rows(client: KafkaAdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]:
+    brokers = sorted(client.describe_cluster()["brokers"], key=lambda row: int(row["broker_id"]))
+    alive = [row["broker_id"] for row in brokers if not row["is_fenced"]]
+    cordoned = moves.cordoned(alive)
+    holds: Counter[int] = Counter()
+    leads: Counter[int] = Counter()
+    for topic in client.describe_topics():
+        for partition in topic["partitions"]:
+            holds.update(partition["replica_nodes"])
+            leads[partition["leader_id"]] += 1
+    return [
+        {
+            "broker": row["broker_id"],
+            "address": f"{row['host']}:{row['port']}",
+            "rack": row["rack"],
+            "state": "fenced" if row["is_fenced"] else "draining" if row["broker_id"] in cordoned else "running",
+            "replicas": holds[row["broker_id"]],
+            "leads": leads[row["broker_id"]],
+        }
+        for row in brokers
+    ]
+
+
+def _unregister(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> None:
+    """Once it is fenced; a broker that still lives would only register again."""
+    from wire.messages import UnregisterBrokerRequest  # noqa: PLC0415
+
+    deadline = time.monotonic() + FENCED_WITHIN_S
+    while any(row["broker"] == broker and row["state"] != "fenced" for row in _rows(client, moves)):
+        if time.monotonic() > deadline:
+            fail(f"broker {broker} still runs; stop it first")
+        _pause()
+    response = send(client, UnregisterBrokerRequest(broker_id=broker))
+    if response.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
+        row = {"error_code": response.error_code, "error_message": response.error_message}
+        fail(f"broker {broker}: {error_text(row)}")
+
+
+def _shown(broker: int, state: str, moved: int, as_json: bool) -> None:
+    row = {"broker": broker, "state": state, "moved": moved}
+    if as_json:
+        print(json.dumps(row))
+    else:
+        show([row], as_json=False, columns=["broker", "state", "moved"])
