@@ -87,15 +87,14 @@ class ManifestPublisher:
         self.changed(tier.topic_id, tier.partition)
 
     def resign(self, topic_id: bytes, partition: int) -> None:
-        """Publish nothing more; whoever waits is cancelled. A version that is on its way may still appear."""
+        """Publish nothing more. A version that is on its way may still appear."""
         led = self._led.pop((topic_id, partition), None)
         if led is None:
             return
         led.stopped = "leadership has gone"
         if led.timer is not None:
             led.timer.cancel()
-        for _, future in led.waiters:
-            future.cancel()
+        _release(led, None)
 
     def changed(self, topic_id: bytes, partition: int) -> None:
         """The view of a led partition has changed: publish it when its time comes."""
@@ -115,7 +114,7 @@ class ManifestPublisher:
 
     async def wait_published(self, topic_id: bytes, partition: int, state_offset: int) -> bool:
         """Until a manifest shows the tier at `state_offset` in `__tier_state` or later. False when this partition is
-        not led here, or its publication has stopped; cancelled when leadership goes. Give it a timeout."""
+        not led here, or its publication stops meanwhile. Give it a timeout."""
         led = self._led.get((topic_id, partition))
         if led is None or led.stopped is not None:
             return False
@@ -172,9 +171,7 @@ class ManifestPublisher:
         led.next_s = loop.time() + self._limits.interval_s
         if not shows(head, tier):
             led.is_changed = True
-        for offset, future in led.waiters:
-            if offset <= head.tier_state_offset and not future.done():
-                future.set_result(None)
+        _release(led, head.tier_state_offset)
 
     def _give_up(self, led: _Led, reason: str) -> None:
         tier = led.writer.tier
@@ -183,7 +180,12 @@ class ManifestPublisher:
         led.stopped = reason
         fields = {"topic": tier.record.topic, "partition": tier.partition, "reason": reason}
         _log.error("manifest no longer published", extra=fields)
-        for _, future in led.waiters:
-            if not future.done():
-                future.set_result(None)
+        _release(led, None)
         self._on_deposed(tier, reason)
+
+
+def _release(led: _Led, state_offset: int | None) -> None:
+    """Wake those who wait for `state_offset` or less; None: all, for nothing more will come."""
+    for offset, future in led.waiters:
+        if (state_offset is None or offset <= state_offset) and not future.done():
+            future.set_result(None)

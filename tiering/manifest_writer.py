@@ -40,7 +40,7 @@ class Deposed(Exception):
 
 
 class ManifestContested(Exception):
-    """Others write versions as fast as this one: try later."""
+    """Not now: others write versions as fast as this one, or an adoption comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,21 @@ class ManifestWriter:
     def _check(self, head: ManifestHead) -> None:
         services, record = self._services, self.tier.record
         services.guard.saw(head.incarnation)
-        if head.incarnation < services.guard.incarnation:
-            return
         what = f"version {head.version} of {head.topic}-{head.partition}"
+        if head.incarnation < services.guard.incarnation:
+            if head.end_offset and (not record.adopted_version or record.adopting):
+                raise ManifestContested(f"{what} is of an earlier incarnation and has to be adopted first")
+            return
         if head.leader_epoch > record.leader_epoch:
             raise Deposed(f"{what} is of leader epoch {head.leader_epoch}; this leader has {record.leader_epoch}")
         if head.dropped_ms and not self.tier.is_dropped:
             raise Deposed(f"{what} says that the topic was deleted")
+        if head.end_offset > self.tier.tier_end_offset or head.log_start_offset > self.tier.log_start_offset:
+            span = f"[{self.tier.log_start_offset}, {self.tier.tier_end_offset})"
+            raise Deposed(
+                f"{what} shows [{head.log_start_offset}, {head.end_offset}), but __tier_state only {span}: it has lost "
+                "what was committed, and a manifest of it would lose it in the bucket too"
+            )
 
     def _is_own(self, head: ManifestHead) -> bool:
         record, incarnation = self.tier.record, self._services.guard.incarnation

@@ -1,0 +1,199 @@
+"""What the host of tier shards does for the bucket: ends the tiers of deleted topics, and sweeps what nobody names.
+
+A deleted topic's partition is dropped in the shard; its manifest then says so, and stays with all objects for the
+delay, in which the topic can be restored. After that a manifest without segments is published, the objects are
+deleted, and the shard forgets the partition. Each step may be repeated by the next host from where this one died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from broker.coordination.tier.client import TierClient
+from broker.coordination.tier.coordinator import TierCoordinator
+from common.errors import OutcomeUnknown, ProtocolError
+from common.identifiers import ZERO_UUID
+from common.lifecycle import duty
+from kraft.image.metadata import MetadataImage
+from object_store.errors import StoreError
+from tiering.cluster_file import StaleCluster
+from tiering.keys import METADATA, NO_TENANT, PROPOSALS, PartitionPath, parse_topic_directory
+from tiering.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
+from tiering.partition_tier import PartitionTier
+from tiering.shard_protocol import Done, ForgetPartition
+from tiering.sweeper import Sweeper, SweepLimits, SweepReport
+from tiering.tier_shard import PartitionId, TierShard
+
+_log = logging.getLogger(__name__)
+
+_PUT_OFF = (StoreError, ManifestContested, Deposed, ProtocolError, OutcomeUnknown, ValueError)
+"""What one partition's upkeep may fail with; the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepConfig:
+    """`delete_delay_ms`: how long the objects of a deleted topic stay."""
+
+    delete_delay_ms: int = 24 * 3_600_000
+    round_s: float = 30.0
+    sweep_interval_s: float = 3_600.0
+    sweep: SweepLimits = field(default_factory=SweepLimits)
+
+
+class TierUpkeep:
+    """One per broker that has a tier. `last_sweep` tells what the last one removed."""
+
+    def __init__(
+        self,
+        services: ManifestServices,
+        coordinator: TierCoordinator,
+        client: TierClient,
+        image: Callable[[], MetadataImage],
+        config: UpkeepConfig,
+    ) -> None:
+        self.last_sweep: SweepReport | None = None
+        self._services = services
+        self._coordinator = coordinator
+        self._client = client
+        self._image = image
+        self._config = config
+        self._sweeper = Sweeper(services.store, services.root, config.sweep)
+        self._told: dict[PartitionId, int] = {}  # dropped partitions whose manifest says so, and when they were
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._begin("end-deleted-tiers", self._config.round_s, self.end_deleted)
+        self._begin("sweep-tier", self._config.sweep_interval_s, self.sweep)
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, name: str, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(interval_s * (0.9 + 0.2 * self._services.random.random()))
+                try:
+                    await work()
+                except StaleCluster as error:
+                    _log.error("the tier's upkeep has ended", extra={"upkeep": name, "reason": str(error)})
+                    return
+                except _PUT_OFF as error:
+                    _log.warning("the tier's upkeep is put off", extra={"upkeep": name, "error": str(error)})
+
+        self._tasks.append(asyncio.get_running_loop().create_task(run(), name=duty(name)))
+
+    # deleted topics ----------------------------------------------------------------------------------------
+
+    async def end_deleted(self) -> None:
+        """One round over the dropped partitions of the shards here. Raises StaleCluster."""
+        await self._coordinator.drop_missing()
+        dropped: dict[PartitionId, None] = {}
+        for index in self._coordinator.hosted():
+            dropped.update(dict.fromkeys(await self._coordinator.partitions(index, _dropped)))
+        self._told = {identity: when for identity, when in self._told.items() if identity in dropped}
+        for identity in dropped:
+            try:
+                await self._end(identity)
+            except _PUT_OFF as error:
+                self._put_off("a deleted topic's data is not removed yet", identity, error)
+
+    async def _end(self, identity: PartitionId) -> None:
+        tier = await self._client.describe(*identity)
+        dropped_ms = tier.record.dropped_ms
+        if not dropped_ms:
+            return
+        if self._services.clock.wall_ms() - dropped_ms < self._config.delete_delay_ms:
+            if self._told.get(identity) != dropped_ms:
+                await ManifestWriter(self._services, tier).publish()
+                self._told[identity] = dropped_ms
+            return
+        report = SweepReport()
+        await ManifestWriter(self._services, tier).publish(empty=True)
+        await self._sweeper.remove_partition(tier.path, report)
+        while True:
+            reply = await self._coordinator.call(*identity, ForgetPartition())
+            if not isinstance(reply, Done) or not reply.records:
+                break
+        fields = {"topic": tier.record.topic, "partition": tier.partition, "objects": report.count}
+        _log.warning("a deleted topic's data is removed", extra=fields | {"bytes": report.bytes})
+
+    # sweeping ----------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> SweepReport:
+        """One sweep over what the shards here answer for. Raises StaleCluster, and what listing the bucket raises."""
+        await self._services.guard.check()
+        report = SweepReport()
+        now_ms = self._services.clock.wall_ms()
+        for path in await self._paths():
+            identity = (path.topic_id, path.partition)
+            if not self._answers_for(identity):
+                continue
+            try:
+                await self._services.guard.check()
+                await self._sweep_one(path, now_ms, report)
+            except _PUT_OFF as error:
+                self._put_off("not swept", identity, error)
+        if self._answers_for((ZERO_UUID, 0)):
+            await self._sweeper.sweep_unfinished(now_ms, report)
+        self.last_sweep = report
+        fields = {"objects": report.count, "bytes": report.bytes, "unfinished": report.unfinished}
+        _log.info("tier swept", extra=fields | {"left": len(report.left)})
+        for what in report.left:
+            _log.warning("left in the tier", extra={"reason": what})
+        return report
+
+    async def _sweep_one(self, path: PartitionPath, now_ms: int, report: SweepReport) -> None:
+        identity = (path.topic_id, path.partition)
+
+        async def state() -> PartitionTier | None:
+            tier = await self._client.describe(*identity)
+            return tier if tier.is_claimed and tier.path == path else None
+
+        async def is_unknown() -> bool:
+            tier = await self._client.describe(*identity)
+            return tier.is_empty and self._image().topics.get_by_id(path.topic_id) is None
+
+        if (await self._client.describe(*identity)).is_empty:
+            await self._sweeper.sweep_unknown(path, is_unknown, self._config.delete_delay_ms, now_ms, report)
+        else:
+            await self._sweeper.sweep_partition(path, state, now_ms, report)
+
+    async def _paths(self) -> list[PartitionPath]:
+        """Every partition that has a directory in the bucket."""
+        store, root = self._services.store, self._services.root
+        paths: list[PartitionPath] = []
+        for name in await store.list_names(root.prefix):
+            tenant = name.rstrip("/")
+            if not name.endswith("/") or tenant in (METADATA, PROPOSALS):
+                continue
+            for directory in await store.list_names(root.prefix + name):
+                parsed = parse_topic_directory(directory)
+                if parsed is None:
+                    continue
+                for number in await store.list_names(f"{root.prefix}{name}{directory}"):
+                    digits = number.rstrip("/")
+                    if digits.isascii() and digits.isdigit():
+                        owner = "" if tenant == NO_TENANT else tenant
+                        paths.append(PartitionPath(*parsed, int(digits), owner))
+        return paths
+
+    def _answers_for(self, identity: PartitionId) -> bool:
+        """Whether the shard that keeps this partition is hosted here."""
+        try:
+            return self._coordinator.shard_of(*identity) in self._coordinator.hosted()
+        except ProtocolError:
+            return False
+
+    def _put_off(self, what: str, identity: PartitionId, error: Exception) -> None:
+        fields = {"topic_id": identity[0].hex(), "partition": identity[1], "error": str(error)}
+        _log.warning(what, extra=fields)
+
+
+def _dropped(shard: TierShard) -> list[PartitionId]:
+    return [identity for identity, tier in shard.partitions.items() if tier.is_dropped]

@@ -1,0 +1,292 @@
+"""Manifests: built from the state, published create-only, read without any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from object_store.errors import StoreUnavailable
+from tests.object_store.memory_store import MemoryStore
+from tests.tiering.segments import segment
+from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld
+from tiering.cluster_file import StaleCluster, begin_incarnation, read_cluster_file
+from tiering.manifest import (
+    HEAD_SEGMENTS_MAX,
+    DamagedManifest,
+    Manifest,
+    newest_version,
+    read_head,
+    read_manifest,
+    read_newest_head,
+)
+from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
+from tiering.manifest_writer import Deposed, ManifestContested, ManifestWriter
+from tiering.shard_protocol import Adopt, Done
+from tiering.tier_records import PartitionRecord, encode_value, partition_key
+
+
+@pytest.fixture
+def world() -> TierWorld:
+    return TierWorld()
+
+
+async def manifest(world: TierWorld) -> Manifest:
+    found = await read_manifest(world.store, ROOT, PATH)
+    assert found is not None
+    return found
+
+
+async def test_a_manifest_says_what_the_state_holds(world: TierWorld) -> None:
+    assert await read_manifest(world.store, ROOT, PATH) is None
+    world.claim(1)
+    world.copy(range(0, 50, 10), 10)
+    world.move_log_start(25)
+    head = await ManifestWriter(world.services, world.view()).publish()
+    found = await manifest(world)
+    assert found.head == head
+    assert (head.version, head.incarnation, head.leader_epoch) == (1, 1, 1)
+    assert (head.log_start_offset, head.end_offset) == (25, 50)
+    assert head.tier_state_offset == world.tier.state_offset
+    assert list(found.segments) == list(world.tier.segments())
+    assert [one.base_offset for one in found.segments] == [20, 30, 40]
+
+
+async def test_a_long_partition_has_pages_which_its_next_leader_takes_over(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy(range(2_700), 1)
+    first = await ManifestWriter(world.services, world.view()).publish()
+    assert len(first.segments) <= HEAD_SEGMENTS_MAX
+    assert sum(page.count for page in first.pages) + len(first.segments) == 2_700
+    assert list((await manifest(world)).segments) == list(world.tier.segments())
+    pages = [key for key in world.store.objects if "/manifest-pages/" in key]
+    world.claim(2, broker_id=2)
+    world.copy([2_700], 1, leader_epoch=2, broker_id=2)
+    world.move_log_start(700, leader_epoch=2)
+    second = await ManifestWriter(world.services, world.view()).publish()
+    assert [key for key in world.store.objects if "/manifest-pages/" in key][: len(pages)] == pages
+    assert second.pages[0].base_offset == 500, "a page wholly below the log start is named no more"
+    assert list((await manifest(world)).segments) == list(world.tier.segments())
+
+
+async def test_a_page_that_differs_from_the_state_is_not_taken_over(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy(range(2_000), 1)
+    await ManifestWriter(world.services, world.view()).publish()
+    world.move_log_start(700)
+    world.start_delete()
+    world.claim(2, broker_id=2)
+    second = await ManifestWriter(world.services, world.view()).publish()
+    assert second.pages == [] or second.pages[0].base_offset >= 700
+    assert list((await manifest(world)).segments) == list(world.tier.segments())
+
+
+async def test_nothing_is_published_twice(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy([0], 10)
+    writer = ManifestWriter(world.services, world.view())
+    assert await writer.publish() is await writer.publish()
+    again = ManifestWriter(world.services, world.view())
+    assert (await again.publish()).version == 1
+    assert await newest_version(world.store, ROOT, PATH) == 1
+
+
+async def test_a_deposed_leader_stops_before_it_overwrites_anything(world: TierWorld) -> None:
+    old_view = world.claim(1)
+    old = ManifestWriter(world.services, old_view)
+    await old.publish()
+    world.claim(2, broker_id=2)
+    world.copy([0], 10, leader_epoch=2, broker_id=2)
+    new = ManifestWriter(world.services, world.view())
+    await new.publish()
+    old_view.record = msgspec.structs.replace(old_view.record, log_start_offset=3, state_offset=99)
+    old_view.state_offset = 99
+    with pytest.raises(Deposed, match="leader epoch 2"):
+        await old.publish()
+    assert (await manifest(world)).head.leader_epoch == 2
+
+
+async def test_a_late_version_of_a_deposed_leader_is_passed_over(world: TierWorld) -> None:
+    """It was created after the new leader looked, and before that one wrote."""
+    old = ManifestWriter(world.services, world.claim(1))
+    world.claim(2, broker_id=2)
+    new = ManifestWriter(world.services, world.view())
+    await new._look()
+    await old.publish()
+    assert (await new.publish()).version == 2
+    assert (await manifest(world)).head.leader_epoch == 2
+
+
+async def test_a_lost_answer_is_recognised(world: TierWorld) -> None:
+    world.claim(1)
+    writer = ManifestWriter(world.services, world.view())
+    await writer._look()
+    twin = ManifestWriter(world.services, world.view())
+    head = await twin.publish()
+    assert await writer.publish() == head
+
+
+async def test_a_state_that_lost_committed_segments_is_not_published(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy([0], 10)
+    await ManifestWriter(world.services, world.view()).publish()
+    forgetful = world.view()
+    value = encode_value(PartitionRecord("flights", "", leader_epoch=5, broker_id=1, broker_epoch=10))
+    forgetful.replay([(record.key, None) for record in world.tier.records(None, 10)])
+    forgetful.replay([(partition_key(TOPIC_ID, 0), value)])
+    with pytest.raises(Deposed, match="has lost"):
+        await ManifestWriter(world.services, forgetful).publish()
+
+
+async def test_a_manifest_with_altered_bytes_is_named(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy(range(1_100), 1)
+    await ManifestWriter(world.services, world.view()).publish()
+    page = next(key for key in world.store.objects if "/manifest-pages/" in key)
+    await world.store.put(page, (await world.store.get(page)).replace(b'"log_bytes":100', b'"log_bytes":101', 1))
+    with pytest.raises(DamagedManifest, match="manifest-pages"):
+        await read_manifest(world.store, ROOT, PATH)
+    head = ROOT.manifest_key(PATH, 1)
+    await world.store.put(head, (await world.store.get(head))[:100])
+    with pytest.raises(DamagedManifest, match="manifest/0"):
+        await read_newest_head(world.store, ROOT, PATH)
+
+
+async def test_unknown_fields_pass_and_unknown_formats_do_not(world: TierWorld) -> None:
+    world.claim(1)
+    await ManifestWriter(world.services, world.view()).publish()
+    key = ROOT.manifest_key(PATH, 1)
+    fields = msgspec.json.decode(await world.store.get(key))
+    await world.store.put(key, msgspec.json.encode(fields | {"later": 1}))
+    assert (await read_head(world.store, ROOT, PATH, 1)).version == 1
+    await world.store.put(key, msgspec.json.encode(fields | {"format": 2}))
+    with pytest.raises(DamagedManifest, match="format 2"):
+        await read_head(world.store, ROOT, PATH, 1)
+
+
+# incarnations ----------------------------------------------------------------------------------------------
+
+
+async def test_a_rebuilt_cluster_silences_the_old_one(world: TierWorld) -> None:
+    world.claim(9)
+    world.copy([0], 10, leader_epoch=9)
+    old = ManifestWriter(world.services, world.view())
+    first = await old.publish()
+    await begin_incarnation(world.store, ROOT, 5)
+    new_world = TierWorld(world.store, world.clock)
+    new_world.claim(10)
+    too_early = ManifestWriter(new_world.services, new_world.view())
+    with pytest.raises(ManifestContested, match="adopted"):
+        await too_early.publish()
+    adopted = new_world.ask(Adopt(10, 10, first.version, 0, first.segments, True))
+    assert isinstance(adopted, Done)
+    head = await ManifestWriter(new_world.services, new_world.view()).publish()
+    assert (head.incarnation, head.version) == (2, 2)
+    world.clock.now_s += 60
+    world.copy([10], 10, leader_epoch=9)
+    with pytest.raises(StaleCluster, match="incarnation 2"):
+        await ManifestWriter(world.services, world.view()).publish()
+    late_joiner = TierWorld(world.store, world.clock)
+    late_joiner.shard = world.shard
+    with pytest.raises(StaleCluster):
+        await late_joiner.guard.check()
+    assert world.guard.stale is not None
+
+
+async def test_a_manifest_of_a_newer_incarnation_is_enough(world: TierWorld) -> None:
+    world.claim(9)
+    await world.guard.check()
+    await begin_incarnation(world.store, ROOT, 5)
+    new_world = TierWorld(world.store, world.clock)
+    new_world.claim(1)
+    await ManifestWriter(new_world.services, new_world.view()).publish()
+    with pytest.raises(StaleCluster):
+        await ManifestWriter(world.services, world.view()).publish()
+
+
+async def test_the_first_brokers_make_one_cluster_file() -> None:
+    world = TierWorld()
+    others = [TierWorld(world.store, world.clock) for _ in range(3)]
+    incarnations = await asyncio.gather(*(each.guard.check() for each in [world, *others]))
+    assert incarnations == [1, 1, 1, 1]
+    found = await read_cluster_file(world.store, ROOT)
+    assert found is not None
+    assert found[0].incarnation == 1
+
+
+# the publisher ---------------------------------------------------------------------------------------------
+
+
+class FailingStore(MemoryStore):
+    failures = 0
+
+    async def put(self, key: str, body: object, *, create_only: bool = False):  # type: ignore[no-untyped-def]
+        if self.failures and "/manifest/" in key:
+            self.failures -= 1
+            raise StoreUnavailable(self.name, "put", key, "down")
+        return await super().put(key, body, create_only=create_only)  # type: ignore[arg-type]
+
+
+QUICK = PublisherLimits(interval_s=0.05, parallel=2, backoff_min_s=0.01)
+
+
+@pytest.fixture
+async def publisher(world: TierWorld) -> AsyncIterator[ManifestPublisher]:
+    made = ManifestPublisher(world.services, QUICK)
+    made.start()
+    yield made
+    await made.stop()
+
+
+async def test_the_publisher_gathers_changes(world: TierWorld, publisher: ManifestPublisher) -> None:
+    tier = world.claim(1)
+    publisher.lead(tier)
+    assert await publisher.wait_published(TOPIC_ID, 0, tier.state_offset)
+    for base in range(0, 100, 10):
+        world.copy([base], 10)
+        tier.become(world.view())
+        publisher.changed(TOPIC_ID, 0)
+    assert await publisher.wait_published(TOPIC_ID, 0, tier.state_offset)
+    assert await newest_version(world.store, ROOT, PATH) == 2
+    assert (await manifest(world)).head.end_offset == 100
+
+
+async def test_the_publisher_goes_on_when_the_store_does() -> None:
+    store = FailingStore()
+    world = TierWorld(store)
+    store.failures = 3
+    publisher = ManifestPublisher(world.services, QUICK)
+    publisher.start()
+    tier = world.claim(1)
+    publisher.lead(tier)
+    assert await publisher.wait_published(TOPIC_ID, 0, tier.state_offset)
+    assert store.failures == 0
+    await publisher.stop()
+
+
+async def test_the_publisher_tells_when_it_is_deposed(world: TierWorld) -> None:
+    told: list[str] = []
+    publisher = ManifestPublisher(world.services, QUICK, lambda _, reason: told.append(reason))
+    publisher.start()
+    old = world.claim(1)
+    world.claim(2, broker_id=2)
+    await ManifestWriter(world.services, world.view()).publish()
+    publisher.lead(old)
+    assert not await publisher.wait_published(TOPIC_ID, 0, old.state_offset)
+    assert told and publisher.trouble(TOPIC_ID, 0) == told[0]
+    await publisher.stop()
+
+
+async def test_who_waits_is_woken_when_leadership_goes(world: TierWorld, publisher: ManifestPublisher) -> None:
+    publisher.lead(world.claim(1))
+    waiting = asyncio.create_task(publisher.wait_published(TOPIC_ID, 0, 1_000))
+    await asyncio.sleep(0)
+    publisher.resign(TOPIC_ID, 0)
+    assert await waiting is False
+
+
+def test_segments_in_manifests_are_what_they_were() -> None:
+    one = segment(0, 10)
+    assert msgspec.json.decode(msgspec.json.encode(one), type=type(one)) == one

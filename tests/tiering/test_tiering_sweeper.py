@@ -1,0 +1,136 @@
+"""The sweeper: it removes what nobody names, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiering.segments import segment, uuid_of
+from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld
+from tiering.keys import PartitionPath
+from tiering.manifest import newest_version, read_manifest
+from tiering.manifest_writer import ManifestWriter
+from tiering.partition_tier import PartitionTier
+from tiering.segment import SegmentId, SegmentState
+from tiering.shard_protocol import StartCopy
+from tiering.sweeper import Sweeper, SweepLimits, SweepReport
+
+DAY_S = 24 * 3_600
+
+
+@pytest.fixture
+def world() -> TierWorld:
+    return TierWorld()
+
+
+def sweeper(world: TierWorld) -> Sweeper:
+    return Sweeper(world.store, ROOT, SweepLimits())
+
+
+async def sweep(world: TierWorld) -> SweepReport:
+    report = SweepReport()
+
+    async def state() -> PartitionTier | None:
+        return world.tier
+
+    await sweeper(world).sweep_partition(PATH, state, world.clock.wall_ms(), report)
+    return report
+
+
+async def test_only_old_objects_that_nobody_names_go(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy([0, 10, 20], 10)
+    await world.upload()
+    world.move_log_start(10)
+    world.start_delete()
+    world.ask(StartCopy(1, 10, segment(30, 40, state=SegmentState.COPY_STARTED)))
+    copying = ROOT.segment_key(PATH, SegmentId(30, uuid_of(30)))
+    orphan = ROOT.segment_key(PATH, SegmentId(30, uuid_of(777)))
+    for key in (copying, orphan):
+        await world.store.put(key, b"half")
+    await ManifestWriter(world.services, world.view()).publish()
+    world.clock.now_s += 2 * DAY_S
+    young = ROOT.segment_key(PATH, SegmentId(30, uuid_of(778)))
+    await world.store.put(young, b"young")
+    before = set(world.store.objects)
+    report = await sweep(world)
+    assert before - set(world.store.objects) == {orphan}
+    assert (report.segments, report.bytes, report.keys) == (1, 4, [orphan])
+
+
+async def test_what_a_manifest_names_stays_although_the_state_does_not(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy([0], 10)
+    await world.upload()
+    await ManifestWriter(world.services, world.view()).publish()
+    world.clock.now_s += 2 * DAY_S
+
+    async def emptied() -> PartitionTier | None:
+        return PartitionTier(TOPIC_ID, 0)
+
+    report = SweepReport()
+    await sweeper(world).sweep_partition(PATH, emptied, world.clock.wall_ms(), report)
+    assert report.count == 0
+
+
+async def test_superseded_manifests_and_their_pages_go(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy(range(1_100), 1)
+    await ManifestWriter(world.services, world.view()).publish()
+    old_pages = {key for key in world.store.objects if "/manifest-pages/" in key}
+    world.move_log_start(1_099)
+    world.start_delete()
+    for base in range(1_100, 1_104):
+        world.copy([base], 1)
+        await ManifestWriter(world.services, world.view()).publish()
+    assert (await sweep(world)).count == 0, "all are young"
+    world.clock.now_s += 2 * DAY_S
+    report = await sweep(world)
+    assert report.manifests == 3
+    assert report.pages == len(old_pages) > 0
+    found = await read_manifest(world.store, ROOT, PATH)
+    assert found is not None
+    assert found.head.version == 5
+    assert list(found.segments) == list(world.tier.segments())
+
+
+async def test_an_unknown_partition_goes_only_without_a_living_manifest(world: TierWorld) -> None:
+    other = PartitionPath("gone", bytes(15) + b"\2", 3)
+    await world.store.put(ROOT.segment_key(other, SegmentId(0, uuid_of(1))), b"late upload")
+    world.claim(1)
+    world.copy([0], 10)
+    await world.upload()
+    await ManifestWriter(world.services, world.view()).publish()
+
+    async def unknown() -> bool:
+        return True
+
+    report = SweepReport()
+    for path in (other, PATH):
+        await sweeper(world).sweep_unknown(path, unknown, 0, world.clock.wall_ms(), report)
+    assert report.count == 0, "all is young"
+    world.clock.now_s += 2 * DAY_S
+    for path in (other, PATH):
+        await sweeper(world).sweep_unknown(path, unknown, 0, world.clock.wall_ms(), report)
+    assert report.segments == report.partitions == 1
+    assert len(report.left) == 1
+    assert await newest_version(world.store, ROOT, PATH) == 1
+
+
+async def test_a_dropped_partition_says_so_stays_and_goes(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy([0, 10], 10)
+    await world.upload()
+    await ManifestWriter(world.services, world.view()).publish()
+    world.drop()
+    await ManifestWriter(world.services, world.view()).publish()
+    told = await read_manifest(world.store, ROOT, PATH)
+    assert told is not None
+    assert told.head.dropped_ms == world.clock.wall_ms()
+    assert len(told.segments) == 2, "it can be restored"
+    last = await ManifestWriter(world.services, world.view()).publish(empty=True)
+    assert (last.segments, last.version) == ([], 3)
+    assert (await ManifestWriter(world.services, world.view()).publish(empty=True)).version == 3
+    report = SweepReport()
+    await sweeper(world).remove_partition(PATH, report)
+    assert report.count == 2 + 3
+    assert list(world.store.objects) == [ROOT.cluster_file]
