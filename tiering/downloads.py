@@ -69,12 +69,16 @@ class Failure(NamedTuple):
 
 
 class Ticket:
-    """A download that is queued or under way, for those who wait for it."""
+    """A download that is queued or under way, for those who wait for it.
 
-    __slots__ = ("_listeners", "ahead", "reader", "task")
+    `failure` is why the attempt before failed: what to tell a reader that cannot wait for the end of this one.
+    """
 
-    def __init__(self, task: Task, reader: int, ahead: bool) -> None:
+    __slots__ = ("_listeners", "ahead", "failure", "reader", "task")
+
+    def __init__(self, task: Task, reader: int, ahead: bool, failure: ProtocolError | None) -> None:
         self.task = task
+        self.failure = failure
         self.reader = reader
         self.ahead = ahead
         self._listeners: dict[Listener, None] = {}
@@ -158,22 +162,18 @@ class Downloads:
     def queued(self) -> int:
         return self._wanted.count + self._ahead.count
 
-    def check(self, key: Key) -> None:
-        """Raises the ProtocolError of a failure that is too young for another attempt."""
-        failure = self._failures.get(key)
-        if failure is not None and self._loop.time() < failure.retry_at:
-            raise ProtocolError(failure.error.code, failure.error.message)
-
-    def find(self, key: Key) -> Ticket | None:
-        """The download of `key` that is queued or under way."""
-        return self._tickets.get(key)
-
     def want(self, key: Key, make: Callable[[], Task], reader: int) -> Ticket:
-        """Have it downloaded for a reader that waits. Raises as `check`."""
+        """Have it downloaded for a reader that waits.
+
+        Raises the ProtocolError of a failure that is too young for another attempt.
+        """
         ticket = self._tickets.get(key)
         if ticket is None:
-            self.check(key)
-            ticket = self._tickets[key] = Ticket(make(), reader, ahead=False)
+            failure = self._failures.get(key)
+            if failure is not None and self._loop.time() < failure.retry_at:
+                raise ProtocolError(failure.error.code, failure.error.message)
+            before = failure.error if failure is not None else None
+            ticket = self._tickets[key] = Ticket(make(), reader, ahead=False, failure=before)
             self._wanted.add(ticket)
             self._pump()
         elif ticket.ahead and key not in self._running:
@@ -184,11 +184,11 @@ class Downloads:
         return ticket
 
     def want_ahead(self, key: Key, make: Callable[[], Task], reader: int) -> None:
-        """Have it downloaded before the reader asks; nothing when it failed lately."""
+        """Have it downloaded before the reader asks; what failed is left until somebody asks."""
         failure = self._failures.get(key)
-        if key in self._tickets or (failure is not None and self._loop.time() < failure.retry_at):
+        if key in self._tickets or failure is not None:
             return
-        ticket = self._tickets[key] = Ticket(make(), reader, ahead=True)
+        ticket = self._tickets[key] = Ticket(make(), reader, ahead=True, failure=None)
         self._ahead.add(ticket)
         self._pump()
 

@@ -210,6 +210,9 @@ class FetchReader:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             return self._failed(position, partition, call, version, error.code)._replace(urgent=False, from_tier=True)
+        if isinstance(found, Ticket) and found.failure is not None:
+            failed = self._failed(position, partition, call, version, found.failure.code)
+            return failed._replace(urgent=False, from_tier=True, ticket=found)
         ticket, region, aborted = (found, None, None) if isinstance(found, Ticket) else (None, *found)
         row = FetchedRow(
             position.topic,

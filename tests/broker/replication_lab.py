@@ -197,7 +197,7 @@ class LabBroker:
         image = self.lab.controller.image
         await self.logs.recover(lambda topic: self.plane.settings.config_of(image, topic))
         handlers = {
-            2: ListOffsets(self.plane.partitions).handle,
+            2: ListOffsets(self.plane.partitions, lambda: self.plane.fetch.reader.cold).handle,
             21: DeleteRecords(self.plane.partitions).handle,
             22: InitProducerId(self.plane.producer_ids).handle,
             23: OffsetForLeaderEpoch(self.plane.partitions).handle,

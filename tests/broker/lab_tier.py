@@ -1,0 +1,115 @@
+"""A tier for the brokers of a lab: closed segments copied by hand, local ones dropped, views as a claim would give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.partitions.partition import Partition
+from broker.replication.cold_reading import ColdReading
+from common.checksum import crc32c
+from object_store.store import FileRange
+from storage import segment_removal
+from tests.broker.replication_lab import CLUSTER_ID, NOW_MS, LabBroker
+from tests.tiering.tiered_log import GatedStore
+from tiering.chunk_cache import CacheLimits
+from tiering.downloads import DownloadLimits
+from tiering.keys import TierRoot
+from tiering.partition_tier import PartitionTier
+from tiering.prefetch import PrefetchLimits
+from tiering.remote_index import IndexLimits
+from tiering.remote_reader import RemoteReader, RemoteReadLimits
+from tiering.segment import OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, Section, SegmentId, SegmentState, TieredSegment
+from tiering.tier_records import PartitionRecord, encode_segment, encode_value
+
+CHUNK = 4_096
+LIMITS = RemoteReadLimits(
+    DownloadLimits(4, 1 << 20),
+    CacheLimits(1 << 20, 16, 0),
+    IndexLimits(1 << 20, CHUNK, 5.0),
+    PrefetchLimits(2 * CHUNK, 64 * CHUNK, CHUNK),
+)
+
+
+class LabTier:
+    """One broker's tier."""
+
+    def __init__(self, broker: LabBroker) -> None:
+        self.broker = broker
+        self.store = GatedStore()
+        self.root = TierRoot(CLUSTER_ID)
+        self.tiers: dict[Partition, PartitionTier] = {}
+        self.claimed = True
+        self._remote = RemoteReader(self.store, broker.machinery.ports.disk, LIMITS)
+        self.wait_ms = broker.plane.fetch.remote_wait_ms = 300
+
+    async def __aenter__(self) -> LabTier:
+        await self._remote.open()
+        self.broker.plane.fetch.reader.cold = ColdReading(self, self.root, self._remote)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.store.gate.set()
+        await self._remote.stop()
+
+    def view(self, partition: Partition) -> PartitionTier | None:
+        return self.tiers.get(partition) if self.claimed else None
+
+    def forget_chunks(self) -> None:
+        """As if everything had been read out by others meanwhile."""
+        cache = self._remote.cache
+        for key in list(cache._chunks):
+            cache.drop(key)
+
+    def roll(self, partition: Partition) -> None:
+        partition.log.roll(NOW_MS)
+
+    async def copy(self, partition: Partition, keep: int = 1) -> PartitionTier:
+        """Copy all closed segments, then drop all local ones but the last `keep`."""
+        log = partition.log
+        tier = self.tiers.setdefault(partition, PartitionTier(partition.topic_id, partition.index))
+        tier.replay_partition(
+            encode_value(PartitionRecord(partition.topic, "", 0, 0, 0, log_start_offset=log.log_start_offset))
+        )
+        while (closed := log.closed_segment_at(tier.tier_end_offset)) is not None:
+            reader = log.read_closed(closed)
+            for _ in reader.steps():
+                pass
+            contents = reader.contents
+            body: list[bytes | FileRange] = [FileRange(reader.file, closed.position, closed.size)]
+            size, sections = closed.size, {}
+            for name, data in (
+                (OFFSET_INDEX, contents.offset_index),
+                (TIME_INDEX, contents.time_index),
+                (TRANSACTION_INDEX, contents.transaction_index),
+            ):
+                if data or name != TRANSACTION_INDEX:
+                    sections[name] = Section(size, len(data), crc32c(data))
+                    body.append(data)
+                    size += len(data)
+            segment = TieredSegment(
+                uuid=f"{closed.base_offset + 1:032x}",
+                base_offset=closed.base_offset,
+                end_offset=closed.end_offset,
+                max_timestamp=contents.max_timestamp,
+                log_bytes=closed.size,
+                object_bytes=size,
+                sections=sections,
+                epochs=closed.epochs,
+                state=SegmentState.COPY_FINISHED,
+                broker_id=0,
+                leader_epoch=0,
+                changed_ms=0,
+                records=contents.records,
+            )
+            await self.store.put(self.key(tier, segment.id), body)
+            reader.close()
+            tier.replay_segment(segment.id, encode_segment(segment, 0))
+        partition.tier_reaches(tier.tier_end_offset)
+        log.update_config(replace(log.config, remote_storage_enable=True, local_retention_bytes=0))
+        if len(log.segments) > keep:
+            bound = min(tier.tier_end_offset, log.segments[-keep].base_offset)
+            segment_removal.drop_local_segments(log, NOW_MS, partition.high_watermark, bound)
+        return tier
+
+    def key(self, tier: PartitionTier, segment: SegmentId) -> str:
+        return self.root.segment_key(tier.path, segment)
