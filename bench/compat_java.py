@@ -1,17 +1,19 @@
 """`make compat-java`: Apache Kafka's own programs against a cluster, and its dump tool against the files.
 
-The Java clients (console producer and consumer, topics, groups, configs tools) work on a running cluster; then
-DumpLogSegments reads the segments, indexes, time indexes and producer snapshots that it left behind, and our
-storage opens a partition directory that a real Apache Kafka wrote. Ends 0 only if each step held.
+The Java clients (console producer and consumer, topics, groups, configs, reassignment and election tools) work on a
+running cluster; then DumpLogSegments reads the segments, indexes, time indexes and producer snapshots that it left
+behind, and our storage opens a partition directory that a real Apache Kafka wrote. Ends 0 only if each step held.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +92,53 @@ def produce_and_consume(java: JavaTools) -> None:
     expect(sum(int(line.split(":")[2]) for line in offsets.split()) == RECORDS, "the end offsets add up")
 
 
+def replicas(java: JavaTools) -> list[list[int]]:
+    """Those of each partition of the topic, in order."""
+    described = java.tool("TopicCommand", "--describe", "--topic", "java")
+    return [[int(b) for b in found.split(",")] for found in re.findall(r"Replicas: ([0-9,]+)", described)]
+
+
+def reassign(java: JavaTools) -> None:
+    """kafka-reassign-partitions: throttled, verified to its end, listed, cancelled; then kafka-leader-election."""
+    command = "reassign.ReassignPartitionsCommand"
+    with tempfile.TemporaryDirectory(prefix="tidelog-plan-") as folder:
+        plan = Path(folder) / "plan.json"
+
+        def write(wanted: list[list[int]]) -> None:
+            partitions = [{"topic": "java", "partition": n, "replicas": r} for n, r in enumerate(wanted)]
+            plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+
+        def run(*options: str) -> str:
+            return java.tool(command, *options)
+
+        before = replicas(java)
+        wanted = [[row[1], row[0]] for row in before]
+        write(wanted)
+        executed = run("--reassignment-json-file", str(plan), "--execute", "--throttle", "50000000")
+        expect("Successfully started" in executed, "the reassignment starts")
+        deadline = time.monotonic() + TIMEOUT_S
+        while "is still in progress" in (verified := run("--reassignment-json-file", str(plan), "--verify")):
+            expect(time.monotonic() < deadline, "the reassignment ends")
+        expect(verified.count("is completed") >= len(wanted), "the reassignment is verified")
+        expect("Clearing broker-level throttles" in verified, "the throttles are cleared")
+        expect(replicas(java) == wanted, "the replicas are where they were wanted")
+        topics_file = Path(folder) / "topics.json"
+        topics_file.write_text(json.dumps({"version": 1, "topics": [{"topic": "java"}]}))
+        generated = run("--topics-to-move-json-file", str(topics_file), "--broker-list", "0,1,2", "--generate")
+        expect("Proposed partition reassignment" in generated, "a plan is generated")
+        write(before)
+        run("--reassignment-json-file", str(plan), "--execute", "--throttle", "1000")
+        listed = run("--list")
+        expect(" partition reassignments" in listed, "what runs is listed")
+        run("--reassignment-json-file", str(plan), "--cancel")
+        expect("No partition reassignments found" in run("--list"), "what was cancelled does not run")
+    everywhere = ("--election-type", "preferred", "--all-topic-partitions")
+    java.tool("LeaderElectionCommand", *everywhere)
+    described = java.tool("TopicCommand", "--describe", "--topic", "java")
+    leaders = [int(found) for found in re.findall(r"Leader: ([0-9]+)", described)]
+    expect(leaders == [row[0] for row in replicas(java)], "every preferred replica leads")
+
+
 def delete(java: JavaTools) -> None:
     java.tool("TopicCommand", "--create", "--topic", "gone", "--partitions", "1")
     java.tool("TopicCommand", "--delete", "--topic", "gone")
@@ -127,6 +176,7 @@ def main() -> int:
                 ("topics", topics),
                 ("configs", configs),
                 ("produce and consume in a group", produce_and_consume),
+                ("reassign and elect", reassign),
                 ("delete", delete),
             ]
             for name, step in steps:
