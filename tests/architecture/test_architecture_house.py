@@ -19,6 +19,7 @@ WORLD_USERS = {
     "common/machine.py",  # is the real world
     "common/http_endpoint.py",
     "common/logs.py",  # stamps lines; no decision depends on it
+    "spark_offload/java_home.py",  # prepares a machine for Spark
     # The simulator has an object store of its own.
     "object_store/directory_files.py",
     "object_store/file_copying.py",
