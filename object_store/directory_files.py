@@ -37,6 +37,7 @@ from object_store.store import RESERVED_NAME, Body, FileRange, ObjectInfo, body_
 LEFTOVER_AGE_MS = 3_600_000
 PUBLISH_ATTEMPTS = 10  # others may remove the empty directory that we are about to use
 DURABLE_DIRECTORIES_MAX = 10_000
+WRITES = {"put", "replace"}
 LOCK_NAME = "lock"
 LOCK_POLL_S = 0.01
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -253,23 +254,25 @@ class DirectoryFiles:
 
     def _make_durable(self, directory: str, operation: str, key: str) -> None:
         """Make `directory` and those above it, down from the root (which is not made: it may be unmounted)."""
-        if directory in self._durable:
-            return
-        if directory == self.root:
+        if directory == self.root or directory in self._durable:
             return
         parent = os.path.dirname(directory)
         self._make_durable(parent, operation, key)
         try:
             os.mkdir(directory)
         except FileExistsError:
-            if not os.path.isdir(directory):
-                raise InvalidKey(self.name, operation, key, "a name before a slash is an object") from None
+            with contextlib.suppress(FileNotFoundError):  # taken away again
+                if not stat.S_ISDIR(os.stat(directory).st_mode):
+                    raise InvalidKey(self.name, operation, key, "a name before a slash is an object") from None
         except FileNotFoundError:
             self._durable.pop(parent, None)
             return  # taken away again; giving the name will fail and come back here
-        _sync_directory(parent or "/")
+        try:
+            _sync_directory(parent)
+        except FileNotFoundError:
+            return
         while len(self._durable) >= DURABLE_DIRECTORIES_MAX:
-            with contextlib.suppress(KeyError, StopIteration):  # other threads do the same
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # other threads do the same
                 del self._durable[next(iter(self._durable))]
         self._durable[directory] = None
 
@@ -333,6 +336,8 @@ class DirectoryFiles:
     def _entries(self, directory_key: str) -> list[str]:
         """Names of files, and of directories with a slash behind, in the order of the keys below them."""
         names: list[str] = []
+        if not directory_key:
+            self._still_there("list", "")
         try:
             with os.scandir(self._prefix + directory_key) as entries:
                 for entry in entries:
@@ -377,6 +382,8 @@ class DirectoryFiles:
             yield
         except (FileNotFoundError, NotADirectoryError):
             self._still_there(operation, key)
+            if operation in WRITES:
+                raise StoreUnavailable(self.name, operation, key, "its directory went away") from None
             raise ObjectMissing(self.name, operation, key, "there is no such object") from None
         except OSError as error:
             raise self._store_error(error, operation, key) from None

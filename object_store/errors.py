@@ -54,3 +54,7 @@ class ObjectAltered(StoreError):
 
 class InvalidKey(StoreError):
     """The key can name no object here: see `object_store.store.check_key`."""
+
+
+class StoreUnfit(StoreError):
+    """The store lacks something without which the tier would not be safe: conditional writes."""

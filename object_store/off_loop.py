@@ -138,6 +138,7 @@ class _Crossing:
             self._task.cancel()
 
     def _over(self, task: asyncio.Task[Any]) -> None:
+        self._task = None  # it keeps the traceback
         if task.cancelled():
             self._come_back(None, OffLoopStopped())
         elif (error := task.exception()) is not None:

@@ -17,7 +17,6 @@ from object_store.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from object_store.file_copying import SourceEnded
 
 CODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MISSING = {"NoSuchKey", "NotFound", "404"}
@@ -55,7 +54,8 @@ NO_CREDENTIALS = (
     aws.ConfigParseError,
 )
 NO_CONNECTION = (
-    aws.HTTPClientError,  # refused, timed out, closed, a certificate that does not fit
+    aws.ConnectionError,  # refused, timed out, a certificate that does not fit
+    aws.HTTPClientError,
     aws.IncompleteReadError,
     aws.ResponseStreamingError,
     aiohttp.ClientError,
@@ -100,8 +100,6 @@ def fault_of(error: Exception, store: str, operation: str, key: str) -> Fault:
         return Fault(StoreUnavailable(store, operation, key, str(error)), True)
     if isinstance(error, BodyAltered):
         return Fault(ObjectAltered(store, operation, key, str(error)), True)
-    if isinstance(error, SourceEnded):
-        return Fault(StoreError(store, operation, key, str(error)), False)
     if isinstance(error, NO_CREDENTIALS):
         return Fault(StoreDenied(store, operation, key, f"no usable credentials ({type(error).__name__})"), False)
     if isinstance(error, NO_CONNECTION):
@@ -134,7 +132,7 @@ def _of_code(status: int, code: str, store: str, operation: str, key: str) -> Fa
         return Fault(StoreDenied(store, operation, key, DENIED[code]), False)
     if code in FULL or status == 507:
         return Fault(StoreFull(store, operation, key, reason), False)
-    if code in LATER or status in {429, 500, 502, 503, 504}:
+    if code in LATER or status in {408, 429, 500, 502, 503, 504}:
         return Fault(StoreUnavailable(store, operation, key, reason), True)
     if code == "PreconditionFailed" or status == 412:
         return Fault(ObjectExists(store, operation, key, "the object exists"), False)

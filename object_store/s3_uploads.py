@@ -50,7 +50,7 @@ class S3Uploads:
         size = body_size(body)
         if size <= self._limits.part_bytes:
             conditions = {"IfNoneMatch": "*"} if create_only else {}
-            return await self._put_whole("put", key, await _bytes_of(body), conditions)
+            return await self._put_whole("put", key, await self._bytes("put", key, body), conditions)
         if create_only:
             await self._refuse_existing(key)  # before the bytes travel; the condition at the end decides
         return await self._put_parts(key, body, size, create_only)
@@ -103,6 +103,19 @@ class S3Uploads:
 
         await self._in_parts("copy", target, plan_parts(info.size, COPY_PART_BYTES), move, {}, {})
 
+    async def _bytes(self, operation: str, key: str, body: Body) -> bytes:
+        """A body, or a part of one, in memory; files are read in a thread."""
+        parts = body_parts(body)
+        if not any(isinstance(part, FileRange) for part in parts):
+            return b"".join(part for part in parts if isinstance(part, bytes))
+        try:
+            return await outlast(asyncio.ensure_future(asyncio.to_thread(_read_parts, parts)))
+        except SourceEnded as ended:
+            raise StoreError(self._requests.name, operation, key, str(ended)) from None
+        except OSError as error:
+            reason = f"the file to be stored cannot be read: {error.strerror}"
+            raise StoreError(self._requests.name, operation, key, reason) from None
+
     # -- one request
 
     async def _put_whole(self, operation: str, key: str, data: bytes, conditions: dict[str, Any]) -> ObjectInfo:
@@ -115,6 +128,7 @@ class S3Uploads:
                 Key=requests.full_key(key),
                 Body=data,
                 Metadata={TOKEN: token},
+                ChecksumAlgorithm="CRC32C",
                 ChecksumCRC32C=checksum(data),
                 **conditions,
             )
@@ -148,7 +162,7 @@ class S3Uploads:
         token = requests.new_token()
 
         async def upload_part(upload: str, span: Span) -> CompletedPartTypeDef:
-            data = await _bytes_of([*cut_body(body, span.start, span.length)])
+            data = await self._bytes("put", key, [*cut_body(body, span.start, span.length)])
             code = checksum(data)
 
             async def request(client: S3Client) -> CompletedPartTypeDef:
@@ -158,6 +172,7 @@ class S3Uploads:
                     UploadId=upload,
                     PartNumber=span.number,
                     Body=data,
+                    ChecksumAlgorithm="CRC32C",
                     ChecksumCRC32C=code,
                 )
                 return {"PartNumber": span.number, "ETag": answer["ETag"], "ChecksumCRC32C": code}
@@ -256,14 +271,6 @@ def cut_body(body: Body, start: int, length: int) -> Iterator[bytes | FileRange]
             else:
                 yield part[first:last]
         position += size
-
-
-async def _bytes_of(body: Body) -> bytes:
-    """A body, or a part of one, in memory; files are read in a thread. Raises OSError."""
-    parts = body_parts(body)
-    if not any(isinstance(part, FileRange) for part in parts):
-        return b"".join(part for part in parts if isinstance(part, bytes))
-    return await outlast(asyncio.ensure_future(asyncio.to_thread(_read_parts, parts)))
 
 
 def _read_parts(parts: Sequence[bytes | FileRange]) -> bytes:

@@ -85,7 +85,11 @@ async def open_store(
     limits = limits or StoreLimits()
     if place.kind == "file":
         directory = DirectoryStore(place.path, limits)
-        await directory.open(create=create)
+        try:
+            await directory.open(create=create)
+        except BaseException:
+            await directory.close()
+            raise
         return directory
     try:
         # Not at the top: it costs 40 MiB that a node without S3 need not pay, and it may be missing.

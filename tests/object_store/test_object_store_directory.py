@@ -1,0 +1,319 @@
+"""What is particular to a directory: crashes, leftovers, other processes, odd files, faults of the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import multiprocessing
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.machine import MachineDisk, MachineFile
+from object_store import directory_files, file_copying
+from object_store.directory_store import DirectoryStore
+from object_store.errors import (
+    InvalidKey,
+    ObjectExists,
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from object_store.store import FileRange
+from object_store.uri import open_store
+from tests.object_store.conftest import LIMITS
+from tests.object_store.test_object_store_pure import Bytes
+
+UNFINISHED = ".unfinished"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> DirectoryStore:
+    opened = DirectoryStore(str(tmp_path / "root"), LIMITS)
+    await opened.open()
+    return opened
+
+
+def unfinished(root: Path) -> list[str]:
+    return sorted(name for name in os.listdir(root / UNFINISHED) if name != directory_files.LOCK_NAME)
+
+
+async def test_the_root_is_made_only_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(StoreDenied, match="no such directory"):
+        await open_store(f"file://{tmp_path}/none", LIMITS, create=False)
+    store = await open_store(f"file://{tmp_path}/made/deep", LIMITS)
+    await store.put("a", b"x")
+    assert (tmp_path / "made/deep/a").read_bytes() == b"x"
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.get("a")
+
+
+async def test_an_unmounted_root_is_not_an_empty_one(store: DirectoryStore, tmp_path: Path) -> None:
+    await store.put("a/b", b"x")
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    (tmp_path / "root").mkdir()  # the mount point
+    for call in (
+        store.get("a/b"), store.head("a/b"), store.delete(["a/b"]), store.list_names(""), store.put("a/b", b"y"),
+        anext(aiter(store.list(""))), store.copy("a/b", "c"), store.replace("a/b", b"y", None),
+    ):  # fmt: skip
+        with pytest.raises(StoreUnavailable, match="gone"):
+            await call
+    assert os.listdir(tmp_path / "root") == []
+
+
+async def test_no_object_is_seen_before_it_is_whole(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, go = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def held(fd: int) -> None:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            synced.set()
+            assert go.wait(10)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", held)
+    put = asyncio.create_task(store.put("dir/key", b"x" * 100_000))
+    await asyncio.to_thread(synced.wait, 10)
+    assert len(unfinished(tmp_path / "root")) == 1
+    assert [info async for info in store.list("")] == []
+    with pytest.raises(ObjectMissing):
+        await store.get("dir/key")
+    go.set()
+    await put
+    assert unfinished(tmp_path / "root") == []
+    assert len(await store.get("dir/key")) == 100_000
+
+
+async def test_file_and_directories_are_durable_in_order(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    root = str(tmp_path / "root")
+    fsync, link, rename = os.fsync, os.link, os.rename
+
+    def watched_fsync(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}").removeprefix(root)
+        steps.append("fsync file" if UNFINISHED in path else f"fsync {path or '/'}")
+        fsync(fd)
+
+    def watched(name: str, call: Callable[[str, str], None]) -> Callable[[str, str], None]:
+        def step(source: str, target: str) -> None:
+            steps.append(f"{name} {target.removeprefix(root)}")
+            call(source, target)
+
+        return step
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "link", watched("link", link))
+    monkeypatch.setattr(os, "rename", watched("rename", rename))
+    await store.put("a/b/one", b"x", create_only=True)
+    assert steps == ["fsync file", "fsync /", "fsync /a", "link /a/b/one", "fsync /a/b"]
+    steps.clear()
+    await store.put("a/b/two", b"x")
+    assert steps == ["fsync file", "rename /a/b/two", "fsync /a/b"]
+
+
+async def test_leftovers_of_a_crash_are_swept_by_age(store: DirectoryStore, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    await store.replace("key", b"x", None)  # leaves the lock's file
+    old, young = root / UNFINISHED / "old", root / UNFINISHED / "young"
+    old.write_bytes(b"half")
+    young.write_bytes(b"half")
+    two_hours_ago = time.time() - 7200
+    os.utime(old, (two_hours_ago, two_hours_ago))
+    os.utime(root / UNFINISHED / directory_files.LOCK_NAME, (two_hours_ago, two_hours_ago))
+    again = DirectoryStore(str(root), LIMITS)
+    await again.open()
+    assert unfinished(root) == ["young"]
+    assert await store.sweep_unfinished(int(time.time() * 1000) + 1000) == 1
+    assert unfinished(root) == []
+    assert (root / UNFINISHED / directory_files.LOCK_NAME).exists()
+
+
+async def test_a_failed_put_leaves_nothing(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code, error in [(errno.ENOSPC, StoreFull), (errno.EDQUOT, StoreFull), (errno.EIO, StoreUnavailable),
+                        (errno.EROFS, StoreDenied)]:  # fmt: skip
+
+        def broken(fd: int, code: int = code) -> None:
+            raise OSError(code, "broken")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            with pytest.raises(error, match="put 'a/key' in file://"):
+                await store.put("a/key", b"x")
+    assert unfinished(tmp_path / "root") == []
+    assert [info async for info in store.list("")] == []
+
+
+async def test_emptied_directories_go_and_come_back(store: DirectoryStore, tmp_path: Path) -> None:
+    async def churn(name: str) -> None:
+        for turn in range(30):
+            await store.put(f"a/b/{name}", str(turn).encode())
+            assert await store.get(f"a/b/{name}") == str(turn).encode()
+            await store.delete([f"a/b/{name}"])
+
+    await asyncio.gather(*[churn(str(number)) for number in range(4)])
+    assert os.listdir(tmp_path / "root") == [UNFINISHED]
+    (tmp_path / "root/left/by/a/crash").mkdir(parents=True)
+    assert await store.list_names("") == []
+    await store.put("left/by/a/crash", b"object", create_only=True)
+    assert await store.get("left/by/a/crash") == b"object"
+
+
+async def test_an_object_is_no_directory(store: DirectoryStore) -> None:
+    await store.put("a/b", b"x")
+    for create_only in (True, False):
+        with pytest.raises(InvalidKey):
+            await store.put("a", b"y", create_only=create_only)
+        with pytest.raises(InvalidKey):
+            await store.put("a/b/c", b"y", create_only=create_only)
+    assert [info.key async for info in store.list("")] == ["a/b"]
+
+
+async def test_links_lead_nowhere(store: DirectoryStore, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"outside")
+    (tmp_path / "root/link").symlink_to(tmp_path / "secret")
+    (tmp_path / "root/way").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "root/pipe")
+    for key in ("link", "pipe"):
+        with pytest.raises(ObjectMissing):
+            await store.get(key)
+        with pytest.raises(ObjectMissing):
+            await store.head(key)
+    assert [info async for info in store.list("")] == []
+    assert await store.list_names("") == []
+
+
+async def test_a_cancelled_put_ends_before_the_caller_closes_the_file(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = MachineDisk(tmp_path).open("log", create=True)
+    file.truncate(64 * 1024 * 1024)
+    copying, go = threading.Event(), threading.Event()
+    real = file_copying._by_copy_file_range
+
+    def held(fd: int, part: FileRange, position: int, count: int) -> int:
+        copying.set()
+        assert go.wait(10)
+        return real(fd, part, position, count)
+
+    monkeypatch.setattr(file_copying, "_by_copy_file_range", held)
+    put = asyncio.create_task(store.put("key", [FileRange(file, 0, file.size())]))
+    await asyncio.to_thread(copying.wait, 10)
+    for _ in range(3):
+        put.cancel()
+        await asyncio.sleep(0)
+    assert not put.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await put
+    assert unfinished(tmp_path / "root") == []
+    with pytest.raises(ObjectMissing):
+        await store.head("key")
+    file.close()
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+async def test_bytes_are_copied_whatever_the_kernel_can(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    def unable(*_: object) -> int:
+        raise OSError(errno.EXDEV, "other file system")
+
+    for name in ["_by_copy_file_range", "_by_sendfile"][:missing]:
+        monkeypatch.setattr(file_copying, name, unable)
+    file = MachineDisk(tmp_path).open("log", create=True)
+    data = os.urandom(3_000_000)
+    file.pwrite(data, 0)
+    await store.put("key", [b"<", FileRange(file, 1000, 2_000_000), FileRange(Bytes(b"0123456789"), 2, 5), b">"])
+    assert await store.get("key") == b"<" + data[1000:2_001_000] + b"23456" + b">"
+    with pytest.raises(StoreError, match="ends at 3000000"):
+        await store.put("short", [FileRange(file, 0, 3_000_001)])
+    await store.copy("key", "copy")
+    assert (await store.head("copy")).version != (await store.head("key")).version
+    file.close()
+
+
+async def test_versions_differ_within_one_tick_of_the_clock(store: DirectoryStore) -> None:
+    versions = [(await store.put("key", b"same size")).version for _ in range(50)]
+    assert len(set(versions)) == 50
+
+
+async def test_replace_waits_for_other_processes_but_not_for_ever(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    store = DirectoryStore(str(root), replace(LIMITS, lock_timeout_s=0.1))
+    await store.open()
+    await store.replace("key", b"1", None)
+    with (root / UNFINISHED / directory_files.LOCK_NAME).open("r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StoreUnavailable, match="lock"):
+            await store.replace("other", b"2", None)
+        await store.put("third", b"3", create_only=True)
+    await store.replace("other", b"2", None)
+
+
+async def test_a_directory_that_does_not_answer_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(str(tmp_path), replace(LIMITS, file_timeout_s=0.05))
+    await store.open()
+    hung = threading.Event()
+    monkeypatch.setattr(os, "lstat", lambda path: hung.wait(10))
+    with pytest.raises(StoreUnavailable, match="no answer within"):
+        await store.head("key")
+    monkeypatch.undo()
+    hung.set()
+    await store.close()
+
+
+def _create(root: str, number: int, start: multiprocessing.synchronize.Barrier, answers: object) -> None:
+    async def run() -> list[int]:
+        store = DirectoryStore(root, LIMITS)
+        await store.open()
+        start.wait()
+        won = []
+        for turn in range(30):
+            try:
+                await store.put(f"turn/{turn}", [str(number).encode()], create_only=True)
+                won.append(turn)
+            except ObjectExists:
+                pass
+        return won
+
+    answers.put((number, asyncio.run(run())))  # type: ignore[attr-defined]
+
+
+def test_of_several_processes_one_creates(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    start, answers = context.Barrier(3), context.Queue()
+    workers = [context.Process(target=_create, args=(str(tmp_path), number, start, answers)) for number in range(3)]
+    for worker in workers:
+        worker.start()
+    won = dict(answers.get(timeout=30) for _ in workers)
+    for worker in workers:
+        worker.join(10)
+    assert sorted(turn for turns in won.values() for turn in turns) == list(range(30))
+    for number, turns in won.items():
+        assert all((tmp_path / f"turn/{turn}").read_bytes() == str(number).encode() for turn in turns)
+
+
+def test_a_machine_file_is_copied_in_the_kernel(tmp_path: Path) -> None:
+    disk = MachineDisk(tmp_path)
+    source, target = disk.open("a", create=True), disk.open("b", create=True)
+    source.pwrite(b"0123456789", 0)
+    assert isinstance(source, MachineFile)
+    assert file_copying._by_copy_file_range(target.fd, FileRange(source, 0, 10), 2, 5) == 5
+    assert file_copying._by_sendfile(target.fd, FileRange(source, 0, 10), 7, 3) == 3
+    assert target.pread(20, 0) == b"23456789"

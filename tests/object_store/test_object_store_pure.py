@@ -1,0 +1,163 @@
+"""Retries, bandwidth, URIs, the plan of an upload: what needs no store."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_store.bandwidth import BURST_S, BandwidthLimit
+from object_store.limits import MIB
+from object_store.retries import Backoff, RetryBudget
+from object_store.s3_uploads import PARTS_MAX, cut_body, plan_parts
+from object_store.store import FileRange, body_size
+from object_store.uri import InvalidStoreUri, StoreUri, parse_uri
+
+
+class Bytes:
+    """A file of `common.ports` over bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self.data[position : position + size]
+
+    def pwrite(self, data: object, position: int) -> int:
+        raise NotImplementedError
+
+    def truncate(self, size: int) -> None:
+        raise NotImplementedError
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def fsync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_waits_double_up_to_the_bound_and_are_spread() -> None:
+    backoff, chance = Backoff(0.1, 2.0), Random(1)
+    for attempt, bound in [(1, 0.1), (2, 0.2), (3, 0.4), (6, 2.0), (1000, 2.0)]:
+        waits = [backoff.wait_s(attempt, chance) for _ in range(200)]
+        assert 0 <= min(waits) < bound * 0.1
+        assert bound * 0.9 < max(waits) <= bound
+
+
+def test_a_store_that_is_down_uses_the_budget_up_and_success_gives_it_back() -> None:
+    budget = RetryBudget(10)
+    assert [budget.take() for _ in range(7)] == [True] * 5 + [False] * 2
+    for _ in range(20):
+        budget.succeeded()
+    assert [budget.take() for _ in range(3)] == [True, True, False]
+    for _ in range(1000):
+        budget.succeeded()
+    assert budget.tokens == 10
+
+
+@given(
+    rate=st.integers(1, 10**9),
+    pieces=st.lists(st.tuples(st.integers(1, 10**8), st.floats(0, 5)), min_size=1, max_size=50),
+)
+def test_no_span_of_time_carries_more_than_the_rate_and_one_burst(rate: int, pieces: list[tuple[int, float]]) -> None:
+    limit = BandwidthLimit(rate)
+    now = 100.0
+    moved: list[tuple[float, int]] = []
+    for count, pause in pieces:
+        now += pause
+        moved.append((now + limit.reserve(count, now), count))
+    for first in range(len(moved)):
+        total = 0
+        for at, count in moved[first:]:
+            total += count  # the first piece was paid for before the span began
+            paid = (at - moved[first][0] + BURST_S) * rate + moved[first][1]
+            assert total <= paid * (1 + 1e-6) + 1
+
+
+def test_a_limit_that_is_busy_is_used_up_and_none_does_not_wait() -> None:
+    limit = BandwidthLimit(1000)
+    assert limit.reserve(500, 0.0) == 0.0  # the burst
+    assert limit.reserve(1000, 0.0) == 1.0
+    assert limit.reserve(1000, 0.5) == 1.5
+    limit.set_rate(2000, 1.0)  # 1,000 bytes of debt are left
+    assert limit.reserve(1000, 1.0) == 1.0
+    limit.set_rate(None, 1.0)
+    assert limit.reserve(10**12, 1.0) == 0.0
+    assert BandwidthLimit(0).reserve(10**12, 1.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "uri"),
+    [
+        ("file:///srv/tier", StoreUri("file", path="/srv/tier")),
+        ("file:///srv//tier%20two/", StoreUri("file", path="/srv/tier two")),
+        ("file://localhost/srv", StoreUri("file", path="/srv")),
+        ("s3://bucket", StoreUri("s3", bucket="bucket")),
+        ("s3://bucket/", StoreUri("s3", bucket="bucket")),
+        ("s3://bucket/a/b/?region=eu-central-1", StoreUri("s3", bucket="bucket", prefix="a/b", region="eu-central-1")),
+        (
+            "s3://my.bucket/t?endpoint=http://minio:9000&region=x&addressing=virtual",
+            StoreUri("s3", bucket="my.bucket", prefix="t", endpoint="http://minio:9000", region="x"),
+        ),
+        (
+            "s3://bucket/t?endpoint=https%3A%2F%2F10.0.0.1%3A9000/",
+            StoreUri("s3", bucket="bucket", prefix="t", endpoint="https://10.0.0.1:9000", addressing="path"),
+        ),
+    ],
+)
+def test_a_uri_is_understood(text: str, uri: StoreUri) -> None:
+    assert parse_uri(text) == uri
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "tier", "/srv/tier", "http://bucket/x", "file://", "file:///", "file://host/srv", "file:///a/../b", "file:a",
+     "file:///a?x=1", "s3://", "s3:///x", "s3://B", "s3://ab", "s3://a..b.c", "s3://bucket/../x", "s3://bucket/a//b",
+     "s3://bucket?secret=x", "s3://bucket?region=a&region=b", "s3://bucket?region=A%20B", "s3://bucket?region",
+     "s3://bucket?endpoint=minio:9000", "s3://bucket?endpoint=http://h:99999", "s3://bucket?endpoint=http://h/path",
+     "s3://bucket?addressing=other", "s3://bucket/x#y", "s3://bucket/" + "p" * 101, "file:///a%00b", "s3://[",
+     "s3://bucket?endpoint=http://[", "s3://bucket/.unfinished"],
+)  # fmt: skip
+def test_what_is_no_uri_of_a_store_is_refused(text: str) -> None:
+    with pytest.raises(InvalidStoreUri):
+        parse_uri(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3://AKIAIOSFODNN7:hunter2@bucket/x", "s3://bucket?endpoint=http://me:hunter2@minio:9000", "s3://b?key=hunter2",
+     "s3://bucket?hunter2=1", "hunter2://bucket", "s3://bucket?endpoint=hunter2", "s3://bucket?addressing=hunter2"],
+)  # fmt: skip
+def test_a_refusal_repeats_nothing_that_may_be_secret(text: str) -> None:
+    with pytest.raises(InvalidStoreUri) as caught:
+        parse_uri(text)
+    assert "hunter2" not in str(caught.value)
+
+
+@given(size=st.integers(1, 6 * 1024**4), part_bytes=st.integers(5 * MIB, 64 * MIB))
+def test_parts_cover_the_body_and_are_not_too_many(size: int, part_bytes: int) -> None:
+    size = min(size, part_bytes * PARTS_MAX * 3)
+    spans = plan_parts(size, part_bytes)
+    assert spans[0].start == 0 and spans[-1].start + spans[-1].length == size
+    assert [span.number for span in spans] == list(range(1, len(spans) + 1))
+    assert all(left.start + left.length == right.start for left, right in pairwise(spans))
+    assert len({span.length for span in spans[:-1]}) <= 1 and all(span.length >= part_bytes for span in spans[:-1])
+    assert len(spans) <= PARTS_MAX + 1
+
+
+@given(st.data())
+def test_a_cut_of_a_body_is_that_part_of_its_bytes(data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(st.one_of(st.binary(max_size=20), st.tuples(st.integers(0, 30), st.integers(0, 30)))))
+    file = Bytes(bytes(range(100)))
+    body = [part if isinstance(part, bytes) else FileRange(file, *part) for part in drawn]
+    whole = b"".join(part if isinstance(part, bytes) else file.pread(part.length, part.position) for part in body)
+    start = data.draw(st.integers(0, len(whole)))
+    length = data.draw(st.integers(0, len(whole) - start))
+    pieces = [*cut_body(body, start, length)]
+    assert body_size(body) == len(whole)
+    cut = b"".join(part if isinstance(part, bytes) else file.pread(part.length, part.position) for part in pieces)
+    assert cut == whole[start : start + length]
