@@ -54,11 +54,18 @@ class EmbeddedCluster:
 
     def command(self, *words: str) -> str:
         """Standard output of `tidelog …`; RuntimeError with its words when it fails."""
-        line = [sys.executable, "-m", "tidelog", words[0], "--data", str(self.data), *words[1:]]
+        return self._run([words[0], "--data", str(self.data), *words[1:]])
+
+    def _run(self, words: list[str]) -> str:
+        line = [sys.executable, "-m", "tidelog", *words]
         done = subprocess.run(line, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
         if done.returncode:
             raise RuntimeError(f"tidelog {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
+
+    def command_of(self, group: str, *words: str) -> str:
+        """As `command`, for the commands of a group: `tidelog topics …`."""
+        return self._run([group, *words, "--data", str(self.data)])
 
     def kill(self, node: str) -> None:
         """SIGKILL; the node stays down until `tidelog start`."""
