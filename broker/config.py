@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from broker.tier.config import TierConfig
 from common.ports import Address
 from wire.connection import ConnectionLimits
 from wire.server import ServerLimits
@@ -111,6 +112,7 @@ class BrokerConfig:
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     limits: RequestLimits = field(default_factory=RequestLimits)
     duties: LogDuties = field(default_factory=LogDuties)
+    tier: TierConfig = field(default_factory=TierConfig)
     node_settings: dict[str, object] = field(default_factory=dict)
 
     @property

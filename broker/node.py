@@ -32,6 +32,8 @@ from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.request import open_chain
+from broker.tier.opening import OpenStore
+from broker.tier.plane import TierPlane
 from common.broker_settings import NODE_SETTINGS
 from common.identifiers import random_uuid
 from common.lifecycle import duty
@@ -46,6 +48,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
+from object_store.uri import open_store
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.connection import Connection
@@ -71,10 +74,18 @@ def audit(event: str, **fields: object) -> None:
 class BrokerNode:
     """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
 
-    def __init__(self, ports: Ports, config: BrokerConfig, fatal: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        config: BrokerConfig,
+        fatal: Callable[[str], None],
+        open_store: OpenStore = open_store,
+    ) -> None:
         self._ports = ports
         self._config = config
         self._fatal = fatal
+        self._open_store = open_store
+        self.tier: TierPlane | None = None
         self._stopping = False
         self._recovered = (0, 0)
         self.metrics = Metrics()
@@ -155,6 +166,7 @@ class BrokerNode:
             logger.info("waiting for the controllers", extra={"reason": self.observer.trouble})
         cluster_id = self.observer.image.cluster_id or ""
         await self.logs.open(cluster_id)
+        self._make_tier(cluster_id)
         lifecycle = self.lifecycle = self._make_lifecycle(cluster_id)
         registering = asyncio.create_task(lifecycle.start(), name="register")
         try:
@@ -170,6 +182,8 @@ class BrokerNode:
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
         await self._take_roles()
         self.data_plane.start()
+        if self.tier is not None:
+            await self.tier.start()
         self.server.start()
         lifecycle.logs_recovered()
 
@@ -177,6 +191,14 @@ class BrokerNode:
         """Until the controller has unfenced this broker."""
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
+
+    def _make_tier(self, cluster_id: str) -> None:
+        config = self._config.tier
+        if not config.uri:
+            return
+        client, epoch = self.coordinators.tier_client, self._broker_epoch
+        self.tier = TierPlane(self._ports, config, self.partitions, client, cluster_id, epoch, audit, self._open_store)
+        self.tier.register(self.metrics)
 
     def _make_lifecycle(self, cluster_id: str) -> BrokerLifecycle:
         config = self._config
@@ -232,6 +254,8 @@ class BrokerNode:
         if lifecycle is not None and self._config.controlled_shutdown_enable and not await lifecycle.shut_down():
             logger.warning("leadership has not moved in time")
         self.server.stop_accepting()
+        if self.tier is not None:
+            await self.tier.stop()
         await self.coordinators.stop()
         await self.dispatcher.stop()
         await self.data_plane.stop()

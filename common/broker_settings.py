@@ -177,6 +177,20 @@ _GROUPS = [
     _s("offsets.commit.timeout.ms", "int", 5_000, "How long a commit waits for its replicas.", 1),
 ]  # fmt: skip
 
+_TIER = [
+    _s("tidelog.tier.uri", "string", "", "The object store that holds the tier: s3://bucket/prefix?endpoint=…&region=… "
+       "or file:///directory, the same on every node; empty means none. `tidelog up` sets a directory."),
+    _s("tidelog.tier.enable", "boolean", False, "Whether new topics are tiered (remote.storage.enable) unless they say "
+       "otherwise.", update=DYNAMIC),
+    _s("tidelog.tier.roll.ms", "long", 600_000, "The age at which a segment of a tiered topic is closed, so that it "
+       "can be copied.", 1, update=DYNAMIC),
+    _s("tidelog.tier.interval.ms", "long", 1_000, "How often led partitions are looked at for segments to copy.", 10),
+    _s("tidelog.tier.copy.threads", "int", 4, "Segments that one broker copies at a time.", 1, 1_000),
+    _s("tidelog.tier.copy.bytes.per.second", "long", 0, "How fast one broker copies; 0 is without limit.", 0),
+    _s("tidelog.tier.delete.delay.ms", "long", DAY_MS, "How long objects stay in the store after retention, "
+       "DeleteRecords or the deletion of their topic ended them.", 0),
+]  # fmt: skip
+
 _TIER_STATE = [
     _s("tidelog.tier.state.partitions", "int", 50, "Partitions of __tier_state.", 1),
     _s("tidelog.tier.state.replication.factor", "int", 3, "Replicas of __tier_state, at most the brokers there are.",
@@ -184,4 +198,6 @@ _TIER_STATE = [
     _s("tidelog.tier.state.segment.bytes", "int", 100 * MIB, "Segment size of __tier_state.", 1024),
 ]  # fmt: skip
 
-NODE_SETTINGS = Catalogue([*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS, *_TIER_STATE])
+NODE_SETTINGS = Catalogue(
+    [*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS, *_TIER, *_TIER_STATE]
+)

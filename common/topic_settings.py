@@ -70,7 +70,8 @@ TOPIC_SETTINGS = Catalogue(
                "log.cleaner.min.compaction.lag.ms", low=0),
         _topic("min.insync.replicas", "int", 1, "How many in-sync replicas acks=all needs. The cluster's default is 2 "
                "from three brokers on.", "min.insync.replicas", low=1),
-        _topic("remote.storage.enable", "boolean", False, "Whether closed segments are copied to the object store."),
+        _topic("remote.storage.enable", "boolean", False, "Whether closed segments are copied to the object "
+               "store. A new topic is given tidelog.tier.enable; it cannot be switched off again."),
         _topic("retention.bytes", "long", -1, "Bytes kept per partition; -1 is without bound.", "log.retention.bytes",
                low=-1),
         _topic("retention.ms", "long", 7 * DAY_MS, "Milliseconds that a closed segment is kept; -1 is for ever.",

@@ -22,6 +22,7 @@ from common.settings import SettingError
 
 LAYOUT_FILE = "cluster.json"
 SECRET_FILE = "cluster.secret"
+TIER_DIRECTORY = "tier"
 HOST = "127.0.0.1"
 OWN_PORTS = range(10_000, 32_000)
 CONTROLLER_ID_BASE = 1_000
@@ -100,6 +101,7 @@ class ClusterLayout:
     def node_settings(self, node: NodeLayout, root: Path, shared: dict[str, str] | None = None) -> dict[str, str]:
         """What `node` runs with: what is shared, as of now or as given, and its own place."""
         text = dict(self.shared_settings() if shared is None else shared)
+        text.setdefault("tidelog.tier.uri", (root / TIER_DIRECTORY).resolve().as_uri())
         listeners = [f"{name}://{address}" for name, address in node.listeners().items()]
         text |= {
             "node.id": str(node.node_id),

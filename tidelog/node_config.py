@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, server_limits
+from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
 from common.settings import SettingError
@@ -19,6 +20,7 @@ from kraft.controller.node import ControllerConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
+from object_store.uri import InvalidStoreUri, parse_uri
 from tidelog.settings_check import check_settings
 from wire.listeners import ListenerConfig, ListenerKind
 
@@ -55,6 +57,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         replication=_fill(ReplicationConfig, values, rack_aware_reads="Rack" in values["replica.selector.class"]),
         limits=_fill(RequestLimits, values),
         duties=_fill(LogDuties, values),
+        tier=_tier(values),
         node_settings=_given_defaults(given, values),
     )
 
@@ -110,6 +113,23 @@ def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPo
         unclean_leader_election=values["unclean.leader.election.enable"],
         delete_topic_enable=values["delete.topic.enable"],
         static=static,
+    )
+
+
+def _tier(values: Mapping[str, Any]) -> TierConfig:
+    uri = values["tidelog.tier.uri"]
+    if uri:
+        try:
+            parse_uri(uri)
+        except InvalidStoreUri as error:
+            raise SettingError(f"tidelog.tier.uri: {error}") from error
+    return TierConfig(
+        uri=uri,
+        interval_ms=values["tidelog.tier.interval.ms"],
+        copies_max=values["tidelog.tier.copy.threads"],
+        copy_bytes_per_second=values["tidelog.tier.copy.bytes.per.second"],
+        delete_delay_ms=values["tidelog.tier.delete.delay.ms"],
+        retention_interval_ms=values["log.retention.check.interval.ms"],
     )
 
 

@@ -20,6 +20,7 @@ _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 _PRODUCER_EXPIRATION = "producer.id.expiration.ms"
 _PRODUCERS_MAX = "tidelog.producers.per.partition.max"
+_TIER_ROLL = "tidelog.tier.roll.ms"
 _FIELDS = {field.name.replace("_", "."): field.name for field in dataclasses.fields(LogConfig)}
 
 
@@ -59,6 +60,7 @@ class LogSettings:
             }
             values["producer_id_expiration_ms"] = self.node_value(image, _PRODUCER_EXPIRATION)
             values["producers_max"] = self.node_value(image, _PRODUCERS_MAX)
+            values["tier_roll_ms"] = self.node_value(image, _TIER_ROLL)
             self._default, self._default_of = LogConfig(**values), dynamic
         return self._default
 

@@ -23,6 +23,7 @@ from kraft.controller.policy import (
     min_insync_replicas,
     unclean_leader_election,
 )
+from kraft.controller.tier_configs import check_tier
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.delta import replayed
@@ -30,7 +31,6 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, MetadataRecord, ResourceType
 from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 
-REMOTE_STORAGE = "remote.storage.enable"
 LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
@@ -49,11 +49,7 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> None:
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}.")
-        parsed = _parsed(setting, value)
-        if name == REMOTE_STORAGE and parsed:
-            raise ProtocolError(
-                ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE} cannot be true: this cluster has no object store tier."
-            )
+        _parsed(setting, value)
 
 
 def check_together(
@@ -146,6 +142,7 @@ def _resource_records(
     if resource_type is ResourceType.TOPIC:
         check_topic_configs(changed)
         check_together(image, policy, current, target)
+        check_tier(image, policy, name, current, target)
     else:
         check_broker_configs(name, changed)
     changed.update({n: None for n in current if n not in target})

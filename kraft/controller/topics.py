@@ -14,6 +14,7 @@ from common.identifiers import ZERO_UUID, random_uuid
 from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy, is_cordoned
+from kraft.controller.tier_configs import check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
 from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name, colliding_name
 from kraft.image.metadata import MetadataImage
@@ -130,7 +131,9 @@ class _Creation:
         image, name = self._image, topic.name
         self._check_name(name)
         overrides = _overrides(topic.configs or ())
+        overrides |= default_tier_overrides(image, self._policy, name, overrides)
         check_together(image, self._policy, {}, overrides)
+        check_tier(image, self._policy, name, {}, overrides)
         assignments = _manual(image, topic) if topic.assignments else self._automatic(topic)
         topic_id = random_uuid(self._random)
         while topic_id in image.topics.by_id:

@@ -1,0 +1,83 @@
+"""Settings of tiered topics that would surprise whoever made them are refused. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.errors import ErrorCode, ProtocolError
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_configs import topic_config
+from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.image.metadata import MetadataImage
+
+REMOTE_STORAGE = "remote.storage.enable"
+TIER_URI = "tidelog.tier.uri"
+TIER_ENABLE = "tidelog.tier.enable"
+AS_TOTAL, UNLIMITED = -2, -1
+_TRUE = "true"
+_LIMITS = (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes"))
+
+Overrides = Mapping[str, str | None]
+
+
+def default_tier_overrides(
+    image: MetadataImage, policy: ControllerPolicy, topic: str, overrides: Overrides
+) -> dict[str, str]:
+    """What a new topic is given when tiering is the cluster's default.
+
+    It is written down with the topic: a later change of the default must not cut a topic off from its history.
+    """
+    default = image.configs.cluster().get(TIER_ENABLE) or policy.static.get(TIER_ENABLE) or ""
+    if topic in INTERNAL_TOPICS or REMOTE_STORAGE in overrides:
+        return {}
+    if not _is_true(default) or not policy.static.get(TIER_URI):
+        return {}
+    return {REMOTE_STORAGE: _TRUE}
+
+
+def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, before: Overrides, after: Overrides) -> None:
+    """Raises INVALID_CONFIG, with a sentence that says why, for overrides `after` that a topic with overrides `before`
+    cannot have. What was there before, and only the cluster's defaults make wrong, is let be."""
+    was_tiered, is_tiered = (_is_true(overrides.get(REMOTE_STORAGE)) for overrides in (before, after))
+    if was_tiered and not is_tiered:
+        raise _refused(
+            f"{REMOTE_STORAGE} cannot be switched off: what the topic has in the tier could not be read any more. "
+            "Delete the topic, or keep it tiered with a longer local.retention.ms."
+        )
+    if not is_tiered:
+        return
+    if topic in INTERNAL_TOPICS:
+        raise _refused(f"{REMOTE_STORAGE} cannot be true: {topic} is the cluster's own, which is never tiered.")
+    if not was_tiered and not policy.static.get(TIER_URI):
+        raise _refused(
+            f"{REMOTE_STORAGE} cannot be true: this cluster has no object store tier ({TIER_URI} is not set)."
+        )
+    names = [name for pair in _LIMITS for name in pair] + ["cleanup.policy", REMOTE_STORAGE]
+    if all(before.get(name) == after.get(name) for name in names):
+        return
+
+    def value(name: str) -> Any:
+        setting = TOPIC_SETTINGS[name]
+        return setting.parse(topic_config(image, after, policy, setting)[0] or "")
+
+    if "delete" not in value("cleanup.policy"):
+        return  # the whole topic has no bound
+    for local_name, total_name in _LIMITS:
+        local, total = value(local_name), value(total_name)
+        if total == UNLIMITED or local == AS_TOTAL or UNLIMITED < local <= total:
+            continue
+        shown = "without bound" if local == UNLIMITED else str(local)
+        raise _refused(
+            f"{local_name} ({shown}) is larger than {total_name} ({total}): the brokers cannot keep what the topic "
+            f"has lost. Use {AS_TOTAL} to keep as much as the whole topic does."
+        )
+
+
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.strip().lower() == _TRUE
+
+
+def _refused(sentence: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_CONFIG, sentence)
