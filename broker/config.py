@@ -92,6 +92,21 @@ class LogDuties:
 
 
 @dataclass(slots=True, frozen=True)
+class TierReads:
+    """How much reading from the tier may take; the names are the settings' with underscores."""
+
+    remote_fetch_max_wait_ms: int = 500
+    remote_list_offsets_request_timeout_ms: int = 30_000
+    tier_read_concurrency: int = 8
+    tier_read_memory_bytes: int = 64 * MIB
+    tier_chunk_bytes: int = 4 * MIB
+    tier_prefetch_bytes: int = 16 * MIB
+    tier_index_bytes: int = 32 * MIB
+    tier_cache_bytes: int = 1024 * MIB
+    tier_cache_open_files_max: int = 128
+
+
+@dataclass(slots=True, frozen=True)
 class BrokerConfig:
     """One broker. `node_settings` holds every node setting that was given, by Kafka's name: the synonyms from which
     topic settings take their defaults."""
@@ -113,6 +128,7 @@ class BrokerConfig:
     limits: RequestLimits = field(default_factory=RequestLimits)
     duties: LogDuties = field(default_factory=LogDuties)
     tier: TierConfig = field(default_factory=TierConfig)
+    tier_reads: TierReads = field(default_factory=TierReads)
     node_settings: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -100,6 +100,7 @@ class DataPlane:
                 machinery.tick,
                 chain.throttle,
                 limits.fetch_max_bytes,
+                logs.context.open_files,
             )
         )
         self.fetchers = Fetchers(

@@ -31,6 +31,7 @@ from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
+from broker.replication.cold_plane import ColdPlane
 from broker.request import open_chain
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
@@ -86,6 +87,7 @@ class BrokerNode:
         self._fatal = fatal
         self._open_store = open_store
         self.tier: TierPlane | None = None
+        self.cold: ColdPlane | None = None
         self._stopping = False
         self._recovered = (0, 0)
         self.metrics = Metrics()
@@ -182,7 +184,8 @@ class BrokerNode:
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
         await self._take_roles()
         self.data_plane.start()
-        if self.tier is not None:
+        if self.tier is not None and self.cold is not None:
+            await self.cold.start()
             await self.tier.start()
         self.server.start()
         lifecycle.logs_recovered()
@@ -199,6 +202,11 @@ class BrokerNode:
         client, epoch = self.coordinators.tier_client, self._broker_epoch
         self.tier = TierPlane(self._ports, config, self.partitions, client, cluster_id, epoch, audit, self._open_store)
         self.tier.register(self.metrics)
+        reads, free_bytes_min = self._config.tier_reads, 2 * self._config.duties.log_dir_free_bytes_min
+        tier = self.tier
+        self.cold = ColdPlane(self._ports, reads, free_bytes_min, tier.store, tier.root, tier.service)
+        self.data_plane.fetch.reader.cold = self.cold.reading
+        self.cold.register(self.metrics)
 
     def _make_lifecycle(self, cluster_id: str) -> BrokerLifecycle:
         config = self._config
@@ -260,6 +268,8 @@ class BrokerNode:
         await self.dispatcher.stop()
         await self.data_plane.stop()
         await self.server.close(CLOSE_GRACE_S)
+        if self.cold is not None:
+            await self.cold.stop()
         if self._giving_up is not None:
             await self._giving_up
         if lifecycle is not None and self.logs.offline is None and lifecycle.broker_epoch >= 0:
@@ -317,7 +327,11 @@ class BrokerNode:
             if name in NODE_SETTINGS
         }
         return Handlers(
-            ListOffsets(partitions),
+            ListOffsets(
+                partitions,
+                lambda: self.data_plane.fetch.reader.cold,
+                config.tier_reads.remote_list_offsets_request_timeout_ms,
+            ),
             MetadataHandler(
                 forwarder,
                 internal_topics,

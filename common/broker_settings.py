@@ -198,6 +198,22 @@ _TIER_STATE = [
     _s("tidelog.tier.state.segment.bytes", "int", 100 * MIB, "Segment size of __tier_state.", 1024),
 ]  # fmt: skip
 
+_TIER_READS = [
+    _s("remote.fetch.max.wait.ms", "int", 500, "How long a fetch waits for what has to be downloaded from the tier; "
+       "the download goes on.", 1),
+    _s("remote.list.offsets.request.timeout.ms", "long", 30_000, "How long a look-up by time may search the tier.", 1),
+    _s("tidelog.tier.read.concurrency", "int", 8, "Downloads from the tier at one time.", 1, 1_000),
+    _s("tidelog.tier.read.memory.bytes", "long", 64 * MIB, "Bytes of downloads from the tier that are under way.",
+       1 * MIB),
+    _s("tidelog.tier.chunk.bytes", "int", 4 * MIB, "What is downloaded from the tier at once.", 64 * KIB, 256 * MIB),
+    _s("tidelog.tier.prefetch.bytes", "long", 16 * MIB, "What is fetched from the tier ahead of a reader that reads in "
+       "sequence.", 0),
+    _s("tidelog.tier.index.bytes", "long", 32 * MIB, "Memory for indexes of tiered segments.", 1 * MIB),
+    _s("tidelog.tier.cache.bytes", "long", GIB, "Local disk for what is read from the tier; emptied when the broker "
+       "starts.", 16 * MIB),
+    _s("tidelog.tier.cache.open.files.max", "int", 128, "Files of that cache kept open.", 4),
+]  # fmt: skip
+
 NODE_SETTINGS = Catalogue(
-    [*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS, *_TIER, *_TIER_STATE]
+    [*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS, *_TIER, *_TIER_STATE, *_TIER_READS]
 )

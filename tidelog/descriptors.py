@@ -1,4 +1,4 @@
-"""How a node divides the files that the system lets it have open: for itself, for its logs, for clients.
+"""How a node divides the files that the system lets it have open: for itself, its logs, the tier's cache, clients.
 
 Every connection is an open file, too. Without a division a crowd of clients would leave none to open a segment with,
 and a log directory that cannot open its files goes offline.
@@ -14,6 +14,7 @@ from common.settings import SettingError
 
 OWN = 192  # connections of nodes and of strangers that want to be one, the health page, the node's own files
 LOGS_MIN, CLIENTS_MIN = 64, 64
+CACHE_MIN = 4  # of `OWN`
 
 
 def raise_limit() -> int:
@@ -31,10 +32,12 @@ def divide(config: BrokerConfig, limit: int) -> BrokerConfig:
     least = OWN + LOGS_MIN + CLIENTS_MIN
     if limit < least:
         raise SettingError(f"open files: the system allows {limit} (ulimit -n), a broker needs at least {least}")
-    logs = min(config.duties.open_files_max, max(LOGS_MIN, (limit - OWN) // 2))
-    clients = min(config.limits.max_connections, limit - OWN - logs)
+    cached = min(config.tier_reads.tier_cache_open_files_max, (limit - least) // 8)
+    logs = min(config.duties.open_files_max, max(LOGS_MIN, (limit - OWN - cached) // 2))
+    clients = min(config.limits.max_connections, limit - OWN - cached - logs)
     return replace(
         config,
         duties=replace(config.duties, open_files_max=logs),
+        tier_reads=replace(config.tier_reads, tier_cache_open_files_max=max(cached, CACHE_MIN)),
         limits=replace(config.limits, max_connections=clients),
     )

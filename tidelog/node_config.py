@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, server_limits
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
@@ -57,6 +57,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         replication=_fill(ReplicationConfig, values, rack_aware_reads="Rack" in values["replica.selector.class"]),
         limits=_fill(RequestLimits, values),
         duties=_fill(LogDuties, values),
+        tier_reads=_fill(TierReads, values),
         tier=_tier(values),
         node_settings=_given_defaults(given, values),
     )

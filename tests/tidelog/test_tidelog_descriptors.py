@@ -9,7 +9,7 @@ import pytest
 from broker.config import BrokerConfig
 from common.settings import SettingError
 from tidelog.cluster_layout import prepare_layout
-from tidelog.descriptors import OWN, divide
+from tidelog.descriptors import CACHE_MIN, OWN, divide
 from tidelog.directory_lock import DirectoryInUse, held_directory
 from tidelog.node_config import broker_config
 
@@ -23,7 +23,8 @@ def config(tmp_path: Path) -> BrokerConfig:
 @pytest.mark.parametrize("limit", [320, 400, 1_024, 4_096, 20_000, 1 << 31])
 def test_the_parts_fit_into_the_whole(config: BrokerConfig, limit: int) -> None:
     divided = divide(config, limit)
-    assert divided.duties.open_files_max + divided.limits.max_connections + OWN <= limit
+    cached = divided.tier_reads.tier_cache_open_files_max
+    assert divided.duties.open_files_max + divided.limits.max_connections + cached + OWN <= limit + CACHE_MIN
     assert divided.duties.open_files_max >= 64
     assert divided.limits.max_connections >= 64
 
@@ -32,6 +33,7 @@ def test_what_was_asked_for_is_not_exceeded(config: BrokerConfig) -> None:
     divided = divide(config, 1 << 40)
     assert divided.duties.open_files_max == config.duties.open_files_max
     assert divided.limits.max_connections == config.limits.max_connections
+    assert divided.tier_reads == config.tier_reads
 
 
 def test_ten_thousand_clients_fit_beside_the_logs(config: BrokerConfig) -> None:

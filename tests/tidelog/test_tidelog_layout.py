@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import LogDuties, ReplicationConfig, RequestLimits, server_limits
+from broker.config import LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
 from common.settings import SettingError
 from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, PortTaken, load_layout, prepare_layout
 from tidelog.node_config import (
@@ -144,6 +144,7 @@ def test_a_node_without_settings_has_the_defaults_that_its_parts_are_built_with(
     assert broker_config(broker).limits == RequestLimits()
     assert broker_config(broker).duties == LogDuties()
     assert broker_config(broker).replication == ReplicationConfig()
+    assert broker_config(broker).tier_reads == TierReads()
     assert server_limits(RequestLimits()) == ServerLimits()
     built = controller_config(controller)
     assert built.limits == ServerLimits()

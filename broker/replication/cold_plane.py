@@ -1,0 +1,90 @@
+"""A broker's reading from the tier, wired: its limits, its cache of chunks on the local disk, its metrics."""
+
+from __future__ import annotations
+
+from broker.config import TierReads
+from broker.replication.cold_reading import ColdReading, TierViews
+from common.metrics import Metrics
+from common.ports import Ports
+from object_store.store import ObjectStore
+from tiering.chunk_cache import CacheLimits
+from tiering.downloads import DownloadLimits
+from tiering.keys import TierRoot
+from tiering.prefetch import PrefetchLimits
+from tiering.remote_index import IndexLimits
+from tiering.remote_reader import RemoteReader, RemoteReadLimits
+
+CACHED_PER_DOWNLOAD_MIN = 4
+
+
+def read_limits(reads: TierReads, free_bytes_min: int) -> RemoteReadLimits:
+    """The settings as limits. `free_bytes_min` is what producers are throttled below: the cache stays clear of it.
+
+    In a cache for few chunks only few are downloaded at a time, else they would displace each other unread.
+    """
+    places = max(reads.tier_cache_bytes // (CACHED_PER_DOWNLOAD_MIN * reads.tier_chunk_bytes), 1)
+    return RemoteReadLimits(
+        DownloadLimits(min(reads.tier_read_concurrency, places), reads.tier_read_memory_bytes),
+        CacheLimits(reads.tier_cache_bytes, reads.tier_cache_open_files_max, free_bytes_min),
+        IndexLimits(reads.tier_index_bytes, reads.tier_chunk_bytes),
+        PrefetchLimits(
+            min(reads.tier_prefetch_bytes, reads.tier_cache_bytes // 4),
+            reads.tier_cache_bytes // 2,
+            min(reads.tier_chunk_bytes, reads.tier_prefetch_bytes),
+        ),
+    )
+
+
+class ColdPlane:
+    """One per broker that has a tier; made while the event loop runs."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        reads: TierReads,
+        free_bytes_min: int,
+        store: ObjectStore,
+        root: TierRoot,
+        views: TierViews,
+    ) -> None:
+        self.remote = RemoteReader(store, ports.disk, read_limits(reads, free_bytes_min))
+        self.reading = ColdReading(views, root, self.remote)
+
+    async def start(self) -> None:
+        """Empty the cache of an earlier run. Raises OSError."""
+        await self.remote.open()
+
+    async def stop(self) -> None:
+        """After the connections are closed: they may still send from the cache."""
+        await self.remote.stop()
+
+    def register(self, metrics: Metrics) -> None:
+        """Names after Kafka's RemoteFetch… metrics."""
+        cache, downloads = self.remote.cache, self.remote.downloads
+        metrics.counter(
+            "tidelog_tier_fetched_bytes_total",
+            "Bytes of records that clients were given from the tier.",
+            lambda: self.remote.read_bytes_total,
+        )
+        metrics.counter(
+            "tidelog_tier_downloaded_bytes_total", "Bytes read from the object store.", lambda: downloads.bytes_total
+        )
+        metrics.counter("tidelog_tier_downloads_total", "Downloads that succeeded.", lambda: downloads.finished_total)
+        metrics.counter(
+            "tidelog_tier_download_failures_total",
+            "Downloads that failed: the store did not answer, or an object is missing or damaged.",
+            lambda: downloads.failed_total,
+        )
+        metrics.gauge("tidelog_tier_downloads_running", "Downloads under way.", lambda: downloads.running)
+        metrics.gauge("tidelog_tier_downloads_queued", "Downloads that wait for a place.", lambda: downloads.queued)
+        metrics.gauge("tidelog_tier_cache_bytes", "Local disk that the cache takes.", lambda: cache.bytes_used)
+        metrics.counter(
+            "tidelog_tier_cache_evictions_total", "Chunks that made room for others.", lambda: cache.evicted_total
+        )
+        metrics.gauge("tidelog_tier_cache_open_files", "Files of the cache that are open.", lambda: cache.open_count)
+        metrics.gauge(
+            "tidelog_tier_index_bytes", "Memory of tiered segments' indexes.", lambda: self.remote.indexes.memory_bytes
+        )
+        metrics.gauge(
+            "tidelog_tier_readers", "Clients that read from the tier lately.", lambda: len(self.remote.sequences)
+        )
