@@ -2,7 +2,8 @@
 
 OffsetForLeaderEpoch: only the leader answers; an epoch that it does not know is answered with -1.
 DeleteRecords: offset -1 means the high watermark. The answer waits until every replica that is alive has moved its log
-start, at most for the request's timeout; a topic that is only compacted refuses with POLICY_VIOLATION.
+start, at most for the request's timeout; a topic that is only compacted refuses with POLICY_VIOLATION. The new start
+of a tiered topic is committed to the tier's state first.
 """
 
 from __future__ import annotations
@@ -68,13 +69,15 @@ class DeleteRecords:
         deadline = loop.time() + min(max(request.timeout_ms, 0), DELETE_TIMEOUT_MS_MAX) / 1000
         rows: dict[tuple[str, int], tuple[int, ErrorCode]] = {}
         waiting: dict[tuple[str, int], tuple[Partition, int]] = {}
-        for topic in request.topics:
-            for asked in topic.partitions:
-                key = (topic.name, asked.partition_index)
-                try:
-                    waiting[key] = self._delete(topic.name, asked.partition_index, asked.offset)
-                except ProtocolError as error:
-                    rows[key] = (-1, error.code)
+
+        async def begin(topic: str, index: int, offset: int) -> None:
+            try:
+                waiting[topic, index] = await self._delete(topic, index, offset, deadline - loop.time())
+            except ProtocolError as error:
+                rows[topic, index] = (-1, error.code)
+
+        wanted = [(topic.name, one.partition_index, one.offset) for topic in request.topics for one in topic.partitions]
+        await asyncio.gather(*[begin(*one) for one in wanted])
         while waiting:
             for key, (partition, target) in list(waiting.items()):
                 if not partition.is_leader:
@@ -105,10 +108,15 @@ class DeleteRecords:
             ],
         )
 
-    def _delete(self, topic: str, index: int, offset: int) -> tuple[Partition, int]:
+    async def _delete(self, topic: str, index: int, offset: int, timeout_s: float) -> tuple[Partition, int]:
         if topic in INTERNAL_TOPICS:
             raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition = self._hosted.find_leader(topic, index)
-        target = partition.high_watermark if offset == -1 else offset
-        partition.delete_records(offset)
+        target = partition.new_log_start(offset)
+        if not partition.log.config.remote_storage_enable:
+            partition.delete_records(target)
+        elif self._hosted.tier is None:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no tier")
+        else:
+            await self._hosted.tier.delete_records(partition, target, timeout_s)
         return partition, target

@@ -71,6 +71,11 @@ class Tier(Protocol):
         """False: not before the tier has said what it holds. Then `HostedPartitions.lead_after_all` is called."""
         ...
 
+    async def delete_records(self, partition: Partition, offset: int, timeout_s: float) -> None:
+        """Have the log begin at `offset`, in the tier and here. Raises ProtocolError: NOT_LEADER_OR_FOLLOWER,
+        REQUEST_TIMED_OUT, and what its disk says."""
+        ...
+
     def start_from_tier(self, partition: Partition) -> None:
         """A follower's place is below what its leader's disk holds. Cheap; may be called again and again."""
         ...

@@ -410,8 +410,8 @@ class Partition(Replica):
 
     # removing ----------------------------------------------------------------------------------------------
 
-    def delete_records(self, offset: int) -> None:
-        """Serve nothing below `offset` (-1: the high watermark) any more; followers hear of it with their next answer.
+    def new_log_start(self, offset: int) -> int:
+        """Where DeleteRecords up to `offset` (-1: the high watermark) has the log begin.
 
         Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION for a topic that keeps all keys,
         OFFSET_OUT_OF_RANGE above the high watermark.
@@ -423,7 +423,12 @@ class Partition(Replica):
         target = self.high_watermark if offset == -1 else offset
         if not 0 <= target <= self.high_watermark:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if self.log.advance_log_start(target, "request to delete records"):
+        return target
+
+    def delete_records(self, offset: int) -> None:
+        """Serve nothing below `offset` any more; followers hear of it with their next answer. Raises as
+        `new_log_start`, which a tiered partition has to be asked instead."""
+        if self.log.advance_log_start(self.new_log_start(offset), "request to delete records"):
             self._notify(committed=True)
 
     @property

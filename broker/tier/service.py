@@ -120,12 +120,7 @@ class TierService:
         return sum(_uncopied(led) for led in self._led.values())
 
     async def delete_records(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """DeleteRecords of a tiered partition, once `partition` has found that it may be: -1 is the high watermark.
-
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT while tier or shard do not answer; the move may
-        have been made then.
-        """
-        target = partition.high_watermark if offset == -1 else offset
+        """See `hosted.Tier`. After REQUEST_TIMED_OUT the log's start may have moved or not."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -134,7 +129,7 @@ class TierService:
                         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     try:
                         if led.settled:
-                            await self.deleter.move_log_start(led, target, "delete-records")
+                            await self.deleter.move_log_start(led, offset, "delete-records")
                             led.retained_at = float("-inf")  # look at once what can go
                             self._wake.set()
                             return

@@ -51,11 +51,16 @@ def up(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, NAME=VALUE.", metavar="NAME=VALUE")
     ] = None,
+    tier: Annotated[
+        str | None, typer.Option("--tier", help="The object store of the tier; DIR/tier.", metavar="URI")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready; it stays up.")] = False,
 ) -> None:
     """Run a whole cluster on this machine until SIGINT or SIGTERM, one process per node."""
     try:
         settings = NODE_SETTINGS.from_environment(os.environ) | parse_assignments(set_ or [])
+        if tier is not None:
+            settings["tidelog.tier.uri"] = tier
         for name in settings:
             if name in OWN_SETTINGS:
                 raise SettingError(f"{name}: `tidelog up` gives each node its own value, it cannot be set here")
