@@ -104,8 +104,7 @@ class Duties:
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint, unless nothing has moved."""
         marks = {(partition.topic, partition.index): partition.high_watermark for partition in self._hosted}
-        if marks != self._checkpointed:
-            await self._logs.checkpoint_high_watermarks(marks)
+        if marks != self._checkpointed and await self._logs.checkpoint_high_watermarks(marks):
             self._checkpointed = marks
 
     async def _retain(self) -> None:

@@ -55,6 +55,9 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     )
     logs = node.logs.context
     metrics.gauge("tidelog_open_files", "Open segment files.", lambda: node.logs.open_file_count)
+    metrics.gauge(
+        "tidelog_pinned_files", "Segment files in replies that were not sent yet.", lambda: logs.open_files.pinned
+    )
     metrics.counter("tidelog_files_opened_total", "Segment files opened.", lambda: logs.open_files.opened_count)
     metrics.counter("tidelog_log_flushes_total", "Logs brought to the device.", lambda: logs.flusher.flush_count)
     metrics.counter("tidelog_disk_slowdowns_total", "How often the disk became slow.", lambda: logs.writer.slow_count)

@@ -102,7 +102,7 @@ class LogCleaner:
             )
             return True
         except OSError as error:
-            self._context.health.fail(f"compact {log.directory}: {error}")
+            self._context.health.refused(f"compact {log.directory}", error)  # without files: at its next round
             return False
         return True
 

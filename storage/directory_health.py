@@ -2,9 +2,21 @@
 
 import asyncio
 import enum
+import errno
+import logging
 from collections.abc import Callable
 
 from common.errors import ErrorCode, ProtocolError
+
+COMPLAINT_PAUSE_S = 1.0
+OUT_OF_FILES_PAUSE_S = 0.5  # what waits in threads looks again so often
+
+_logger = logging.getLogger(__name__)
+
+
+def is_out_of_files(error: OSError) -> bool:
+    """Whether the process or the system has no more files to open: no fault of the disk's, and it passes."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class FreeSpace(enum.Enum):
@@ -18,7 +30,7 @@ class FreeSpace(enum.Enum):
 class DirectoryHealth:
     """`refuses_appends` is all that the hot path looks at; it follows from the other two."""
 
-    __slots__ = ("_announced", "free_space", "offline", "on_failed", "refuses_appends")
+    __slots__ = ("_announced", "_complained_s", "free_space", "offline", "on_failed", "refuses_appends")
 
     def __init__(self) -> None:
         self.offline: str | None = None  # the reason, once the directory has failed
@@ -26,6 +38,22 @@ class DirectoryHealth:
         self.refuses_appends = False
         self.on_failed: Callable[[str], None] | None = None
         self._announced = False
+        self._complained_s = float("-inf")
+
+    def refused(self, what: str, error: OSError) -> ProtocolError:
+        """What is answered where `what` met `error`: that takes the directory offline unless only files ran out."""
+        if is_out_of_files(error):
+            self.out_of_files(what)
+            return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "no more files can be opened")
+        self.fail(f"{what}: {error}")
+        return self.error()
+
+    def out_of_files(self, what: str) -> None:
+        """Say so in the log, now and then: whoever asked is refused, or tries again."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._complained_s >= COMPLAINT_PAUSE_S:
+            self._complained_s = now_s
+            _logger.error("no more files can be opened", extra={"wanted": what})
 
     def fail(self, reason: str) -> None:
         """Take the directory offline for good; `on_failed` is called once, in a later turn of the loop."""

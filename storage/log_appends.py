@@ -267,8 +267,8 @@ class AppendableLog:
         try:
             self._start_roll_clock(self.active.first_timestamp())
         except OSError as error:
-            self._health.fail(f"read {self.directory}: {error}")
-            raise self._health.error() from error
+            self._full_timestamp = _NOT_READ
+            raise self._health.refused(f"read {self.directory}", error) from error
 
     def _write_run(
         self, data: memoryview, headers: Sequence[BatchHeader], markers: dict[int, EndMarker] | None
@@ -277,6 +277,8 @@ class AppendableLog:
         active, epochs, tail = self.active, self.leader_epochs, self.tail
         if tail is None:
             tail = self.tail = Tail(active.base_offset)
+        if active.log.file is None:
+            self._writer.prepare(active.log)  # from here on nothing may be refused
         if not active.exists:
             self._create_files(active)
         start = position = active.size
@@ -304,7 +306,7 @@ class AppendableLog:
             active.bytes_since_index += size
             position += size
         self.producers.end_offset = next_offset
-        if self._writer.write(active.log, data, start, self, (active, position, next_offset)):
+        if self._write(active.log, data, start, (active, position, next_offset)):
             active.size = active.written = position
             self.log_end_offset = self.readable_end_offset = next_offset
             if not self._acknowledges_flushed:
@@ -319,13 +321,26 @@ class AppendableLog:
         elif self.config.flush_ms != FOREVER_MS:
             self.context.flusher.note_unflushed(self, self.config.flush_ms)
 
+    def _write(self, handle: FileHandle, data: Buffer, position: int, tag: object) -> bool:
+        """As `LogWriter.write`, where what is in memory has gone ahead: whatever refuses now ends the directory."""
+        try:
+            return self._writer.write(handle, data, position, self, tag)
+        except ProtocolError as error:
+            self._health.fail(f"write {handle.path}: {error}")
+            raise
+
     def _update_producer(self, header: BatchHeader, marker: EndMarker | None) -> None:
         completed = self.producers.update(header, marker)
         if completed is not None and completed.aborted:
             entry = AbortedTransaction(
                 completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
             )
-            self._write_small(self.active.stem + TRANSACTION_INDEX_SUFFIX, encode(entry), self.active.transaction_bytes)
+            try:
+                path, at = self.active.stem + TRANSACTION_INDEX_SUFFIX, self.active.transaction_bytes
+                self._write_small(path, encode(entry), at)
+            except ProtocolError as error:  # the producer's state is ahead of it
+                self._health.fail(f"write {path}: {error}")
+                raise
             self.active.transaction_bytes += ENTRY_BYTES
 
     def _index_batch(self, active: Segment, last_offset: int, position: int) -> None:
@@ -337,13 +352,18 @@ class AppendableLog:
         self._note_index_size(active)
 
     def write_index_lumps(self, segment: Segment) -> bool:
-        """Write the index entries that wait in memory; whether none waits now. They wait on while the disk is slow."""
+        """Write the index entries that wait in memory; whether none waits now. They wait on while the disk is slow,
+        or while their file cannot be opened."""
         indexes = segment.loaded_indexes
         if indexes is None:
             return True
         for file in (indexes.offset_file, indexes.time_file):
             if file.pending:
                 if self._writer.slow:
+                    return False
+                try:
+                    self._writer.prepare(file.handle)  # before the entries count as written
+                except ProtocolError:
                     return False
                 position, data = file.take_pending()
                 self._writer.write(file.handle, data, position, self)
@@ -382,6 +402,9 @@ class AppendableLog:
     def plan_flush(self, depth: FlushDepth) -> FlushJob | None:
         """What is to be flushed now, None when all of it is on the device."""
         return log_flush.plan_flush(self, depth)
+
+    def flush_postponed(self, job: FlushJob) -> None:
+        log_flush.plan_again(self, job)
 
     def flush_finished(self, job: FlushJob) -> None:
         """The job's files are on the device. A truncation meanwhile makes it void: what was cut is written anew."""
@@ -445,8 +468,7 @@ class AppendableLog:
         try:
             first = active.first_timestamp()
         except OSError as error:
-            self._health.fail(f"read {self.directory}: {error}")
-            raise self._health.error() from error
+            raise self._health.refused(f"read {self.directory}", error) from error
         if now_ms - (first if first >= 0 else active.created_ms) <= self.config.roll_ms:
             return False
         self.roll(now_ms)

@@ -85,7 +85,7 @@ class LogDirectory:
         self._is_scarce = False
         self._checkpoints = asyncio.Lock()
         self._written_recovery_points: dict[TopicPartition, int] = {}
-        self._checkpoint_writes: dict[asyncio.Task[None], None] = {}
+        self._checkpoint_writes: dict[asyncio.Task[bool], None] = {}
         self._upkeep: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.node_id = node_id
@@ -229,7 +229,7 @@ class LogDirectory:
         directory = join(self._path, directory_name(topic, partition))
         with self._failing(f"create {directory}"):
             self._disk.make_directory(directory)
-            file = self._disk.open(join(directory, PARTITION_METADATA), create=True)
+            file = self._context.open_files.open_apart(join(directory, PARTITION_METADATA), create=True)
             try:
                 file.truncate(0)
                 write_fully(file, checkpoint_files.encode_partition_metadata(topic_id), 0)
@@ -333,15 +333,14 @@ class LogDirectory:
         """As the last run left it, 0 when unknown."""
         return self._opened().high_watermarks.get((topic, partition), 0)
 
-    async def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace replication-offset-checkpoint."""
-        await self._write_checkpoint(HIGH_WATERMARKS, offsets)
+    async def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Replace replication-offset-checkpoint; whether that is done."""
+        return await self._write_checkpoint(HIGH_WATERMARKS, offsets)
 
     async def checkpoint_recovery_points(self) -> None:
         """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise."""
         points = {who: log.recovery_point for who, log in self._logs.items()}
-        if points != self._written_recovery_points:
-            await self._write_checkpoint(RECOVERY_POINTS, points)
+        if points != self._written_recovery_points and await self._write_checkpoint(RECOVERY_POINTS, points):
             self._written_recovery_points = points
         await self._checkpoint_log_starts()
 
@@ -353,23 +352,27 @@ class LogDirectory:
                 for who, log in self._logs.items()
                 if log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
             }
-            await self._write_checkpoint(LOG_STARTS, starts)
+            if not await self._write_checkpoint(LOG_STARTS, starts):
+                self._context.log_starts_changed = True
 
-    async def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether it was written; if not, it is to be tried again."""
         if self._health.offline is not None:
-            return
+            return False
         data = checkpoint_files.encode_offsets(offsets)
         task = asyncio.get_running_loop().create_task(self._replace(name, data))
         self._checkpoint_writes[task] = None
         task.add_done_callback(lambda done: self._checkpoint_writes.pop(done, None))
-        await asyncio.shield(task)  # a thread cannot be cancelled: the lock is held as long as it writes
+        return await asyncio.shield(task)  # a thread cannot be cancelled: the lock is held as long as it writes
 
-    async def _replace(self, name: str, data: bytes) -> None:
+    async def _replace(self, name: str, data: bytes) -> bool:
         async with self._checkpoints:
             try:
                 await asyncio.to_thread(replace_file, self._disk, self._path, name, data)
             except OSError as error:
-                self._health.fail(f"write {name}: {error}")
+                self._health.refused(f"write {name}", error)
+                return False
+            return True
 
     async def _keep_up(self) -> None:
         """One task for all logs: nothing runs per partition."""
@@ -393,7 +396,10 @@ class LogDirectory:
         try:
             free_bytes = await asyncio.to_thread(self._tidy_in_thread, discarded, root_changed)
         except OSError as error:
-            self._health.fail(f"upkeep: {error}")
+            self._health.refused("upkeep", error)
+            self._root_changed |= root_changed
+            for path, is_directory in discarded:  # what is gone already does no harm
+                self._context.trash.add(path, self._ports.clock.monotonic(), is_directory=is_directory)
             return
         least = self._config.free_bytes_min
         self._is_scarce = free_bytes < SCARCE_TIMES * least

@@ -49,6 +49,16 @@ def plan_flush(log: AppendableLog, depth: FlushDepth) -> FlushJob | None:
     return job
 
 
+def plan_again(log: AppendableLog, job: FlushJob) -> None:
+    """The job was not done: what it alone was to make durable is for the next one."""
+    if job.epochs is not None:
+        log.epochs_changed = True
+    if join(log.directory, PARTITION_METADATA) in job.paths:
+        log.is_new = True
+    if log.directory in job.directories:
+        log.names_changed = True
+
+
 def _segments_from(log: AppendableLog, offset: int) -> list[tuple[Segment, int]]:
     """Each segment with an offset at or after `offset`, and where it ends."""
     ends = [segment.base_offset for segment in log.segments[1:]]

@@ -12,7 +12,7 @@ from typing import Protocol
 from common.lifecycle import duty
 from common.ports import Clock, Disk
 from storage.checkpoint_files import LEADER_EPOCHS, replace_file
-from storage.directory_health import DirectoryHealth
+from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
 
 JOBS_PER_TURN_MAX = 64
 
@@ -72,6 +72,10 @@ class Flushable(Protocol):
 
     def flush_finished(self, job: FlushJob) -> None: ...
 
+    def flush_postponed(self, job: FlushJob) -> None:
+        """The job was not done: what it was to flush waits for the next one."""
+        ...
+
 
 class LogFlusher:
     """One per log directory; calls on the loop."""
@@ -122,7 +126,15 @@ class LogFlusher:
                         if not log.closed:
                             log.flush_finished(job)
             except OSError as error:
-                self._health.fail(f"flush: {error}")
+                if not is_out_of_files(error):
+                    self._health.fail(f"flush: {error}")
+                    return
+                self._health.out_of_files("flush")
+                for log, job in jobs:
+                    log.flush_postponed(job)
+                for log, depth in logs.items():
+                    self._wanted[log] = max(depth, self._wanted.get(log, depth))
+                await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
 
     def _run_jobs(self, jobs: list[tuple[Flushable, FlushJob]]) -> None:
         synced: set[str] = set()

@@ -127,8 +127,7 @@ def open_region(log: AppendableLog, segment: Segment, start: int, end: int) -> R
 
 
 def _failed(log: AppendableLog, error: OSError) -> ProtocolError:
-    log.context.health.fail(f"read {log.directory}: {error}")
-    return log.context.health.error()
+    return log.context.health.refused(f"read {log.directory}", error)
 
 
 def locate_timestamp(log: AppendableLog, timestamp: int) -> TimestampHit | None:
@@ -163,7 +162,7 @@ def aborted_transactions(log: AppendableLog, start_offset: int, end_offset: int)
         if not segment.transaction_bytes:
             continue
         try:
-            file = log.context.disk.open(segment.stem + TRANSACTION_INDEX_SUFFIX)
+            file = log.context.open_files.open_apart(segment.stem + TRANSACTION_INDEX_SUFFIX)
             try:
                 data = file.pread(segment.transaction_bytes, 0)
             finally:

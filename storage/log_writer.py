@@ -14,7 +14,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import duty
 from common.ports import Buffer, Clock, Disk, File
 from storage.checkpoint_files import write_fully
-from storage.directory_health import DirectoryHealth
+from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
 from storage.open_files import FileHandle
 
 WRITES_PER_TURN_MAX = 1_024
@@ -77,11 +77,19 @@ class LogWriter:
         if self.slow and self.unwritten_bytes + size > self._unwritten_bytes_max:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is too slow")
 
+    def prepare(self, handle: FileHandle) -> None:
+        """Open its file now, so that a write that must not be refused is not for want of it. Raises as `write`."""
+        if handle.file is None and not self.slow:
+            try:
+                handle.use(create=True)
+            except OSError as error:
+                raise self._health.refused(f"open {handle.path}", error) from error
+
     def write(self, handle: FileHandle, data: Buffer, position: int, owner: WriteOwner, tag: object = None) -> bool:
         """Whether the bytes are in the page cache on return; else `owner.write_finished(tag)` follows, in order.
 
         Makes the file when it does not exist. Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses, which
-        takes the directory offline.
+        takes the directory offline, and when no more files can be opened.
         """
         if self.slow:
             self._postpone(handle, data, position, owner, tag)
@@ -97,8 +105,7 @@ class LogWriter:
             if file.pwrite(data, position) != len(data):
                 write_fully(file, data, position)
         except OSError as error:
-            self._health.fail(f"write {handle.path}: {error}")
-            raise self._health.error() from error
+            raise self._health.refused(f"write {handle.path}", error) from error
         if monotonic() - started > self._slow_write_s:
             self.slow = True
             self.slow_count += 1
@@ -125,6 +132,11 @@ class LogWriter:
                 if slowest <= self._slow_write_s and self.unwritten_bytes <= CATCH_UP_BYTES_MAX:
                     self._catch_up()
             except OSError as error:
+                if is_out_of_files(error):  # what was written already is written again, the same bytes
+                    self._health.out_of_files("writes that wait for the disk")
+                    queue.extendleft(reversed(turn))
+                    await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
+                    continue
                 self._health.fail(f"write: {error}")
         if self._health.offline is not None:  # nobody will write what waits
             while queue:

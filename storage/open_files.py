@@ -1,15 +1,19 @@
 """A bounded number of open files under any number of segments.
 
 Eviction is second chance (a clock): using a file costs one attribute store, no reordering. Files with pins are
-passed over, so the number may exceed the limit by the regions that are being sent, and by nothing else. All calls
-run on the event loop; threads open files of their own.
+passed over, so the number may exceed the limit by the regions that are being sent, and by nothing else; `is_crowded`
+tells whoever makes regions for clients to make few. When the system has no more files to give, some of these go. All
+calls run on the event loop; threads open files of their own.
 """
 
 from collections import OrderedDict
 
 from common.ports import Disk, File
+from storage.directory_health import is_out_of_files
 
 OPEN_FILES_MAX = 2_000
+PINNED_SHARE = 2  # from one in so many files on that replies pin, there are too many of them
+GIVEN_UP_AT_ONCE = 16  # files, when the system has no more
 
 
 class FileHandle:
@@ -34,12 +38,16 @@ class FileHandle:
         return file
 
     def pin(self) -> None:
+        if not self.pins:
+            self._owner.pinned += 1
         self.pins += 1
 
     def unpin(self) -> None:
         self.pins -= 1
-        if self.pins == 0 and self.retired:
-            self._owner.close(self)
+        if not self.pins:
+            self._owner.pinned -= 1
+            if self.retired:
+                self._owner.close(self)
 
     def retire(self) -> None:
         """The segment is gone: close as soon as nobody reads."""
@@ -55,7 +63,14 @@ class OpenFiles:
         self._disk = disk
         self._open_files_max = open_files_max
         self._clock: OrderedDict[FileHandle, None] = OrderedDict()  # open handles; the hand is at its beginning
+        self._pinned_max = open_files_max // PINNED_SHARE
         self.opened_count = 0
+        self.pinned = 0  # files that somebody reads or writes; they stay open
+
+    @property
+    def is_crowded(self) -> bool:
+        """So many files are pinned that a client with some of them in its replies gets no more at the moment."""
+        return self.pinned >= self._pinned_max
 
     def __len__(self) -> int:
         return len(self._clock)
@@ -63,11 +78,21 @@ class OpenFiles:
     def open(self, handle: FileHandle, *, create: bool) -> File:
         if len(self._clock) >= self._open_files_max:
             self._evict()
-        file = self._disk.open(handle.path, create=create)
-        handle.file = file
+        file = handle.file = self.open_apart(handle.path, create=create)
         self._clock[handle] = None
         self.opened_count += 1
         return file
+
+    def open_apart(self, path: str, *, create: bool = False) -> File:
+        """A file that the caller closes soon; others give way to it when the system has no more."""
+        try:
+            return self._disk.open(path, create=create)
+        except OSError as error:
+            if not is_out_of_files(error) or not self._clock:
+                raise
+        for _ in range(min(GIVEN_UP_AT_ONCE, len(self._clock))):
+            self._evict()
+        return self._disk.open(path, create=create)
 
     def close(self, handle: FileHandle) -> None:
         if handle.file is not None:

@@ -84,7 +84,7 @@ class PartitionLog(AppendableLog):
         if file is None:
             return log_reads.open_region(self, active, start, end)
         handle.recently_used = True
-        handle.pins += 1
+        handle.pin()
         return Region(file, start, end - start, handle)
 
     def _out_of_range(self, offset: int) -> ProtocolError:
@@ -193,8 +193,8 @@ class PartitionLog(AppendableLog):
             try:
                 await asyncio.to_thread(job.run, self.context.disk)
             except OSError as error:
-                self._health.fail(f"flush {self.directory}: {error}")
-                raise self._health.error() from error
+                self.flush_postponed(job)
+                raise self._health.refused(f"flush {self.directory}", error) from error
             self.flush_finished(job)
         return self.flushed_end_offset
 

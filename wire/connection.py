@@ -359,6 +359,11 @@ class Connection:
         if ready and not self._writing:
             self._tick.flush(self)
 
+    @property
+    def unsent_regions(self) -> int:
+        """Regions of files in replies that the socket has not taken yet, those that wait for their turn included."""
+        return self._out.regions
+
     def send(self, parts: list[Part]) -> None:
         """Queue bytes that are no reply (a client's requests); they leave at the end of this turn."""
         if self.is_closed:

@@ -52,27 +52,30 @@ def _read(region: FileRegion) -> bytes:
 
 
 class SendQueue:
-    """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files.
+    """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files, and
+    `regions` the number of those that are.
 
     Whoever adds to `parts` has them counted first: when a reply exists, which may be before it is its turn.
     """
 
-    __slots__ = ("_region_sent", "memory", "parts", "size")
+    __slots__ = ("_region_sent", "memory", "parts", "regions", "size")
 
     def __init__(self) -> None:
         self.parts: deque[Buffer | FileRegion] = deque()
         self._region_sent = 0  # of the first part, when that is a region
         self.size = 0
         self.memory = 0
+        self.regions = 0
 
     def count(self, parts: list[Part]) -> None:
-        """Add to `size` and `memory`."""
+        """Add to `size`, `memory` and `regions`."""
         for part in parts:
             if isinstance(part, (bytes, bytearray)):
                 length = len(part)
                 self.memory += length
             else:
                 length = part.length
+                self.regions += 1
             self.size += length
 
     def write(self, socket: Socket) -> bool:
@@ -98,6 +101,7 @@ class SendQueue:
             self.size -= sent
         self.parts.popleft()
         self._region_sent = 0
+        self.regions -= 1
         release(region)
 
     def _send_gathered(self, socket: Socket) -> bool:
@@ -136,6 +140,7 @@ class SendQueue:
                 self.memory += len(data)
                 gathered.append(data)
                 size += len(data)
+                self.regions -= 1
                 release(part)
             parts.popleft()
         if len(gathered) == 1:
@@ -146,4 +151,4 @@ class SendQueue:
         """Drop everything, regions released."""
         while self.parts:
             release(self.parts.popleft())
-        self._region_sent = self.size = self.memory = 0
+        self._region_sent = self.size = self.memory = self.regions = 0

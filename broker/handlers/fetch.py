@@ -28,6 +28,7 @@ from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, 
 from broker.replication.throttles import ReplicationQuota
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
+from storage.open_files import OpenFiles
 from storage.region import Region
 from tiering.downloads import Ticket
 from wire.connection import Connection, Reply
@@ -37,6 +38,7 @@ from wire.tick import Tick
 logger = logging.getLogger(__name__)
 
 SESSIONS_FROM = 7
+FAIR_UNSENT_FILES = 4  # what every client may have in its replies when all together hold too many open
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +53,7 @@ class FetchServices:
     tick: Tick
     throttle: Throttle
     fetch_bytes_max: int
+    open_files: OpenFiles
     remote_wait_ms: int = 500
 
 
@@ -239,6 +242,8 @@ class PendingFetch:
         reads: list[tuple[Position, Read]] = []
         empty = True
         session = self._session
+        files = None if call.replica >= 0 else self._handler.open_files
+        unsent = self._client.connection.unsent_regions
         positions = self._positions if self._full or session is None else list(session.changed)
         for position in positions:
             if left <= 0 and not self._full:
@@ -246,13 +251,17 @@ class PendingFetch:
             partition = position.partition
             if session is not None and (partition is None or partition.role is Role.OFFLINE):
                 self._watch((position,))  # hosted here since it was named: from now on it must be heard
-            read = reader.read(position, call, version, max(left, 0), empty, self._client)
+            if files is not None and unsent >= FAIR_UNSENT_FILES and files.is_crowded:
+                read = reader.read(position, call, version, 0, False, self._client)  # its records come another time
+            else:
+                read = reader.read(position, call, version, max(left, 0), empty, self._client)
             if read.ticket is not None:
                 read.ticket.listen(self)
                 self._tickets = [*(self._tickets or ()), read.ticket]
             if read.size:
                 empty = False
                 left -= read.size
+                unsent += 1
             reads.append((position, read))
         return reads
 
@@ -322,6 +331,7 @@ class FetchHandler:
         self.tick = services.tick
         self.fetch_bytes_max = services.fetch_bytes_max
         self.remote_wait_ms = services.remote_wait_ms
+        self.open_files = services.open_files
 
     def handle(
         self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int

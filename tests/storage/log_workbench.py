@@ -37,6 +37,11 @@ class FaultyFile(MachineFile):
     def pwrite(self, data: Buffer, position: int) -> int:
         return super().pwrite(self.disk.admitted(data), position)
 
+    def close(self) -> None:
+        if self.fd >= 0:
+            self.disk.files_open -= 1
+        super().close()
+
     def fsync(self) -> None:
         self.disk.fsyncs.append(self.path)
         if self.disk.fsync_gate is not None:
@@ -61,6 +66,8 @@ class FaultyDisk(UnsyncedDisk):
         self.fsyncs: list[str] = []
         self.clock = ShiftedClock()
         self.free: int | None = None
+        self.files_max: int | None = None  # how many the system lets be open
+        self.files_open = 0
 
     def admitted(self, data: Buffer) -> Buffer:
         if threading.get_ident() == self.loop_thread:
@@ -73,6 +80,9 @@ class FaultyDisk(UnsyncedDisk):
         return data if self.bytes_per_write is None else memoryview(data)[: self.bytes_per_write]
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        if self.files_max is not None and self.files_open >= self.files_max:
+            raise OSError(errno.EMFILE, "injected")
+        self.files_open += 1
         return FaultyFile(super().open(path, create=create).fd, self, path)
 
     def free_bytes(self) -> int:
