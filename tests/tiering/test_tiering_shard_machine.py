@@ -17,6 +17,7 @@ from tiering.shard_protocol import (
     Describe,
     Description,
     Done,
+    DropPartition,
     FinishCopy,
     FinishDelete,
     MoveLogStart,
@@ -31,6 +32,7 @@ from tiering.tier_shard import Moment, TierShard
 
 TOPIC_ID = bytes(16)
 LEADERS = st.sampled_from((1, 2))
+ERRORS = st.sampled_from((0, 0, 0, -2, -1, 1, 3))
 
 
 @dataclass
@@ -71,7 +73,12 @@ class TierShardMachine(RuleBasedStateMachine):
 
     def ask(self, leader: Leader, request: Request, *, reply_lost: bool) -> Reply | None:
         """A reply that arrives tells of committed records only."""
+        before = self.shard.partitions.get((TOPIC_ID, 0))
+        claimed = before.record.leader_epoch if before is not None else -1
         decision = self.shard.decide(TOPIC_ID, 0, request, Moment(self.offset, self.offset))
+        if decision.records and not isinstance(request, DropPartition):
+            assert leader.epoch >= claimed, "a fenced leader changed something"
+            assert isinstance(request, Claim) or leader.epoch == claimed
         for record in decision.records:
             self.shard.replay(*record)
             self.log.append(record)
@@ -108,11 +115,12 @@ class TierShardMachine(RuleBasedStateMachine):
         if leader.epoch:
             self.ask(leader, Claim(leader.epoch, broker, 1, "t"), reply_lost=reply_lost)
 
-    @rule(broker=LEADERS, size=st.integers(1, 4), reply_lost=st.booleans())
-    def start_copy(self, broker: int, size: int, reply_lost: bool) -> None:
+    @rule(broker=LEADERS, error=ERRORS, size=st.integers(1, 4), reply_lost=st.booleans())
+    def start_copy(self, broker: int, error: int, size: int, reply_lost: bool) -> None:
+        """`error`: a leader that is wrong about where the tier ends."""
         leader = self.leaders[broker]
-        base = leader.view.tier_end_offset
-        if not leader.epoch or leader.uploading is not None:
+        base = max(leader.view.tier_end_offset + error, 0)
+        if not leader.epoch:
             return
         self.uuids += 1
         copy = segment(
@@ -149,9 +157,13 @@ class TierShardMachine(RuleBasedStateMachine):
             broker_id=broker,
             epochs=copy.epochs,
         )
-        reply = self.ask(leader, FinishCopy(leader.epoch, 1, finished), reply_lost=reply_lost)
-        if reply is not None:
-            leader.uploading = None
+        self.ask(leader, FinishCopy(leader.epoch, 1, finished), reply_lost=reply_lost)
+
+    @rule(broker=LEADERS, error=ERRORS, size=st.integers(1, 4))
+    def copy_without_trouble(self, broker: int, error: int, size: int) -> None:
+        self.start_copy(broker, error, size, False)
+        self.upload(broker)
+        self.finish_copy(broker, False)
 
     @rule(broker=LEADERS, reply_lost=st.booleans())
     def give_up_copies(self, broker: int, reply_lost: bool) -> None:
@@ -175,6 +187,16 @@ class TierShardMachine(RuleBasedStateMachine):
         below = [found.id for found in leader.view.segments_below_log_start()]
         if leader.epoch and below:
             self.ask(leader, StartDelete(leader.epoch, 1, below), reply_lost=reply_lost)
+
+    @rule(broker=LEADERS, at=st.integers(0, 20), begun=st.booleans())
+    def delete_what_is_still_needed(self, broker: int, at: int, begun: bool) -> None:
+        """A leader that is wrong about what may go: refused, unless it may."""
+        leader = self.leaders[broker]
+        every = leader.view.ids(100)
+        if leader.epoch and every:
+            chosen = [every[at % len(every)]]
+            request = StartDelete(leader.epoch, 1, chosen) if begun else FinishDelete(leader.epoch, 1, chosen)
+            self.ask(leader, request, reply_lost=False)
 
     @rule(broker=LEADERS, reply_lost=st.booleans())
     def finish_delete(self, broker: int, reply_lost: bool) -> None:
@@ -263,5 +285,5 @@ class TierShardMachine(RuleBasedStateMachine):
 
 TestTierShardMachine = TierShardMachine.TestCase
 TestTierShardMachine.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
