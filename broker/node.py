@@ -199,8 +199,18 @@ class BrokerNode:
         config = self._config.tier
         if not config.uri:
             return
-        client, epoch = self.coordinators.tier_client, self._broker_epoch
-        self.tier = TierPlane(self._ports, config, self.partitions, client, cluster_id, epoch, audit, self._open_store)
+        client, shards = self.coordinators.tier_client, self.coordinators.tiers
+        self.tier = TierPlane(
+            self._ports,
+            config,
+            self.partitions,
+            client,
+            shards,
+            cluster_id,
+            self._broker_epoch,
+            audit,
+            self._open_store,
+        )
         self.tier.register(self.metrics)
         reads, free_bytes_min = self._config.tier_reads, 2 * self._config.duties.log_dir_free_bytes_min
         tier = self.tier

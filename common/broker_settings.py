@@ -189,6 +189,12 @@ _TIER = [
     _s("tidelog.tier.copy.bytes.per.second", "long", 0, "How fast one broker copies; 0 is without limit.", 0),
     _s("tidelog.tier.delete.delay.ms", "long", DAY_MS, "How long objects stay in the store after retention, "
        "DeleteRecords or the deletion of their topic ended them.", 0),
+    _s("tidelog.tier.manifest.keep.ms", "long", HOUR_MS, "How long superseded versions of a manifest stay, for readers "
+       "that have begun with them.", 0),
+    _s("tidelog.tier.sweep.interval.ms", "long", HOUR_MS, "How often the store is looked through for objects that "
+       "nothing names.", 1_000),
+    _s("tidelog.tier.sweep.age.ms", "long", DAY_MS, "How old an object that nothing names has to be before it is "
+       "removed: longer than any copy takes.", 1_000),
 ]  # fmt: skip
 
 _TIER_STATE = [

@@ -130,6 +130,9 @@ def _tier(values: Mapping[str, Any]) -> TierConfig:
         copies_max=values["tidelog.tier.copy.threads"],
         copy_bytes_per_second=values["tidelog.tier.copy.bytes.per.second"],
         delete_delay_ms=values["tidelog.tier.delete.delay.ms"],
+        manifest_keep_ms=values["tidelog.tier.manifest.keep.ms"],
+        sweep_interval_ms=values["tidelog.tier.sweep.interval.ms"],
+        sweep_age_ms=values["tidelog.tier.sweep.age.ms"],
         retention_interval_ms=values["log.retention.check.interval.ms"],
     )
 

@@ -14,6 +14,9 @@ class TierConfig:
     copies_max: int = 4  # tidelog.tier.copy.threads: segments on their way at one time
     copy_bytes_per_second: float = 0.0  # tidelog.tier.copy.bytes.per.second; 0 is without limit
     delete_delay_ms: int = 86_400_000  # tidelog.tier.delete.delay.ms
+    manifest_keep_ms: int = 3_600_000  # tidelog.tier.manifest.keep.ms
+    sweep_interval_ms: int = 3_600_000  # tidelog.tier.sweep.interval.ms
+    sweep_age_ms: int = 86_400_000  # tidelog.tier.sweep.age.ms
     retention_interval_ms: int = 300_000  # log.retention.check.interval.ms
     claims_max: int = 64  # on their way at one time
     deletions_max: int = 4

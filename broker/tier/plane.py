@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 
 from broker.coordination.tier.client import TierClient
+from broker.coordination.tier.coordinator import TierCoordinator
+from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
 from broker.partitions.hosted import HostedPartitions
 from broker.tier.config import TierConfig
 from broker.tier.metrics import register_tier_metrics
 from broker.tier.opening import LateStore, OpenStore
 from broker.tier.service import TierService, TierServices
-from common.errors import ErrorCode, ProtocolError
 from common.metrics import Metrics
 from common.ports import Ports
 from object_store.errors import StoreError
@@ -21,11 +22,12 @@ from tiering.cluster_file import ClusterGuard
 from tiering.keys import TierRoot
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices
-from tiering.shard_protocol import EnterCluster, Entered
+from tiering.sweeper import SweepLimits
 
 logger = logging.getLogger(__name__)
 
-CLUSTER_SHARD = (bytes(16), 0)  # the partition under which the cluster's own record is kept
+UPKEEP_ROUND_MAX_S = 30.0
+UPKEEP_ROUND_MIN_S = 0.5
 
 
 class TierPlane:
@@ -37,29 +39,25 @@ class TierPlane:
         config: TierConfig,
         hosted: HostedPartitions,
         client: TierClient,
+        coordinator: TierCoordinator,
         cluster_id: str,
         broker_epoch: Callable[[], int],
         audit: Audit,
         open_store: OpenStore,
     ) -> None:
-        self._client = client
         self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store)
         self.root = TierRoot(cluster_id)
-        self.guard = ClusterGuard(self.store, self.root, self._enter, ports.clock)
+        self.guard = ClusterGuard(self.store, self.root, client.enter_cluster, ports.clock)
         self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         self.service = TierService(
             TierServices(ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit),
             config,
         )
+        self.upkeep = TierUpkeep(
+            self.manifest_services, coordinator, client, lambda: hosted.image, _upkeep_config(config)
+        )
         hosted.tier = self.service
-
-    async def _enter(self, incarnation: int) -> int:
-        """Which incarnation this cluster is; the bucket's, for the first who asks."""
-        reply = await self._client.call(*CLUSTER_SHARD, EnterCluster(incarnation))
-        if not isinstance(reply, Entered):
-            raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the tier shard answered something else")
-        return reply.incarnation
 
     def register(self, metrics: Metrics) -> None:
         register_tier_metrics(metrics, self.service)
@@ -72,9 +70,21 @@ class TierPlane:
             logger.warning("the object store cannot be opened", extra={"cause": str(error)})
         self.publisher.start()
         self.service.start()
+        self.upkeep.start()
 
     async def stop(self) -> None:
         """Before the log directory closes."""
+        await self.upkeep.stop()
         await self.service.stop()
         await self.publisher.stop()
         await self.store.close()
+
+
+def _upkeep_config(config: TierConfig) -> UpkeepConfig:
+    delay_s = config.delete_delay_ms / 1000
+    return UpkeepConfig(
+        delete_delay_ms=config.delete_delay_ms,
+        round_s=min(max(delay_s / 4, UPKEEP_ROUND_MIN_S), UPKEEP_ROUND_MAX_S),
+        sweep_interval_s=config.sweep_interval_ms / 1000,
+        sweep=SweepLimits(age_ms=config.sweep_age_ms, manifest_keep_ms=config.manifest_keep_ms),
+    )
