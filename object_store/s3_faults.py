@@ -21,6 +21,8 @@ from object_store.errors import (
 CODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MISSING = {"NoSuchKey", "NotFound", "404"}
 DENIED = {
+    "ExpiredToken": "the credentials have expired",
+    "InvalidToken": "the credentials are not known",
     "NoSuchBucket": "there is no such bucket",
     "PermanentRedirect": "the bucket is in another region; give it in the URI",
     "AuthorizationHeaderMalformed": "the bucket is in another region; give it in the URI",

@@ -24,6 +24,7 @@ from tests.object_store.memory_store import MemoryStore
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL_ENDPOINT = os.environ.get("TEST_S3_ENDPOINT", "")
+BUCKETS: dict[str, str] = {}
 LIMITS = StoreLimits(part_bytes=5 * MIB, page_keys=7, backoff_first_s=0.01, backoff_max_s=0.05)
 
 
@@ -60,18 +61,19 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
 
 
-async def new_bucket(endpoint: str) -> str:
-    """A bucket of its own for each test."""
-    bucket = f"tidelog-{uuid.uuid4().hex}"
-    async with get_session().create_client("s3", endpoint_url=endpoint, region_name="us-east-1") as client:
-        await client.create_bucket(Bucket=bucket)
-    return bucket
+async def new_place(endpoint: str) -> str:
+    """The URI, without options, of an empty place: a prefix of its own in the bucket of this process."""
+    if endpoint not in BUCKETS:
+        BUCKETS[endpoint] = f"tidelog-{uuid.uuid4().hex}"
+        async with get_session().create_client("s3", endpoint_url=endpoint, region_name="us-east-1") as client:
+            await client.create_bucket(Bucket=BUCKETS[endpoint])
+    return f"s3://{BUCKETS[endpoint]}/{uuid.uuid4().hex}/prefix"
 
 
 @pytest.fixture
 async def s3_uri(moto_endpoint: str, aws_credentials: None) -> str:
     """The URI of an empty place in moto."""
-    return f"s3://{await new_bucket(moto_endpoint)}/a/prefix?endpoint={moto_endpoint}&region=us-east-1"
+    return f"{await new_place(moto_endpoint)}?endpoint={moto_endpoint}&region=us-east-1"
 
 
 @pytest.fixture(params=["memory", "directory", "moto", *(["real"] if REAL_ENDPOINT else [])])
@@ -86,6 +88,6 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         request.getfixturevalue("aws_credentials")
         endpoint = REAL_ENDPOINT if request.param == "real" else request.getfixturevalue("moto_endpoint")
-        opened = await open_store(f"s3://{await new_bucket(endpoint)}/a/prefix?endpoint={endpoint}", LIMITS)
+        opened = await open_store(f"{await new_place(endpoint)}?endpoint={endpoint}", LIMITS)
     yield opened
     await opened.close()

@@ -6,12 +6,23 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from botocore import exceptions as aws
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from object_store.bandwidth import BURST_S, BandwidthLimit
+from object_store.errors import (
+    ObjectExists,
+    ObjectMissing,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from object_store.limits import MIB
 from object_store.retries import Backoff, RetryBudget
+from object_store.s3_faults import RangeBeyondEnd, UploadGone, fault_of
 from object_store.s3_uploads import PARTS_MAX, cut_body, plan_parts
 from object_store.store import FileRange, body_size
 from object_store.uri import InvalidStoreUri, StoreUri, parse_uri
@@ -161,3 +172,48 @@ def test_a_cut_of_a_body_is_that_part_of_its_bytes(data: st.DataObject) -> None:
     assert body_size(body) == len(whole)
     cut = b"".join(part if isinstance(part, bytes) else file.pread(part.length, part.position) for part in pieces)
     assert cut == whole[start : start + length]
+
+
+def answer(status: int, code: str) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": "hunter2"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "GetObject"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retriable"),
+    [
+        (answer(503, "SlowDown"), StoreUnavailable, True),
+        (answer(500, "InternalError"), StoreUnavailable, True),
+        (answer(502, "502"), StoreUnavailable, True),
+        (answer(409, "ConditionalRequestConflict"), StoreUnavailable, True),
+        (answer(400, "BadDigest"), StoreUnavailable, True),
+        (answer(400, "RequestTimeout"), StoreUnavailable, True),
+        (answer(412, "PreconditionFailed"), ObjectExists, False),
+        (answer(404, "NoSuchKey"), ObjectMissing, False),
+        (answer(404, "404"), ObjectMissing, False),
+        (answer(404, "NoSuchBucket"), StoreDenied, False),
+        (answer(404, "NoSuchUpload"), UploadGone, False),
+        (answer(416, "InvalidRange"), RangeBeyondEnd, False),
+        (answer(403, "AccessDenied"), StoreDenied, False),
+        (answer(400, "ExpiredToken"), StoreDenied, False),
+        (answer(400, "InvalidToken"), StoreDenied, False),
+        (answer(403, "403"), StoreDenied, False),
+        (answer(301, "PermanentRedirect"), StoreDenied, False),
+        (answer(400, "AuthorizationHeaderMalformed"), StoreDenied, False),
+        (answer(507, "XMinioStorageFull"), StoreFull, False),
+        (answer(501, "NotImplemented"), StoreError, False),
+        (answer(400, "hunter2 with spaces"), StoreError, False),
+        (TimeoutError("hunter2"), StoreUnavailable, True),
+        (ConnectionResetError("hunter2"), StoreUnavailable, True),
+        (aws.EndpointConnectionError(endpoint_url="http://hunter2"), StoreUnavailable, True),
+        (aws.NoCredentialsError(), StoreDenied, False),
+        (aws.CredentialRetrievalError(provider="process", error_msg="hunter2"), StoreDenied, False),
+        (ValueError("hunter2"), StoreError, False),
+    ],
+)
+def test_what_an_answer_means(error: Exception, kind: type[StoreError], retriable: bool) -> None:
+    fault = fault_of(error, "s3://bucket", "get", "key")
+    assert type(fault.error) is kind and fault.retriable is retriable
+    assert str(fault.error).startswith("get 'key' in s3://bucket: ")
+    assert "hunter2" not in str(fault.error)
