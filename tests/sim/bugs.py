@@ -10,7 +10,7 @@ from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
-from kraft.controller import brokers, elections, partitions
+from kraft.controller import brokers, elections, partitions, reassignment
 from kraft.records import NO_LEADER, Cause
 from storage import recovery
 
@@ -111,6 +111,16 @@ def recover_last_segment_only(replace: Replace) -> None:
     replace(recovery, "first_to_scan", lambda base_offsets, recovery_point: max(len(base_offsets) - 1, 0))
 
 
+def move_before_the_copy(replace: Replace) -> None:
+    """A reassignment ends as soon as it begins, and its new replicas count as in sync."""
+
+    def at_once(moving: Any, isr: Any, min_isr: int) -> Any:
+        replicas = tuple(r for r in moving.replicas if r not in moving.removing)
+        return reassignment.Completion(replicas, replicas)
+
+    replace(reassignment, "_completion", at_once)
+
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -123,6 +133,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         keep_unclean_replica,
         join_with_old_broker_epoch,
         recover_last_segment_only,
+        move_before_the_copy,
     )
 }
 

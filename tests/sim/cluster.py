@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.node import BrokerNode
-from common.errors import ErrorCode, StorageFailure
+from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Address, Ports
 from kraft.controller.node import ControllerNode
+from kraft.controller.topic_names import GROUP_TOPIC
 from tests.sim import nemesis
 from tests.sim.ambush import LateAlterPartition
 from tests.sim.client_links import ClusterLinks, Unreachable
@@ -36,10 +37,12 @@ from tests.sim.history import History, TopicPartition
 from tests.sim.invariants import PowerPromise
 from tests.sim.loop import SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis, Targets
+from tests.sim.operator import Operator
 from tests.sim.world import Main, World, collect_dead, no_collection
 from wire.messages import CreateTopicsRequest
 
 TOPIC, GROUP = "t", "g"
+MOVES_SHARE = 0.3
 FAULTS_MS = 4_500
 COMES_UP_S = 12.0
 SERVES_AGAIN_S = 8.0
@@ -68,6 +71,7 @@ class Plan:
     pause_s: float  # of producers, between two rounds
     faults: tuple[Fault, ...]
     ambush: bool = False
+    moves: bool = False  # an operator moves replicas about
 
     @property
     def broker_names(self) -> list[str]:
@@ -82,10 +86,15 @@ class Plan:
     def topic_partitions(self) -> list[TopicPartition]:
         return [(TOPIC, index) for index in range(self.partitions)]
 
+    @property
+    def moved_partitions(self) -> list[TopicPartition]:
+        return [*self.topic_partitions, (GROUP_TOPIC, 0)]
+
 
 def draw_plan(seed: int) -> Plan:
     rng = World(seed).stream("plan")
-    brokers = 4 if rng.random() < 0.15 else 3
+    moves = World(seed).stream("moves").random() < MOVES_SHARE
+    brokers = 4 if rng.random() < 0.15 or moves else 3
     names = [broker_name(broker) for broker in range(brokers)]
     controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
     targets = Targets(
@@ -102,6 +111,7 @@ def draw_plan(seed: int) -> Plan:
         snapshots=rng.random() < 0.3,
         pause_s=rng.choice((0.06, 0.12, 0.2)),
         faults=tuple(nemesis.draw(rng, targets, 0, FAULTS_MS)),
+        moves=moves,
     )
 
 
@@ -149,6 +159,8 @@ class Cluster:
         self.world.add_node("producer", self._producer)
         self.world.add_node("consumer", self._consumer)
         self.world.add_node("members", self._members)
+        if plan.moves:
+            self.world.add_node("operator", self._operator)
 
     def _main(self, make: Callable[..., Any]) -> Main:
         async def main(ports: Ports) -> None:
@@ -178,6 +190,8 @@ class Cluster:
     def _tolerates(self, name: str, error: BaseException) -> bool:
         """A node may end by itself only for its disk's sake."""
         disk_failed = any(fault.target == name and fault.kind in nemesis.DISKS for fault in self.plan.faults)
+        if isinstance(error, ProtocolError):
+            return disk_failed and error.code is ErrorCode.KAFKA_STORAGE_ERROR
         return disk_failed and isinstance(error, (NodeStopped, StorageFailure, OSError))
 
     def _died(self, name: str, power_lost: bool) -> None:
@@ -244,6 +258,12 @@ class Cluster:
                 tasks.create_task(member.run())
                 await asyncio.sleep(ports.random.uniform(0.5, 2.0))
 
+    async def _operator(self, ports: Ports) -> None:
+        links = ClusterLinks(ports, self.bootstrap, self.history, "operator")
+        while not self.history.commits:  # then the group's topic is there as well
+            await links.pause()
+        await Operator(links, self.plan.moved_partitions, list(self.brokers.values())).run()
+
     # -- the run
 
     def run(self) -> None:
@@ -261,6 +281,7 @@ class Cluster:
             world.resume(name)
             world.start(name)
         world.trace("all is healed")
+        self.history.all_healed = True
         acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
         self._within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
         self.history.stop_producing = True
@@ -290,6 +311,8 @@ class Cluster:
             for index, image in topic.partitions.items():
                 if len(image.isr) < len(image.replicas):
                     return f"the ISR of {topic.name}-{index} is {image.isr}"
+                if self.plan.moves and history.moved_to.get((topic.name, index)) != image.replicas:
+                    return f"the replicas of {topic.name}-{index} are {image.replicas}"
         for partition in self.plan.topic_partitions:
             end = watch.committed.end(partition)
             if (position := history.positions.get(("consumer", partition), 0)) < end:

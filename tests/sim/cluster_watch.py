@@ -154,6 +154,9 @@ class ClusterWatch:
             elif new.leader not in old.isr and new.leader not in new.isr[1:]:
                 add("elections of the last known leader")
             trace(f"{name}: leader {old.leader} -> {new.leader}, epoch {new.leader_epoch}")
+        if (new.adding, new.removing) != (old.adding, old.removing):
+            add("moves end" if not new.is_reassigning else "moves go on" if old.is_reassigning else "moves begin")
+            trace(f"{name}: replicas {new.replicas}, adding {new.adding}, removing {new.removing}")
         if new.isr != old.isr:
             add("ISR shrinks" if len(new.isr) < len(old.isr) else "ISR expansions")
         if (new.isr, new.elr) != (old.isr, old.elr):
@@ -176,7 +179,8 @@ class ClusterWatch:
             memory = self._memories[node.name] = BrokerMemory(node.life_count)
         if hosted.image is not memory.image:
             memory.image = hosted.image
-            memory.partitions = list(hosted)
+            self._forget_removed(node.name, hosted.image)
+            memory.partitions = [p for p in hosted if is_replica(hosted.image, self.brokers[node.name], p)]
             memory.marks = [(-1, -1, Role.OFFLINE, None)] * len(memory.partitions)
             self._blocking.check(node.name, node.device.blocking_sync_count)
             self._saw_image(node.name, hosted.image)
@@ -192,6 +196,15 @@ class ClusterWatch:
             if mark != memory.marks[number]:
                 memory.marks[number] = mark
                 self._partition_changed(node, memory, partition)
+
+    def _forget_removed(self, node: str, image: MetadataImage) -> None:
+        """A replica that was moved away gives up its log; should one come back it begins anew."""
+        broker = self.brokers[node]
+        for key in [key for key in self._ends if key[0] == broker]:
+            partition = image.partition_by_name(*key[1])
+            if partition is not None and broker not in partition.replicas:
+                self.coverage.add("replicas removed")
+                del self._ends[key]
 
     def power_lost(self, broker: int) -> None:
         """Its logs may be shorter from here on."""
@@ -248,6 +261,11 @@ class ClusterWatch:
 
 def partition_replicas(partition: Partition) -> tuple[int, ...]:
     return partition.image.replicas if partition.image is not None else ()
+
+
+def is_replica(image: MetadataImage, broker: int, partition: Partition) -> bool:
+    found = image.partition(partition.topic_id, partition.index)
+    return found is not None and broker in found.replicas
 
 
 def fingerprint(image: MetadataImage) -> int:

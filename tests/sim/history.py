@@ -81,6 +81,8 @@ class History:
     unacknowledged: Counter[str] = field(default_factory=Counter)  # producer: batches it still tries to send
     counts: Counter[str] = field(default_factory=Counter)  # what happened, for the coverage of states
     impossible: list[str] = field(default_factory=list)  # replies that no correct cluster gives
+    moved_to: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # the operator's last word
+    all_healed: bool = False
     stop_producing: bool = False
 
     def committed_offset(self, group: str, partition: TopicPartition, offset: int) -> None:

@@ -83,12 +83,15 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "keep_unclean_replica": power_lost_in_a_small_isr,
     "join_with_old_broker_epoch": one_returns,
     "recover_last_segment_only": power_lost_on_a_slow_disk,
+    "move_before_the_copy": one_returns,
 }
 
 
 def plan_of(bug: str, seed: int) -> Plan:
     ambush = bug == "join_with_old_broker_epoch"
-    plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush)
+    plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False)
+    if bug == "move_before_the_copy":
+        plan = replace(plan, brokers=4, moves=True)
     if bug == "recover_last_segment_only":
         plan = replace(plan, segment_bytes=4_096, pause_s=0.03)
     return replace(plan, faults=tuple(FAULTS[bug](seed)))

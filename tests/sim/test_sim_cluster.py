@@ -41,6 +41,14 @@ def test_the_promise_holds(first: int) -> None:
     assert {what: reached[what] for what, least in REACHED.items() if reached[what] < least} == {}
 
 
+def test_replicas_move_about_meanwhile() -> None:
+    seeds = [seed for seed in range(SEEDS) if draw_plan(seed).moves]
+    assert len(seeds) > SEEDS // 5
+    reached = sum((run(seed).coverage for seed in seeds[:8]), Counter[str]())
+    least = {"moves begin": 20, "moves end": 20, "replicas removed": 20, "moves cancelled: NONE": 2, "throttles set": 2}
+    assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
+
+
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once(seed: int) -> None:
     """Kept as seeds; a seed takes another course once timing changes, so what was mended has tests of its own."""
