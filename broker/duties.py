@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.config import LogDuties
 from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import Partition
 from common.errors import ProtocolError
 from common.ports import Clock
 from storage.checkpoint_files import TopicPartition
@@ -116,9 +117,16 @@ class Duties:
                     log.maybe_roll(now_ms)
                 if log.config.remote_storage_enable:
                     log.roll_for_tier(now_ms)
-                log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset)
+                await self._delete_old(partition, now_ms)
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
+
+    async def _delete_old(self, partition: Partition, now_ms: int) -> None:
+        log = partition.log
+        while not log.closed:
+            if not log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset):
+                return
+            await asyncio.sleep(0)
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.wall_ms()

@@ -260,6 +260,7 @@ class LogDirectory:
         self._context.trash.add(path, due_s, is_directory=True)
 
     def _rename_away(self, log: PartitionLog, suffix: str) -> str:
+        """On the loop: a directory's rename takes some microseconds however much is in it."""
         log.close()
         del self._logs[log.topic, log.partition]
         path = join(self._path, renamed(log.topic, log.partition, random_uuid(self._ports.random), suffix))

@@ -172,8 +172,9 @@ class PartitionLog(AppendableLog):
     def delete_old_segments(self, now_ms: int, high_watermark: int, tier_end_offset: int = -1) -> int:
         """Drop what retention and the log start allow, nothing at or past the high watermark.
 
-        The number of segments dropped. Of a tiered topic only what the tier holds goes, up to `tier_end_offset` (-1:
-        nothing is known of it), by local.retention.ms and local.retention.bytes, and the log's start stays.
+        The number of segments dropped; when it is not 0 there may be more. Of a tiered topic only what the tier holds
+        goes, up to `tier_end_offset` (-1: nothing is known of it), by local.retention.ms and local.retention.bytes, and
+        the log's start stays.
         """
         if self.config.remote_storage_enable:
             return segment_removal.drop_local_segments(self, now_ms, high_watermark, tier_end_offset)

@@ -1,5 +1,9 @@
 """Old segments go: by retention, by DeleteRecords, by a leader's log start. First the audit line, then the log start,
-then the files, which are renamed at once and removed later; regions under send keep theirs."""
+then the files, which are renamed at once and removed later; regions under send keep theirs.
+
+All of it runs on the event loop, because a rename changes two names and no data: some microseconds each, whatever the
+size. So many of them at a time are bounded; what is left goes with the next call of `delete_old_segments`.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,11 @@ from storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, S
 if TYPE_CHECKING:
     from storage.partition_log import PartitionLog
 
+SEGMENTS_AT_ONCE_MAX = 64
+
 
 def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
-    """Whether the log start moved; segments wholly below it are gone then."""
+    """Whether the log start moved; segments wholly below it are gone then, unless there are very many."""
     if offset <= log.log_start_offset:
         return False
     log.context.audit(
@@ -29,7 +35,8 @@ def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
     log.producers.advance_log_start(offset)
     log.context.log_starts_changed = True
     count = 0
-    while count + 1 < len(log.segments) and log.segments[count + 1].base_offset <= offset:
+    last = min(len(log.segments) - 1, SEGMENTS_AT_ONCE_MAX)
+    while count < last and log.segments[count + 1].base_offset <= offset:
         count += 1
     if count:
         remove_segments(log, log.segments[:count], cause)
@@ -37,14 +44,17 @@ def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
 
 
 def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
-    """How many segments retention took; nothing at or past the offset `bound` goes."""
+    """How many segments retention took, at most SEGMENTS_AT_ONCE_MAX; nothing at or past the offset `bound` goes."""
     if log.context.health.offline is not None or log.pending_writes or log.closed:
         return 0
-    views = _views(log, log.config.retention_limits.ms >= 0)
     limits = log.config.retention_limits
+    views = _views(log, limits.ms, now_ms)
     count, start_offset, planned_cause = retention.plan(views, limits, log.log_start_offset, bound, now_ms)
     if count == 0:
         return 0
+    if count > SEGMENTS_AT_ONCE_MAX:
+        count = SEGMENTS_AT_ONCE_MAX
+        start_offset = max(log.log_start_offset, views[count].base_offset)
     cause = str(planned_cause)
     doomed = log.segments[:count]
     if count == len(log.segments):
@@ -55,7 +65,8 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
 
 
 def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tier_end_offset: int) -> int:
-    """How many segments of a tiered log went from this disk; the log's start stays, the tier serves from there on.
+    """How many segments of a tiered log went from this disk, at most SEGMENTS_AT_ONCE_MAX; the log's start stays, the
+    tier serves from there on.
 
     Nothing at or past `tier_end_offset`, up to where the tier is known to hold everything, but what lies below the
     log's start.
@@ -63,8 +74,9 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
     if log.context.health.offline is not None or log.pending_writes or log.closed:
         return 0
     limits = log.config.local_limits
-    views = _views(log, limits.ms >= 0)
+    views = _views(log, limits.ms, now_ms)
     count = retention.plan_local(views, limits, log.log_start_offset, high_watermark, tier_end_offset, now_ms)
+    count = min(count, SEGMENTS_AT_ONCE_MAX)
     doomed = log.segments[:count]
     if doomed:
         log.context.log_starts_changed = True
@@ -74,15 +86,20 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
     return count
 
 
-def _views(log: PartitionLog, with_timestamps: bool) -> list[retention.SegmentView]:
-    """Timestamps are read from the time indexes only where retention by time asks for them."""
+def _views(log: PartitionLog, retention_ms: int, now_ms: int) -> list[retention.SegmentView]:
+    """Timestamps are read from the time indexes only where retention by time asks for them: of the segments that it
+    takes, as many as may go at once, and of the first that it leaves."""
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end_offset]
-    return [
-        retention.SegmentView(
-            segment.base_offset, end, segment.size, _largest_timestamp(segment) if with_timestamps else 0
-        )
-        for segment, end in zip(log.segments, ends, strict=True)
-    ]
+    views: list[retention.SegmentView] = []
+    is_old = retention_ms >= 0
+    try:
+        for segment, end in zip(log.segments, ends, strict=True):
+            timestamp = _largest_timestamp(segment) if is_old else now_ms
+            is_old = is_old and now_ms - timestamp > retention_ms and len(views) < SEGMENTS_AT_ONCE_MAX
+            views.append(retention.SegmentView(segment.base_offset, end, segment.size, timestamp))
+    except OSError as error:
+        raise log.context.health.refused(f"read {log.directory}", error) from error
+    return views
 
 
 def _largest_timestamp(segment: Segment) -> int:

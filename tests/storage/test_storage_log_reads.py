@@ -11,6 +11,7 @@ from common.errors import ErrorCode, ProtocolError
 from records.batch import has_valid_crc, read_header
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
+from storage.segment_removal import SEGMENTS_AT_ONCE_MAX
 from storage.tail import TAIL_BATCHES_MAX
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all, resolved
 
@@ -208,6 +209,49 @@ async def test_retention_by_time_takes_the_active_segment_too(bench: Workbench) 
     assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (6, 6, 1)
     assert bench.audit_lines[-1][1]["cause"] == "retention.ms"
     assert append(log, produced()).base_offset == 6
+
+
+@pytest.mark.parametrize("limit", ["retention_ms", "retention_bytes"])
+async def test_retention_takes_a_bounded_number_of_segments_at_a_time(tmp_path: Path, limit: str) -> None:
+    small = replace(FOREVER, segment_bytes=100)
+    config = replace(small, retention_ms=1_000) if limit == "retention_ms" else replace(small, retention_bytes=0)
+    bench = Workbench(tmp_path, config)
+    log = await bench.log()
+    for at in range(150):
+        append(log, produced(1, size=60, timestamps=[NOW_MS + at]))
+    assert len(log.segments) == 150
+    assert log.delete_old_segments(NOW_MS + 5_000, 150) == SEGMENTS_AT_ONCE_MAX
+    assert (log.log_start_offset, log.segments[0].base_offset) == (SEGMENTS_AT_ONCE_MAX, SEGMENTS_AT_ONCE_MAX)
+    while log.delete_old_segments(NOW_MS + 5_000, 150):
+        pass
+    assert (log.log_start_offset, len(log.segments)) == (150, 1)
+    await bench.directory.close()
+
+
+async def test_a_log_start_that_jumps_takes_its_segments_in_turns(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=100))
+    log = await bench.log()
+    for _ in range(100):
+        append(log, produced(1, size=60))
+    assert log.advance_log_start(99, "test")
+    assert (log.log_start_offset, log.segments[0].base_offset) == (99, SEGMENTS_AT_ONCE_MAX)
+    assert log.delete_old_segments(NOW_MS, 100) == 99 - SEGMENTS_AT_ONCE_MAX
+    assert log.segments[0].base_offset == 99
+    log = await bench.restart(clean=True)
+    assert (log.log_start_offset, [header.base_offset for header in read_all(log)]) == (99, [99])
+    await bench.directory.close()
+
+
+async def test_retention_by_time_looks_into_no_segment_behind_the_first_that_stays(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=100, retention_ms=10_000))
+    log = await bench.log()
+    for at in range(30):
+        append(log, produced(1, size=60, timestamps=[NOW_MS + at]))
+    log = await bench.restart(clean=True)
+    before = bench.directory.context.open_files.opened_count
+    assert log.delete_old_segments(NOW_MS + 5_000, 30) == 0
+    assert bench.directory.context.open_files.opened_count - before <= 2
+    await bench.directory.close()
 
 
 async def test_time_look_ups_skip_what_the_log_start_cut(bench: Workbench) -> None:
