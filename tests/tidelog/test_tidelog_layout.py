@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import pytest
 
 from broker.config import LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
 from common.settings import SettingError
-from tidelog.cluster_layout import LAYOUT_FILE, SECRET_FILE, PortTaken, load_layout, prepare_layout
+from tidelog.cluster_layout import (
+    LAYOUT_FILE,
+    SECRET_FILE,
+    PortTaken,
+    forget_broker,
+    grow_layout,
+    load_layout,
+    prepare_layout,
+)
 from tidelog.node_config import (
     broker_config,
     controller_config,
@@ -170,3 +179,29 @@ def test_brokers_and_controllers_bound_their_connections_alike(tmp_path: Path) -
     assert built.limits == ServerLimits(40, 5, connection=ConnectionLimits(2_000, 8, 7_000_000, 90_000, 1.2, 3.0))
     assert built.limits == server_limits(broker_config(broker).limits)
     assert (built.request_bytes_max, built.reply_bytes_max) == (6_000_000, 1_100_000)
+
+
+def test_a_running_cluster_grows_and_shrinks_and_never_gives_an_id_twice(tmp_path: Path) -> None:
+    layout = prepare_layout(tmp_path, 2, 1, 21_000, {})
+    shared = layout.shared_settings()
+    with pytest.raises(PortTaken, match="21002"):
+        grow_layout(layout, tmp_path, 1, lambda port: False)
+    assert load_layout(tmp_path) == layout
+    (added,) = grow_layout(layout, tmp_path, 1, lambda port: True)
+    assert (added.name, added.node_id, added.port) == ("broker-2", 2, 21_002)
+    assert load_layout(tmp_path) == layout
+    assert layout.node_settings(added, tmp_path)["min.insync.replicas"] == "2"
+    assert layout.node_settings(added, tmp_path, shared)["min.insync.replicas"] == "1"
+    forget_broker(layout, tmp_path, "broker-2")
+    assert [node.name for node in layout.brokers] == ["broker-0", "broker-1"]
+    assert load_layout(tmp_path) == layout
+    grown = prepare_layout(tmp_path, 4, None, None, {})
+    assert [node.node_id for node in grown.brokers] == [0, 1, 3, 4]
+
+
+def test_a_layout_from_before_brokers_could_go_is_read(tmp_path: Path) -> None:
+    layout = prepare_layout(tmp_path, 3, 1, 21_000, {})
+    raw = json.loads((tmp_path / LAYOUT_FILE).read_text())
+    del raw["next_broker"]
+    (tmp_path / LAYOUT_FILE).write_text(json.dumps(raw))
+    assert load_layout(tmp_path) == layout
