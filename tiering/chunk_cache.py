@@ -1,7 +1,8 @@
 """Chunks of tiered segments as files on the local disk: bounded in bytes and open files, least recently read out first.
 
 It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
-run on the event loop; files are written, checked and removed in threads.
+run on the event loop; files are written, checked and removed in threads. No file is written to twice, though that would
+be cheaper: sendfile gives the socket the pages themselves, and the peer may not have taken them yet.
 """
 
 from __future__ import annotations
