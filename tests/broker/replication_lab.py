@@ -194,6 +194,7 @@ class LabBroker:
         await self.logs.open(CLUSTER_ID)
         chain = open_chain()
         self.plane = DataPlane(config, self.machinery, self.logs, self.lab.controller, lambda: self.broker_epoch, chain)
+        self.lab.prepare(self)
         image = self.lab.controller.image
         await self.logs.recover(lambda topic: self.plane.settings.config_of(image, topic))
         handlers = {
@@ -311,6 +312,9 @@ class Lab:
         for broker in self.brokers:
             if self.controller.brokers.get(broker.node_id) is broker:
                 await broker.stop()
+
+    def prepare(self, broker: LabBroker) -> None:
+        """Its data plane is made, and has no role yet."""
 
     def fence(self, node: int) -> None:
         broker = self.controller.image.brokers[node]
