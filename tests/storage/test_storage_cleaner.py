@@ -67,7 +67,7 @@ class World:
         self.events: list[tuple[str, dict[str, object]]] = []
         health = DirectoryHealth()
         clock = MachineClock()
-        limits = DirectoryConfig()
+        limits = DirectoryConfig(slow_write_s=60.0)  # a busy machine is no slow disk
         self.context = LogContext(
             disk=self.disk,
             clock=clock,
