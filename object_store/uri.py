@@ -6,6 +6,7 @@ container, instance).
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -92,11 +93,16 @@ async def open_store(
             raise
         return directory
     try:
-        # Not at the top: it costs 40 MiB that a node without S3 need not pay, and it may be missing.
-        from object_store.s3_store import S3Store  # noqa: PLC0415
+        return await asyncio.to_thread(_s3_store, place, limits, off_loop)
     except ModuleNotFoundError as missing:
         reason = f'the Python package {missing.name} is missing; install "tidelog[s3]"'
         raise StoreDenied(place.name, "open", "", reason) from None
+
+
+def _s3_store(place: StoreUri, limits: StoreLimits, off_loop: OffLoop | None) -> ObjectStore:
+    # Not at the top: it costs a second and 40 MiB that a node without S3 need not pay, and it may be missing.
+    from object_store.s3_store import S3Store  # noqa: PLC0415
+
     return S3Store(place, limits, off_loop)
 
 

@@ -82,21 +82,20 @@ async def test_a_small_body_of_parts(store: ObjectStore, big_file: tuple[Machine
     assert await store.get("small") == data[10:30] + b"!" + data[-5:]
 
 
-@pytest.mark.parametrize("key", ["missing", "there/below", "ther", "dir"])
-async def test_a_missing_object_is_called_missing(store: ObjectStore, key: str) -> None:
+async def test_a_missing_object_is_called_missing(store: ObjectStore) -> None:
     await store.put("there", b"x")
     await store.put("dir/object", b"x")
-    with pytest.raises(ObjectMissing, match=key):
-        await store.get(key)
-    with pytest.raises(ObjectMissing):
-        await store.get(key, 1, 2)
-    with pytest.raises(ObjectMissing):
-        await store.get_with_version(key)
-    with pytest.raises(ObjectMissing):
-        await store.head(key)
-    with pytest.raises(ObjectMissing):
-        await store.copy(key, "target")
-    await store.delete([key])
+    for key in ["missing", "there/below", "ther", "dir"]:
+        for call in (
+            store.get(key),
+            store.get(key, 1, 2),
+            store.get_with_version(key),
+            store.head(key),
+            store.copy(key, "target"),
+        ):
+            with pytest.raises(ObjectMissing, match=key):
+                await call
+        await store.delete([key])
     assert await keys_of(store, "") == ["dir/object", "there"]
 
 
@@ -233,36 +232,37 @@ async def test_copy_is_an_object_of_its_own(store: ObjectStore, big_file: tuple[
     assert await store.get("deep/target") == b"small"
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["", "/a", "a/", "a//b", "../a", "a/../../b", ".", "a/.", "a\0b", "a\nb", "a\\b", ".unfinished/x", "x" * 256,
-     "/".join(["long"] * 200), "\ud800"],
-)  # fmt: skip
-async def test_a_key_that_could_escape_or_confuse_is_refused(store: ObjectStore, key: str) -> None:
-    with pytest.raises(InvalidKey):
+REFUSED = ["", "/a", "a/", "a//b", "../a", "a/../../b", ".", "a/.", "a\0b", "a\nb", "a\\b", ".unfinished/x", "x" * 256,
+           "/".join(["long"] * 200), "\ud800"]  # fmt: skip
+UNUSUAL = ["a b", "a+b", "a%2Fb", "a&b=c?d#e", "tïdelog/日本", "a'b\"c", "~", "a:b@c", "..a/b.."]
+
+
+async def test_a_key_that_could_escape_or_confuse_is_refused(store: ObjectStore) -> None:
+    for key in REFUSED:
+        for call in (
+            store.put(key, b"x"),
+            store.get(key),
+            store.get_with_version(key),
+            store.replace(key, b"x", None),
+            store.head(key),
+            store.delete(["fine", key]),
+            store.copy("fine", key),
+            store.copy(key, "fine"),
+        ):
+            with pytest.raises(InvalidKey):
+                await call
+    assert await keys_of(store, "") == []
+
+
+async def test_unusual_keys_are_kept_as_they_are(store: ObjectStore) -> None:
+    for key in UNUSUAL:
         await store.put(key, b"x")
-    with pytest.raises(InvalidKey):
-        await store.get(key)
-    with pytest.raises(InvalidKey):
-        await store.replace(key, b"x", None)
-    with pytest.raises(InvalidKey):
-        await store.head(key)
-    with pytest.raises(InvalidKey):
-        await store.delete(["fine", key])
-    with pytest.raises(InvalidKey):
-        await store.copy("fine", key)
-    assert await keys_of(store, "") == []
-
-
-@pytest.mark.parametrize("key", ["a b", "a+b", "a%2Fb", "a&b=c?d#e", "tïdelog/日本", "a'b\"c", "~", "a:b@c", "..a/b.."])
-async def test_unusual_keys_are_kept_as_they_are(store: ObjectStore, key: str) -> None:
-    await store.put(key, b"x")
-    await store.copy(key, key + "2")
-    assert await keys_of(store, "") == sorted([key, key + "2"])
-    assert await keys_of(store, key) == sorted([key, key + "2"])
-    assert await store.get(key + "2") == b"x"
-    await store.delete([key, key + "2"])
-    assert await keys_of(store, "") == []
+        await store.copy(key, key + "2")
+        assert await keys_of(store, "") == sorted([key, key + "2"])
+        assert await keys_of(store, key) == sorted([key, key + "2"])
+        assert await store.get(key + "2") == b"x"
+        await store.delete([key, key + "2"])
+        assert await keys_of(store, "") == []
 
 
 async def test_many_calls_at_once(store: ObjectStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -14,7 +15,7 @@ from object_store.blocking import BlockingStore
 from object_store.errors import ObjectMissing, StoreDenied, StoreUnavailable
 from object_store.off_loop import OffLoop, OffLoopStopped
 from object_store.outlasting import outlast
-from object_store.uri import InvalidStoreUri
+from object_store.uri import InvalidStoreUri, open_store
 from tests.object_store.conftest import LIMITS
 
 
@@ -169,3 +170,12 @@ async def test_a_plain_thread_uses_s3(s3_uri: str) -> None:
             assert len([*store.list("k/")]) == 8
 
     await asyncio.to_thread(all_of_it)
+
+
+async def test_without_the_extra_package_it_is_said_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(sys.modules):
+        if name.split(".")[0] == "aiobotocore" or name.startswith("object_store.s3_"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiobotocore", None)
+    with pytest.raises(StoreDenied, match=r'aiobotocore\S* is missing; install "tidelog\[s3\]"'):
+        await open_store("s3://bucket")
