@@ -221,6 +221,7 @@ class HostedPartitions:
         self._stopped = True
         self._changing.clear()
         self._applied.set()
+        self.throttles.close()
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None

@@ -118,7 +118,9 @@ class FetchReader:
         region: Region | None = None
         quota = self._quota
         held = quota.topics and call.replica not in replicas.isr and quota.covers(partition) and quota.is_exceeded
-        if diverging is None and not held:
+        if held:
+            quota.hold(position, partition)
+        elif diverging is None:
             bytes_max = min(position.bytes_max, bytes_left)
             region = partition.read_as_replica(position.offset, bytes_max, at_least_one=at_least_one)
         row = FetchedRow(

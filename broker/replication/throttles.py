@@ -13,9 +13,10 @@ Without throttled replicas all this costs one look at an empty dictionary per fe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from broker.partitions.replica import Replica
+from broker.partitions.replica import Replica, Watcher
 from common.settings import LONG_MAX
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
@@ -33,7 +34,7 @@ LOOK_AGAIN_S = 1.0  # the rate may have been changed meanwhile
 class ReplicationQuota:
     """One direction of one broker. `topics`: by topic name the throttled partitions, None for all of them."""
 
-    __slots__ = ("_at", "_level", "_now", "_rate", "topics")
+    __slots__ = ("_at", "_held", "_level", "_now", "_rate", "_timer", "topics")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.topics: dict[str, frozenset[int] | None] = {}
@@ -41,6 +42,8 @@ class ReplicationQuota:
         self._rate = float(LONG_MAX)
         self._level = self._rate * BURST_S
         self._at = now()
+        self._held: dict[Watcher, Replica] = {}  # at most as many as followers keep places
+        self._timer: asyncio.TimerHandle | None = None
 
     def covers(self, partition: Replica) -> bool:
         """Whether this broker's replica of the partition is throttled."""
@@ -70,6 +73,24 @@ class ReplicationQuota:
         wait_s = -self._level / self._rate if self._rate > 0 else LOOK_AGAIN_S
         return self._at + min(max(wait_s, 0.001), LOOK_AGAIN_S)
 
+    def hold(self, reader: Watcher, partition: Replica) -> None:
+        """Tell `reader` of `partition`, as if that had grown, once the quota is exceeded no longer."""
+        self._held[reader] = partition
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(self.next_look(), self._release)
+
+    def _release(self) -> None:
+        self._timer = None
+        held, self._held = self._held, {}
+        for reader, partition in held.items():
+            reader.partition_changed(partition, committed=False)  # who is still held says so again
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._held.clear()
+
     def _refill(self) -> None:
         now = self._now()
         self._level = min(self._level + (now - self._at) * self._rate, self._rate * BURST_S)
@@ -83,6 +104,11 @@ class ReplicationThrottles:
         self._node_id = node_id
         self.leader = ReplicationQuota(now)
         self.follower = ReplicationQuota(now)
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self.leader.close()
+        self.follower.close()
 
     def configure(
         self,

@@ -109,7 +109,7 @@ def throttle(side: str, broker: int, replicas: str) -> list[ConfigRecord]:
 async def test_a_new_replica_keeps_to_the_rate_and_those_in_sync_do_not_wait(
     tmp_path: Path, side: str, broker: int
 ) -> None:
-    async with Lab(tmp_path, replica_fetch_max_bytes=50_000, replica_fetch_wait_max_ms=100) as lab:
+    async with Lab(tmp_path, replica_fetch_max_bytes=50_000, replica_fetch_wait_max_ms=3_000) as lab:
         controller = lab.controller
         controller.create_topic((0, 1), min_insync_replicas="1")
         await fill(lab, 45)
