@@ -218,7 +218,10 @@ def test_administration(cluster: EmbeddedCluster, admin: AdminClient) -> None:
         (NewTopic("not a name", 1, 1), KafkaError.TOPIC_EXCEPTION),
         (NewTopic("ok-but-7", 1, 7), KafkaError.INVALID_REPLICATION_FACTOR),
         (NewTopic("ok-but-bad", 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
-        (NewTopic("ok-but-tiered", 1, 1, config={"remote.storage.enable": "true"}), KafkaError.INVALID_CONFIG),
+        (
+            NewTopic("ok-but-kept", 1, 1, config={"remote.storage.enable": "true", "local.retention.ms": "-1"}),
+            KafkaError.INVALID_CONFIG,
+        ),
     ],
     ids=str,
 )

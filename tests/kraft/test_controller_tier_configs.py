@@ -1,0 +1,122 @@
+"""Settings of tiered topics: what would surprise is refused, and the sentence says why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.errors import ErrorCode
+from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topics import decide_create_topics
+from kraft.image.delta import replayed
+from kraft.image.metadata import MetadataImage
+from kraft.records import ConfigRecord, ResourceType
+from tests.kraft.images import POLICY, create_topics, new_topic, rng, with_brokers
+from wire.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
+
+WITH_TIER = replace(POLICY, static={"tidelog.tier.uri": "file:///tier"})
+TIERED_BY_DEFAULT = replace(WITH_TIER, static={"tidelog.tier.uri": "file:///tier", "tidelog.tier.enable": "true"})
+TIERED = {"remote.storage.enable": "true"}
+
+
+def create(
+    configs: Mapping[str, str | None],
+    policy: ControllerPolicy = WITH_TIER,
+    name: str = "t",
+    image: MetadataImage | None = None,
+) -> tuple[MetadataImage, Any]:
+    image = image or with_brokers(3)
+    decision = decide_create_topics(image, create_topics(new_topic(name, configs=dict(configs))), policy, rng(1))
+    return replayed(image, decision.records), decision.reply.topics[0]
+
+
+def alter(image: MetadataImage, configs: Mapping[str, str | None], policy: ControllerPolicy = WITH_TIER) -> Any:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    changes = [
+        resource.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
+        for name, value in configs.items()
+    ]
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(resource_type=2, resource_name="t", configs=changes)], validate_only=False
+    )
+    return decide_incremental_alter_configs(image, request, policy).reply.responses[0]
+
+
+def test_a_topic_is_not_tiered_where_there_is_no_tier() -> None:
+    _, result = create(TIERED, POLICY)
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    assert "tidelog.tier.uri" in result.error_message
+    image, _ = create({})
+    assert alter(image, TIERED, POLICY).error_code == ErrorCode.INVALID_CONFIG
+    assert alter(image, TIERED).error_code == ErrorCode.NONE
+
+
+def test_an_internal_topic_is_never_tiered() -> None:
+    _, result = create(TIERED, name="__consumer_offsets")
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    image, result = create({}, TIERED_BY_DEFAULT, "__consumer_offsets")
+    assert result.error_code == ErrorCode.NONE
+    assert image.configs.topic("__consumer_offsets") == {}
+
+
+def test_the_default_is_written_down_with_the_topic() -> None:
+    image, _ = create({}, TIERED_BY_DEFAULT)
+    assert image.configs.topic("t") == TIERED
+    image, _ = create({"remote.storage.enable": "false"}, TIERED_BY_DEFAULT)
+    assert image.configs.topic("t") == {"remote.storage.enable": "false"}
+    dynamic = replayed(with_brokers(3), [ConfigRecord(ResourceType.BROKER, "", "tidelog.tier.enable", "true")])
+    image, _ = create({}, WITH_TIER, image=dynamic)
+    assert image.configs.topic("t") == TIERED
+    image, _ = create({}, POLICY, image=dynamic)
+    assert image.configs.topic("t") == {}, "there is no tier"
+
+
+@pytest.mark.parametrize("value", [None, "false"])
+def test_tiering_is_not_switched_off(value: str | None) -> None:
+    image, _ = create(TIERED)
+    reply = alter(image, {"remote.storage.enable": value})
+    assert reply.error_code == ErrorCode.INVALID_CONFIG
+    assert "could not be read" in reply.error_message
+    resource = AlterConfigsRequest.AlterConfigsResource
+    request = AlterConfigsRequest(resources=[resource(resource_type=2, resource_name="t", configs=[])])
+    assert decide_alter_configs(image, request, WITH_TIER).reply.responses[0].error_code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("configs", "complaint"),
+    [
+        ({"local.retention.ms": "11", "retention.ms": "10"}, "local.retention.ms (11)"),
+        ({"local.retention.bytes": "11", "retention.bytes": "10"}, "local.retention.bytes (11)"),
+        ({"local.retention.ms": "-1", "retention.ms": "10"}, "local.retention.ms (without bound)"),
+        ({"local.retention.ms": "604800001"}, "retention.ms (604800000)"),
+        ({"local.retention.ms": "10", "retention.ms": "10"}, None),
+        ({"local.retention.ms": "0"}, None),
+        ({"local.retention.ms": "-1", "retention.ms": "-1"}, None),
+        ({"local.retention.ms": "11", "retention.ms": "-1"}, None),
+        ({"retention.ms": "10"}, None),
+        ({"local.retention.ms": "11", "retention.ms": "10", "cleanup.policy": "compact"}, None),
+    ],
+)
+def test_brokers_cannot_keep_what_the_topic_has_lost(configs: dict[str, str], complaint: str | None) -> None:
+    _, result = create(TIERED | configs)
+    image, _ = create(TIERED)
+    reply = alter(image, configs)
+    if complaint is None:
+        assert (result.error_code, reply.error_code) == (0, 0)
+    else:
+        assert complaint in result.error_message
+        assert complaint in reply.error_message
+    _, untiered = create(configs)
+    assert untiered.error_code == ErrorCode.NONE
+
+
+def test_a_clusters_default_of_local_retention_counts() -> None:
+    policy = replace(WITH_TIER, static={**WITH_TIER.static, "log.local.retention.ms": "50"})
+    _, result = create(TIERED | {"retention.ms": "10"}, policy)
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    image, _ = create(TIERED, policy)
+    assert alter(image, {"segment.ms": "7"}, policy).error_code == ErrorCode.NONE
