@@ -233,5 +233,5 @@ async def fetch(store: ObjectStore, key: str, position: int, length: int, timeou
 
 def damaged(key: str, what: str, reason: str) -> ProtocolError:
     """Say in the log what is wrong with which object, and give the error for the client."""
-    logger.error("an object of the tier is damaged", extra={"key": key, "part": what, "reason": reason})
+    logger.error("an object of the tier is missing or damaged", extra={"key": key, "part": what, "reason": reason})
     return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "an object of the tier is missing or damaged")
