@@ -100,6 +100,8 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
             ),
         ),
         limits=server_limits(limits),
+        tail_batches_max=values["tidelog.metadata.tail.batches.max"],
+        tail_bytes_max=values["tidelog.metadata.tail.bytes.max"],
         request_bytes_max=limits.queued_max_request_bytes,
         reply_bytes_max=limits.reply_bytes_max,
     )
@@ -150,6 +152,8 @@ def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
     if "," in values["log.dirs"]:
         raise SettingError("log.dirs: it must name one directory")
     host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener")
+    if values["tidelog.tier.enable"] and not values["tidelog.tier.uri"]:
+        raise SettingError("tidelog.tier.enable: true is not valid without tidelog.tier.uri, the tier's object store")
     return values
 
 

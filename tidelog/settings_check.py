@@ -21,8 +21,6 @@ def _check_contradictions(values: Mapping[str, Any]) -> None:
         if values[low] > values[high]:
             raise SettingError(f"{low}: {values[low]} is not valid, it must be at most {high} ({values[high]})")
 
-    if values["tidelog.tier.enable"] and not values["tidelog.tier.uri"]:
-        raise SettingError("tidelog.tier.enable: true is not valid without tidelog.tier.uri, the tier's object store")
     ordered("group.min.session.timeout.ms", "group.max.session.timeout.ms")
     ordered("replica.fetch.wait.max.ms", "replica.lag.time.max.ms")
     ordered("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
