@@ -44,9 +44,16 @@ def test_a_node_setting_has_an_effect(name: str) -> None:
 
 
 def test_what_is_dynamic_is_read_through_the_image() -> None:
-    """As a topic setting's default, or by `LogSettings` itself; what is read once, at the start, needs a restart."""
+    """As a topic setting's default, or by those that name it; what is read once, at the start, needs a restart."""
     dynamic = {setting.name for setting in NODE_SETTINGS if not setting.needs_restart} - SYNONYMS.keys()
-    assert dynamic == {"producer.id.expiration.ms"}
+    assert dynamic == {
+        "producer.id.expiration.ms",
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "tidelog.broker.cordoned",
+        "tidelog.tier.enable",
+        "tidelog.tier.roll.ms",
+    }
 
 
 @pytest.mark.parametrize("kind", [BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, LogConfig])
