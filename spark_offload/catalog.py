@@ -32,6 +32,25 @@ class PartitionContents:
         return self.root.segment_key(self.path, segment.id)
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of one partition, without segments whose records are all before `timestamp_from` (ms)."""
+
+    contents: PartitionContents
+    start: int
+    end: int
+    timestamp_from: int | None = None
+
+    def segments(self) -> list[TieredSegment]:
+        return [
+            one
+            for one in self.contents.segments
+            if one.end_offset > self.start
+            and one.base_offset < self.end
+            and not (self.timestamp_from is not None and 0 <= one.max_timestamp < self.timestamp_from)
+        ]
+
+
 class Catalog:
     """Looks into one store, as one reader was asked to."""
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from common.machine import MachineClock
 from spark_offload.batch_reader import PushdownReader, TierReader
 from spark_offload.columns import check_schema, whole_schema
 from spark_offload.options import ReadOptions, parse_options
-from spark_offload.stream_reader import TierStreamReader
 
 
 class TidelogSource(DataSource):
@@ -28,6 +26,10 @@ class TidelogSource(DataSource):
         return PushdownReader(schema, options) if options.pushdown else TierReader(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        # Not at the top: tasks of batch queries need none of it.
+        from common.machine import MachineClock  # noqa: PLC0415
+        from spark_offload.stream_reader import TierStreamReader  # noqa: PLC0415
+
         check_schema(schema)
         return TierStreamReader(schema, self._options(), MachineClock())
 

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from object_store.store import ObjectStore
-from spark_offload.catalog import PartitionContents, stable_end
+from spark_offload.catalog import OffsetRange, PartitionContents, stable_end
 from spark_offload.options import EARLIEST, LATEST, OffsetChoice, OptionError, ReadOptions
-from spark_offload.splits import OffsetRange
 from spark_offload.timestamps import offset_of_timestamp
 
 

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from spark_offload.catalog import OffsetRange
 from spark_offload.decoding import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from spark_offload.options import OFFSET_MAX
-from spark_offload.splits import OffsetRange
 from tiering.keys import PartitionPath
 
 Comparison = EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual

@@ -16,12 +16,13 @@ from object_store.errors import ObjectMissing, StoreError
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from spark_offload import splits as splits_module
+from spark_offload import planning
 from spark_offload.aborted import AbortedRanges
-from spark_offload.catalog import PartitionContents, stable_end
+from spark_offload.catalog import OffsetRange, PartitionContents, stable_end
 from spark_offload.decoding import Decoder
+from spark_offload.planning import Planner
 from spark_offload.segment_reading import read_split
-from spark_offload.splits import OffsetRange, Planner, Split
+from spark_offload.splits import Split
 from spark_offload.timestamps import offset_of_timestamp
 from spark_offload.varints import DamagedRecords
 from storage.transaction_index import AbortedTransaction
@@ -92,7 +93,7 @@ def test_every_record_of_a_range_comes_once_and_in_order(
     index_parts: bool,
 ) -> None:  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splits_module, "PARTIAL_BYTES_MIN", 0 if index_parts else 1 << 30)
+        patch.setattr(planning, "PARTIAL_BYTES_MIN", 0 if index_parts else 1 << 30)
         found = plan(store, OffsetRange(contents_of(built), start, start + length), split_bytes)
     assert rows(store, found, chunk_bytes) == expected(start, start + length)
 
@@ -108,7 +109,7 @@ def test_a_large_segment_is_read_by_several_tasks(built: BuiltPartition, store: 
 def test_a_part_of_a_large_segment_reads_only_what_it_needs(
     built: BuiltPartition, store: BlockingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splits_module, "PARTIAL_BYTES_MIN", 0)
+    monkeypatch.setattr(planning, "PARTIAL_BYTES_MIN", 0)
     (found,) = plan(store, OffsetRange(contents_of(built), 250, 255))
     assert 0 < found.low < found.high < found.log_bytes
     assert found.high - found.low < found.log_bytes / 3
