@@ -158,8 +158,11 @@ _CONTROLLER = [
        "again before it is fenced.", 10),
     _s("controller.quorum.election.timeout.ms", "int", 400, "Silence after which a voter starts an election; up to "
        "twice as long by chance.", 50),
-    _s("metadata.log.max.record.bytes.between.snapshots", "long", 64 * MIB, "Bytes of metadata between snapshots.",
-       64 * MIB),
+    _s("metadata.log.max.record.bytes.between.snapshots", "long", 20 * MIB, "Bytes of metadata between snapshots; a "
+       "controller has them in memory.", 16 * MIB),
+    _s("tidelog.metadata.tail.bytes.max", "long", 32 * MIB, "Bytes of committed metadata that a controller keeps in "
+       "memory for brokers to follow; who is further behind gets a snapshot.", 1 * MIB),
+    _s("tidelog.metadata.tail.batches.max", "int", 20_000, "The same, in batches.", 100),
 ]  # fmt: skip
 
 _GROUPS = [

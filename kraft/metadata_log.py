@@ -18,6 +18,8 @@ from records.builder import assemble
 from records.record import decode_records, encode_record
 
 FRAMED_BYTES_MAX = BATCH_BYTES_MAX + 1024
+TAIL_BATCHES_MAX = 20_000
+TAIL_BYTES_MAX = 32 << 20
 
 
 def frame_batch(batch: Batch) -> bytes:
@@ -68,10 +70,10 @@ class MetadataLog:
     """The tail of the committed batches, framed, bounded in count and bytes.
 
     A reader that asks for an offset before `start_offset` needs a snapshot. What is cut off goes in runs, so an
-    append costs the same on average at any length.
+    append costs the same on average at any length; until then the bounds are passed by half.
     """
 
-    def __init__(self, batches_max: int = 20_000, bytes_max: int = 128 << 20) -> None:
+    def __init__(self, batches_max: int = TAIL_BATCHES_MAX, bytes_max: int = TAIL_BYTES_MAX) -> None:
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._bases: list[int] = []

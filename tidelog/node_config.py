@@ -100,6 +100,8 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
             ),
         ),
         limits=server_limits(limits),
+        tail_batches_max=values["tidelog.metadata.tail.batches.max"],
+        tail_bytes_max=values["tidelog.metadata.tail.bytes.max"],
         request_bytes_max=limits.queued_max_request_bytes,
         reply_bytes_max=limits.reply_bytes_max,
     )

@@ -20,7 +20,7 @@ from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.metadata_log import MetadataLog
+from kraft.metadata_log import TAIL_BATCHES_MAX, TAIL_BYTES_MAX, MetadataLog
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX, BufferPool
 from wire.connection import Connection
@@ -54,8 +54,8 @@ class ControllerConfig:
     limits: ServerLimits = field(default_factory=ServerLimits)
     request_bytes_max: int = HELD_BYTES_MAX  # queued.max.request.bytes
     reply_bytes_max: int = UNSENT_BYTES_MAX  # tidelog.reply.bytes.max
-    tail_batches_max: int = 20_000
-    tail_bytes_max: int = 128 << 20
+    tail_batches_max: int = TAIL_BATCHES_MAX  # tidelog.metadata.tail.batches.max
+    tail_bytes_max: int = TAIL_BYTES_MAX  # tidelog.metadata.tail.bytes.max
 
 
 class ControllerNode:

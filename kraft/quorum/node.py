@@ -80,7 +80,7 @@ class NodeConfig:
     snapshot_part_bytes: int = 1 << 20
     snapshot_bytes_max: int = 512 << 20
     compaction_entries_min: int = 20_000
-    compaction_bytes_min: int = 64 << 20
+    compaction_bytes_min: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots; entries are in memory
 
 
 class Proposal(NamedTuple):

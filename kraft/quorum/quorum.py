@@ -39,7 +39,7 @@ class QuorumConfig:
     """Bytes and seconds. `listen` is where to bind when that is not this voter's address in `voters`."""
 
     proposal_bytes_max: int = 4 << 20
-    inflight_bytes_max: int = 32 << 20
+    inflight_bytes_max: int = 8 << 20  # the controller proposes one batch after the other
     transfer_timeout_s: float = 1.0  # for handing over leadership before a planned stop
     replace_voter: bool = False
     listen: Address | None = None

@@ -149,13 +149,14 @@ async def test_proposals_have_limits(cluster: Cluster) -> None:
     assert (await leader.propose(largest, 20)).result == 1
     with pytest.raises(ValueError, match="a proposal of"):
         await leader.propose(largest + b"x", 5)
-    waiting = [asyncio.create_task(leader.propose(largest, 20)) for _ in range(8)]
+    count = cluster.config.inflight_bytes_max // len(largest)
+    waiting = [asyncio.create_task(leader.propose(largest, 20)) for _ in range(count)]
     await asyncio.sleep(0)
     with pytest.raises(QuorumBusy):
         await leader.propose(b"x", 5)
     await asyncio.gather(*waiting)
     await leader.propose(b"x", 5)
-    await cluster.all_have(10)
+    await cluster.all_have(count + 2)
 
 
 async def test_a_stopped_leader_hands_over_and_comes_back(cluster: Cluster) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker.config import LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
+from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError
+from kraft.controller.node import ControllerConfig
+from kraft.quorum.quorum import QuorumConfig
 from tidelog.cluster_layout import (
     LAYOUT_FILE,
     SECRET_FILE,
@@ -158,6 +161,30 @@ def test_a_node_without_settings_has_the_defaults_that_its_parts_are_built_with(
     built = controller_config(controller)
     assert built.limits == ServerLimits()
     assert (built.request_bytes_max, built.reply_bytes_max) == (HELD_BYTES_MAX, UNSENT_BYTES_MAX)
+    assert built == ControllerConfig(
+        built.node_id, built.voters, built.listener, built.secret, policy=built.policy, quorum=QuorumConfig()
+    )
+
+
+def test_what_a_controller_keeps_in_memory_is_bounded_by_settings(tmp_path: Path) -> None:
+    given = {
+        "metadata.log.max.record.bytes.between.snapshots": str(17 << 20),
+        "tidelog.metadata.tail.bytes.max": str(2 << 20),
+        "tidelog.metadata.tail.batches.max": "300",
+    }
+    layout = prepare_layout(tmp_path, 1, 1, 21_000, given)
+    built = controller_config(layout.node_settings(layout.controllers[0], tmp_path))
+    assert built.quorum.node.compaction_bytes_min == 17 << 20
+    assert (built.tail_bytes_max, built.tail_batches_max) == (2 << 20, 300)
+
+
+def test_the_least_that_is_allowed_between_snapshots_works(tmp_path: Path) -> None:
+    name = "metadata.log.max.record.bytes.between.snapshots"
+    least = NODE_SETTINGS[name].low
+    assert least is not None
+    layout = prepare_layout(tmp_path, 1, 1, 21_000, {name: str(int(least))})
+    quorum = controller_config(layout.node_settings(layout.controllers[0], tmp_path)).quorum
+    assert quorum.node.compaction_bytes_min >= 2 * quorum.inflight_bytes_max
 
 
 def test_brokers_and_controllers_bound_their_connections_alike(tmp_path: Path) -> None:
