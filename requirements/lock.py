@@ -29,6 +29,8 @@ def main() -> None:
         locks: list[tuple[str, list[str]]] = [
             ("build.lock", ["requirements/build.in"]),
             ("base.lock", ["pyproject.toml"]),
+            ("s3.lock", ["--extra", "s3", "pyproject.toml"]),
+            ("spark.lock", ["--extra", "spark", "--extra", "s3", "pyproject.toml"]),
             ("dev.lock", ["--extra", "dev", "pyproject.toml"]),
         ]
         for name, sources in locks:
