@@ -64,7 +64,11 @@ class Tier(Protocol):
     """The tier, where this broker has one; implemented by `broker.tier.service`."""
 
     def role_changed(self, partition: Partition) -> None:
-        """It begins or ceases to lead, leads in a new epoch, is gone, or its topic's settings changed."""
+        """It begins or ceases to lead, leads in a new epoch, or its topic's settings changed."""
+        ...
+
+    def removed(self, partition: Partition) -> None:
+        """It is hosted here no longer."""
         ...
 
     def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
@@ -353,6 +357,8 @@ class HostedPartitions:
         self.unsettled_partitions.pop(partition, None)
         if was_leader:
             self._tell(partition, None)
+        if self.tier is not None:
+            self.tier.removed(partition)
         self._logs.delete_log(partition.log)
 
     def _configure(self, delta: MetadataDelta) -> None:

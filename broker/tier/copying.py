@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from broker.tier.config import TierConfig
-from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls, check_owned
+from broker.tier.led import Fenced, Guard, LedPartition, NotNow, Refusal, TierCalls, check_owned
 from common.checksum import crc32c
 from common.identifiers import random_uuid
 from common.ports import Ports
@@ -41,6 +41,8 @@ from tiering.segment import (
 from tiering.shard_protocol import FinishCopy, StartCopy, StartDelete
 
 logger = logging.getLogger(__name__)
+
+FINISHES_MAX = 10
 
 
 @dataclass(slots=True)
@@ -138,10 +140,10 @@ class Copier:
         object_ = _object(closed, reader)
         segment = self._described(led, closed, reader.contents, object_)
         started = msgspec.structs.replace(segment, state=SegmentState.COPY_STARTED)
-        await self._insist(led, StartCopy(*_epochs(led), started))
+        await led.change(self._calls, lambda _: StartCopy(*_epochs(led), started))
         key = self._root.segment_key(led.known.path, segment.id)
         await self._upload(led, key, object_, segment)
-        await self._insist(led, FinishCopy(*_epochs(led), segment))
+        await self._finish(led, FinishCopy(*_epochs(led), segment))
         self.counts.segments += 1
         self.counts.bytes += object_.size
         logger.info(
@@ -150,18 +152,17 @@ class Copier:
                    "bytes": object_.size},
         )  # fmt: skip
 
-    async def _insist(self, led: LedPartition, request: StartCopy | FinishCopy) -> None:
-        """A step whose outcome may be unknown is repeated until it is known: the shard takes it once."""
-        failures = 0
-        while True:
+    async def _finish(self, led: LedPartition, request: FinishCopy) -> None:
+        """Rather ask again for a while than copy anew what is in the store already: the shard takes it once."""
+        for failures in range(1, FINISHES_MAX):
             try:
                 await led.change(self._calls, lambda _: request)
                 return
+            except Refusal:
+                raise
             except NotNow as error:
-                if led.view is None:
-                    raise
-                failures += 1
                 await self._pause(led, failures, str(error))
+        await led.change(self._calls, lambda _: request)
 
     async def _upload(self, led: LedPartition, key: str, object_: _Object, segment: TieredSegment) -> None:
         """Until the store has it. The same key again and again: a half-written object is never seen."""
@@ -185,6 +186,7 @@ class Copier:
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
         """Between two attempts. Raises Fenced when this broker leads no longer."""
         config = self._config
+        led.trouble = why
         bound_ms = min(config.backoff_min_ms * 2 ** min(failures - 1, 16), config.backoff_max_ms)
         if failures & (failures - 1) == 0:  # the first, second, fourth, …
             logger.warning("a copy waits", extra={"partition": repr(led), "failures": failures, "cause": why})

@@ -6,7 +6,6 @@ when a manifest without them is published and the delay has passed; only then is
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -16,14 +15,13 @@ from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from storage import retention
+from storage.log_context import Audit
 from storage.retention import SegmentView
 from tiering.keys import TierRoot
 from tiering.manifest import ManifestHead
 from tiering.partition_tier import PartitionTier
 from tiering.segment import TieredSegment
 from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, FinishDelete, MoveLogStart, StartDelete
-
-logger = logging.getLogger(__name__)
 
 OBJECTS_PER_ROUND_MAX = 1_000
 
@@ -80,6 +78,7 @@ class Deleter:
         calls: TierCalls,
         guard: Guard,
         manifests: Manifests,
+        audit: Audit,
     ) -> None:
         self._clock = clock
         self._delay_ms = delay_ms
@@ -88,6 +87,7 @@ class Deleter:
         self._calls = calls
         self._guard = guard
         self._manifests = manifests
+        self._audit = audit
         self.counts = DeleteCounts()
 
     async def move_log_start(self, led: LedPartition, offset: int, cause: str) -> None:
@@ -117,6 +117,14 @@ class Deleter:
         if not due:
             return
         await check_owned(self._guard)
+        self._audit(
+            "tier_segments_deleted",
+            topic=led.partition.topic,
+            partition=led.partition.index,
+            base_offsets=[segment.base_offset for segment in due],
+            bytes=sum(segment.object_bytes for segment in due),
+            log_start_offset=led.known.log_start_offset,
+        )
         keys = [self._root.segment_key(led.known.path, segment.id) for segment in due]
         try:
             await self._store.delete(keys)
@@ -127,10 +135,6 @@ class Deleter:
         await led.change(self._calls, lambda _: request)
         self.counts.segments += len(due)
         self.counts.bytes += sum(segment.object_bytes for segment in due)
-        logger.info(
-            "segments were deleted from the tier",
-            extra={"partition": repr(led), "segments": len(due), "end_offset": due[-1].end_offset},
-        )
 
     async def _start(self, led: LedPartition) -> None:
         while True:

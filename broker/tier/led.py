@@ -30,6 +30,10 @@ class TierCalls(Protocol):
         """Brings `view` up to date with what was changed. One at a time per view; may be repeated."""
         ...
 
+    async def refresh(self, view: PartitionTier, timeout_s: float | None = None) -> None:
+        """Bring `view` up to date."""
+        ...
+
     async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier: ...
 
 
@@ -57,13 +61,19 @@ class NotNow(Exception):
     """The store or the shard does not answer, or refuses for now: try again later. The text is for the log."""
 
 
+class Refusal(NotNow):
+    """The shard has decided: to ask the same again does not help."""
+
+
 class LedPartition:
     """`view` is None until the claim is answered. Changes of it are asked one at a time, by `change`.
 
-    `held`: the partition does not lead yet, but waits for what the tier says.
+    `held`: the partition does not lead yet, but waits for what the tier says. `trouble` is why nothing goes on, for
+    the operator; empty while all is well.
     """
 
     __slots__ = (
+        "_in_doubt",
         "_lock",
         "broker_epoch",
         "copying",
@@ -77,6 +87,7 @@ class LedPartition:
         "retry_at",
         "settled",
         "tasks",
+        "trouble",
         "view",
     )
 
@@ -94,6 +105,8 @@ class LedPartition:
         self.retained_at = float("-inf")
         self.deletes_offset = -1  # of the shard's state that has all deletions begun so far
         self.tasks: dict[asyncio.Task[None], None] = {}
+        self.trouble = ""
+        self._in_doubt = False  # whether the view may be behind what this broker itself has changed
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -121,12 +134,16 @@ class LedPartition:
             view = self.known
             if not self.is_current:
                 raise Fenced
-            request = make(view)
-            if request is None:
-                return None
             try:
+                if self._in_doubt:
+                    await calls.refresh(view)
+                    self._in_doubt = False
+                request = make(view)
+                if request is None:
+                    return None
                 reply = await calls.change(view, request)
             except (OutcomeUnknown, ProtocolError) as error:
+                self._in_doubt = True
                 raise NotNow(f"the tier shard does not answer: {error}") from error
             if isinstance(reply, Done):
                 return reply
@@ -134,14 +151,17 @@ class LedPartition:
                 raise Fenced(reply.text)
             if reply.error == RefusalCode.NOT_CLAIMED:
                 self.view = None
-            raise NotNow(f"the tier shard refuses: {reply.error}: {reply.text}")
+            self._in_doubt = True
+            raise Refusal(f"the tier shard refuses: {reply.error}: {reply.text}")
 
-    def failed(self, config: TierConfig, now: float, chance: Random) -> None:
+    def failed(self, config: TierConfig, now: float, chance: Random, cause: str) -> None:
         """Leave it alone for a while, up to twice as long each time."""
         bound = min(config.backoff_min_ms * 2 ** min(self.failures, 16), config.backoff_max_ms) / 1000
         self.failures += 1
+        self.trouble = cause
         self.retry_at = now + bound * (0.5 + 0.5 * chance.random())
 
     def succeeded(self) -> None:
         self.failures = 0
+        self.trouble = ""
         self.retry_at = float("-inf")

@@ -78,6 +78,7 @@ class TierService:
             services.calls,
             services.guard,
             services.manifests,
+            services.audit,
         )
         self._led: dict[Partition, LedPartition] = {}
         self._starting: dict[Partition, asyncio.Task[None]] = {}
@@ -155,6 +156,15 @@ class TierService:
         if led is None and wanted:
             self._lead(LedPartition(partition, partition.leader_epoch, self._services.broker_epoch(), held=False))
 
+    def removed(self, partition: Partition) -> None:
+        """See `hosted.Tier`."""
+        led = self._led.get(partition)
+        if led is not None:
+            self._forget(led)
+        starting = self._starting.get(partition)
+        if starting is not None:
+            starting.cancel()
+
     def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
         """Whether this replica was chosen from the ISR, or is the first of its partition. See `hosted.Tier`."""
         led = self._led.get(partition)
@@ -210,6 +220,9 @@ class TierService:
                 await asyncio.sleep(0)
             if self._led.get(led.partition) is not led or led.retry_at > self._loop.time():
                 continue
+            if not led.is_current:
+                self._forget(led)
+                continue
             if led.view is None or not led.settled:
                 if not led.looking_after and self._running["claim"] < config.claims_max:
                     self._begin(led, "claim", self._claim(led))
@@ -264,12 +277,14 @@ class TierService:
         if isinstance(error, Fenced):
             logger.info("another leader has the tier", extra={"partition": repr(led), "cause": str(error)})
             led.view = None
-            led.failed(self._config, self._loop.time(), self._chance)  # the image will tell; until then ask seldom
+            led.settled = False
+            self._services.manifests.resign(led.partition.topic_id, led.partition.index)
+            self._fail(led, f"another leader has the tier: {error}")  # the image will tell; until then ask seldom
         elif isinstance(error, _IDLE):
             self._put_off(led, error)
         elif error is not None:
             logger.error("the tier has a fault", exc_info=error, extra={"partition": repr(led)})
-            led.failed(self._config, self._loop.time(), self._chance)
+            self._fail(led, repr(error))
         elif not task.cancelled():
             led.succeeded()
         if not self._stopped:
@@ -280,7 +295,10 @@ class TierService:
             logger.warning(
                 "the tier waits", extra={"partition": repr(led), "failures": led.failures, "cause": str(error)}
             )
-        led.failed(self._config, self._loop.time(), self._chance)
+        self._fail(led, str(error))
+
+    def _fail(self, led: LedPartition, cause: str) -> None:
+        led.failed(self._config, self._loop.time(), self._chance, cause)
 
     async def _copy(self, led: LedPartition) -> None:
         if await self.copier.copy_next(led):

@@ -129,6 +129,9 @@ class LabCalls:
             view.become(await self.describe(view.topic_id, view.partition))
         return reply
 
+    async def refresh(self, view: PartitionTier, timeout_s: float | None = None) -> None:
+        view.become(await self.describe(view.topic_id, view.partition))
+
     async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier:
         tier = PartitionTier(topic_id, partition)
         known = self._bucket.shard.partitions.get((topic_id, partition))
