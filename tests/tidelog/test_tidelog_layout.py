@@ -194,7 +194,7 @@ def test_brokers_and_controllers_bound_their_connections_alike(tmp_path: Path) -
         "max.connections": "40",
         "max.connections.per.ip": "5",
         "queued.max.request.bytes": "6000000",
-        "tidelog.connection.request.bytes.max": "7000000",
+        "tidelog.connection.request.bytes.max": "5000000",
         "tidelog.connection.requests.max": "8",
         "tidelog.connection.reply.bytes.max": "90000",
         "tidelog.reply.bytes.max": "1100000",
@@ -203,7 +203,7 @@ def test_brokers_and_controllers_bound_their_connections_alike(tmp_path: Path) -
     layout = prepare_layout(tmp_path, 1, 1, 21_000, given)
     broker, controller = (layout.node_settings(node, tmp_path) for node in (*layout.brokers, *layout.controllers))
     built = controller_config(controller)
-    assert built.limits == ServerLimits(40, 5, connection=ConnectionLimits(2_000, 8, 7_000_000, 90_000, 1.2, 3.0))
+    assert built.limits == ServerLimits(40, 5, connection=ConnectionLimits(2_000, 8, 5_000_000, 90_000, 1.2, 3.0))
     assert built.limits == server_limits(broker_config(broker).limits)
     assert (built.request_bytes_max, built.reply_bytes_max) == (6_000_000, 1_100_000)
 
