@@ -9,7 +9,7 @@ WORKDIR /src
 # Dependencies first: they change more seldom than the code, and this layer is kept.
 COPY requirements/ requirements/
 RUN pip install --quiet --require-hashes -r requirements/build.lock \
- && pip install --quiet --require-hashes --no-build-isolation -r requirements/base.lock
+ && pip install --quiet --require-hashes --no-build-isolation -r requirements/s3.lock
 COPY . .
 RUN pip install --quiet --no-build-isolation --no-deps . \
  && python -m compileall -q /opt/tidelog/lib \
@@ -36,7 +36,6 @@ RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk
  && rm -rf /var/lib/apt/lists/* && ln -s "$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" /opt/java
 ENV JAVA_HOME=/opt/java
 COPY --from=spark-build /opt/tidelog /opt/tidelog
-COPY docker/count_topic.py /opt/jobs/count_topic.py
 USER tidelog
 ENTRYPOINT []
 CMD ["python"]

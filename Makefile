@@ -10,7 +10,7 @@ SEED ?= 0
 COUNT ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-compose check format sim compat-java demo bench lock
+.PHONY: help install install-dev up test test-compose check format sim compat-java demo demo-compose bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -61,8 +61,11 @@ sim: install-dev ## replay simulation seeds: make sim SEED=7 COUNT=1
 compat-java: install-dev ## Apache Kafka's own tools against a cluster (needs Java and Maven)
 	$(BIN)/python -m bench.compat_java
 
-demo: install-dev ## 336,776 real flights through a cluster whose leader is killed
+demo: install-dev ## 336,776 real flights through brokers, object store and Spark; a leader is killed on the way
 	$(BIN)/python -m bench.demo
+
+demo-compose: install-dev ## the same in the containers of docker-compose.yml, with MinIO
+	$(BIN)/python -m bench.demo --compose
 
 bench: install-dev ## beside Apache Kafka on this machine (needs Java and Maven)
 	$(BIN)/python -m bench
