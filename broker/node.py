@@ -105,7 +105,6 @@ class BrokerNode:
             config.secret,
             config.cluster_id,
         )
-        channel_config = ChannelConfig()
         self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
         self.logs.on_failed = self._storage_failed
         self.observer = MetadataObserver(
@@ -116,11 +115,9 @@ class BrokerNode:
             fatal,
             self.logs.fail,
         )
-        self._channel = ControllerChannel(
-            links, config.controllers, ports.random, channel_config, self._active_controller
-        )
-        self._heartbeats = ControllerChannel(
-            links, config.controllers, ports.random, channel_config, self._active_controller
+        self._channel, self._heartbeats = (
+            ControllerChannel(links, config.controllers, ports.random, ChannelConfig(), self._active_controller)
+            for _ in range(2)
         )
         self.lifecycle: BrokerLifecycle | None = None
         self._giving_up: asyncio.Task[None] | None = None

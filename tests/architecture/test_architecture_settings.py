@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits
+from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
+from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
 from storage.log_config import LogConfig
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("tidelog", "broker", "kraft", "storage", "wire")
-OF_TIERED_TOPICS = {"local.retention.ms", "local.retention.bytes"}  # and there are none yet
 SOURCES = {path: path.read_text() for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
 SYNONYMS = {synonym: setting.name for setting in TOPIC_SETTINGS for synonym in setting.synonyms}
 LOG_FIELDS = {field.name for field in dataclasses.fields(LogConfig)}
-FILLED = {field.name for kind in (LogDuties, ReplicationConfig, RequestLimits) for field in dataclasses.fields(kind)}
+FILLED_KINDS = (LogDuties, ReplicationConfig, RequestLimits, TierReads)
+FILLED = {field.name for kind in FILLED_KINDS for field in dataclasses.fields(kind)}
 
 
 def is_named(name: str) -> bool:
@@ -33,7 +34,7 @@ def is_read(field: str) -> bool:
 @pytest.mark.parametrize("name", [setting.name for setting in TOPIC_SETTINGS])
 def test_a_topic_setting_has_an_effect(name: str) -> None:
     field = name.replace(".", "_")
-    assert (field in LOG_FIELDS and is_read(field)) or is_named(name) or name in OF_TIERED_TOPICS
+    assert (field in LOG_FIELDS and is_read(field)) or is_named(name)
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in NODE_SETTINGS])
@@ -56,6 +57,6 @@ def test_what_is_dynamic_is_read_through_the_image() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, LogConfig])
+@pytest.mark.parametrize("kind", [BrokerConfig, *FILLED_KINDS, TierConfig, LogConfig])
 def test_a_field_of_a_config_is_read(kind: type) -> None:
     assert [field.name for field in dataclasses.fields(kind) if not is_read(field.name)] == []
