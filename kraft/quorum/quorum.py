@@ -286,10 +286,11 @@ class RaftQuorum:
         try:
             async with asyncio.timeout(timeout_s):
                 while self.is_leader:
+                    self._stepped.clear()
                     if not is_named and self._node is not None:
                         is_named = self._node.name_successor()
-                        self._kick()
-                    self._stepped.clear()
+                        if is_named:
+                            self._kick()  # else there is nothing to send: an answer or the next heartbeat tells
                     await self._stepped.wait()
         except TimeoutError:
             pass

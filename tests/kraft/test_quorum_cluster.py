@@ -16,6 +16,7 @@ from common.errors import OutcomeUnknown, StorageFailure
 from common.invariants import check
 from common.machine import machine_ports
 from common.ports import Address
+from kraft.quorum.node import RaftNode
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.quorum.voter_guard import VoterRefused
@@ -174,6 +175,18 @@ async def test_a_stopped_leader_hands_over_and_comes_back(cluster: Cluster) -> N
     await second.quorum.propose(b"two", 5)
     await cluster.start(first.node_id)
     await cluster.all_have(2)
+
+
+async def test_a_leader_without_a_successor_waits_for_one_in_peace(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.config.node.leader_fallback_timeout_s = 10.0
+    await cluster.start(1, 2, 3)
+    leader = await cluster.leader()
+    asked: list[None] = []
+    monkeypatch.setattr(RaftNode, "name_successor", lambda _: asked.append(None))
+    assert not await leader.quorum.transfer_leadership(0.3)
+    assert 0 < len(asked) < 60  # at answers and heartbeats, not at every turn of the loop
 
 
 async def test_a_crashed_leader_is_replaced(cluster: Cluster) -> None:
