@@ -1,6 +1,9 @@
 """Leaderships go back to the preferred replicas, some at a time, once those are active and in sync again.
 
-A broker that returns is not flooded: each step moves a bounded number, then there is a pause.
+That is looked at every now and then, and once more when the whole cluster has been restarted: whoever stopped last or
+came back first leads everything then, and nobody would gain from waiting. So as soon as all brokers have registered
+anew and every replica is in sync again, the leaders return; which moves are right is decided as always. A broker that
+returns is not flooded: each step moves a bounded number, then there is a pause.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from common.lifecycle import duty
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.elections import changes_to_preferred_leaders
 from kraft.controller.policy import ControllerPolicy
+from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import MetadataRecord
 
@@ -29,16 +33,35 @@ class LeaderReturnConfig:
     interval_s: float = 300.0  # leader.imbalance.check.interval.seconds
     moves_per_step: int = 250
     step_pause_s: float = 0.5
+    restart_look_s: float = 0.5  # how often a restarted cluster is looked at, until it is whole
 
 
 class LeaderReturn:
-    """Owns one task."""
+    """Owns one task. Tell it of every change of the metadata, on every controller: which one will be active when a
+    cluster starts is not known before."""
 
     def __init__(self, driver: ControllerDriver, policy: ControllerPolicy, config: LeaderReturnConfig) -> None:
         self._driver = driver
         self._policy = policy
         self._config = config
+        self._all_were_down = False
+        self._since = -1  # brokers whose epoch is larger have registered under this leadership
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.brokers_changed:
+            self._note_brokers(image)
+
+    def became_active(self) -> None:
+        image = self._driver.image
+        self._since = image.offset
+        self._note_brokers(image)
+
+    def _note_brokers(self, image: MetadataImage) -> None:
+        if not any(broker.is_active for broker in image.brokers.values()):
+            self._all_were_down = True
+        self._changed.set()
 
     def start(self) -> None:
         if self._config.enabled:
@@ -51,9 +74,37 @@ class LeaderReturn:
             self._task = None
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + self._config.interval_s
         while True:
-            more = self._driver.is_active and await self._step()
-            await asyncio.sleep(self._config.step_pause_s if more else self._config.interval_s)
+            image = self._driver.image
+            restarted = self._driver.is_active and self._has_restarted(image)
+            if loop.time() >= due_s or (restarted and _is_whole(image)):
+                if restarted:
+                    self._all_were_down, self._since = False, image.offset
+                await self._return_all()
+                due_s = loop.time() + self._config.interval_s
+                continue
+            self._changed.clear()
+            left_s = due_s - loop.time()
+            try:
+                async with asyncio.timeout(min(left_s, self._config.restart_look_s) if restarted else left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _return_all(self) -> None:
+        while self._driver.is_active:
+            if not await self._step():
+                return
+            await asyncio.sleep(self._config.step_pause_s)
+
+    def _has_restarted(self, image: MetadataImage) -> bool:
+        """Whether every broker has been away and is back."""
+        brokers = image.brokers.values()
+        if not all(broker.is_active for broker in brokers):
+            return False
+        return self._all_were_down or all(broker.epoch > self._since for broker in brokers)
 
     async def _step(self) -> bool:
         """Whether a whole step's worth was moved, so that there may be more."""
@@ -70,3 +121,8 @@ class LeaderReturn:
         if moved:
             log.info("leaderships returned", extra={"count": moved})
         return moved >= limit
+
+
+def _is_whole(image: MetadataImage) -> bool:
+    """Whether every replica is in the ISR."""
+    return all(len(partition.isr) == len(partition.replicas) for partition in image.topics.partitions())

@@ -89,6 +89,7 @@ class ControllerNode:
             ports, self.quorum, self.driver, config.policy, config.liveness, config.listener.name
         )
         self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
+        self.machine.subscribe(self._leader_return.applied)
         self._requests = ControllerRequests(
             self.driver,
             self.liveness,
@@ -166,6 +167,7 @@ class ControllerNode:
     def _activity_changed(self, is_active: bool) -> None:
         if is_active:
             self.liveness.became_active()
+            self._leader_return.became_active()
 
     def _in_touch(self) -> bool:
         return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None

@@ -259,6 +259,98 @@ async def test_leaderships_return_in_steps() -> None:
     await bench.stop()
 
 
+class RestartBench:
+    """Leaders that return every five minutes, or after a restart of the whole cluster, under `bench.driver`."""
+
+    def __init__(self, bench: LiveBench) -> None:
+        self.bench = bench
+        config = LeaderReturnConfig(interval_s=300, restart_look_s=0.005, step_pause_s=0.001)
+        self.returning = LeaderReturn(bench.driver, bench.policy, config)
+        bench.machine.subscribe(self.returning.applied)
+        self.returning.became_active()
+        self.returning.start()
+        self.lives = 0
+
+    async def restart(self, brokers: list[int]) -> None:
+        """They stop in that order, the last one with its leaderships, and come back in it."""
+        for broker in brokers:
+            await self.bench.beat(broker, want_fence=True)
+        self.lives += 1
+        for broker in brokers:
+            image = self.bench.machine.image
+            request = registration(
+                broker, self.lives, image.brokers[broker].epoch, cluster_id=self.bench.machine.image.cluster_id
+            )
+            self.bench.liveness._sessions.forget(broker)
+            assert (await self.bench.liveness.register(request)).error_code == 0
+            await self.bench.beat(broker)
+
+    def leaders(self) -> set[int]:
+        return {partition.leader for partition in self.bench.machine.image.topics.partitions()}
+
+    async def stop(self) -> None:
+        await self.returning.stop()
+        await self.bench.stop()
+
+
+async def restart_bench() -> RestartBench:
+    bench = await live_bench(session_s=60)
+    request = create_topics(new_topic("t", assignments=[[0, 1, 2], [1, 2, 0], [2, 0, 1]]))
+    await bench.driver.write(lambda i: decide_create_topics(i, request, bench.policy, rng()))
+    found = RestartBench(bench)
+    await asyncio.sleep(0.02)
+    return found
+
+
+async def test_after_a_restart_of_all_leaderships_return_when_every_replica_is_in_sync() -> None:
+    bench = await restart_bench()
+    assert bench.leaders() == {0, 1, 2}
+    await bench.restart([0, 1, 2])
+    one = bench.leaders()
+    assert len(one) == 1
+    await asyncio.sleep(0.05)
+    assert bench.leaders() == one  # the others are not in sync yet
+    await bench.bench.driver.write(_isr_restored)
+    await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
+    await bench.restart([2, 1, 0])  # and so it does the next time
+    await bench.bench.driver.write(_isr_restored)
+    await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
+    await bench.stop()
+
+
+async def test_one_broker_after_another_is_a_restart_of_all_when_the_last_is_back() -> None:
+    bench = await restart_bench()
+    for broker in (0, 1, 2):
+        await bench.restart([broker])
+        await asyncio.sleep(0.05)
+        assert broker not in bench.leaders()
+        await bench.bench.driver.write(_isr_restored)
+        await asyncio.sleep(0.05)
+        assert (bench.leaders() == {0, 1, 2}) is (broker == 2)
+    await bench.bench.driver.write(_isr_restored)
+    await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
+    await bench.stop()
+
+
+async def test_a_controller_that_takes_over_while_the_cluster_starts_knows_that_all_were_down() -> None:
+    bench = await restart_bench()
+    await bench.restart([0, 1, 2])
+    bench.returning.became_active()  # after all have registered
+    await bench.bench.driver.write(_isr_restored)
+    await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
+    await bench.stop()
+
+
+async def test_a_broker_that_stays_away_leaves_the_return_to_its_time() -> None:
+    bench = await restart_bench()
+    await bench.restart([0, 1, 2])
+    await bench.bench.beat(0, want_fence=True)
+    await bench.bench.driver.write(_isr_restored)
+    await asyncio.sleep(0.05)
+    assert len(bench.leaders()) == 1
+    await bench.stop()
+
+
 def _isr_restored(image: MetadataImage) -> Decision[MetadataRecord, None]:
     changes: list[MetadataRecord] = [
         PartitionChangeRecord(p.topic_id, p.partition, isr=(1, 2, 0)) for p in image.topics.partitions()

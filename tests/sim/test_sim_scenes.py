@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.cluster import TOPIC, Cluster, draw_plan
+from kraft.controller.leader_return import LeaderReturnConfig
+from kraft.controller.node import ControllerConfig
+from tests.sim.cluster import COMES_UP_S, TOPIC, Cluster, draw_plan
+from tests.sim.cluster_settings import controller_settings
 from tests.sim.nemesis import Fault
 from tests.sim.world import collect_dead, no_collection
 
@@ -46,3 +49,33 @@ def test_a_broker_whose_disk_failed_leads_nothing_when_it_ends(seed: int) -> Non
     fenced, leaders = found[0]
     assert fenced
     assert 0 not in leaders
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_after_a_restart_of_all_the_preferred_replicas_lead(
+    seed: int, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seldom(number: int, *, snapshots: bool) -> ControllerConfig:
+        return replace(controller_settings(number, snapshots=snapshots), leader_return=LeaderReturnConfig())
+
+    monkeypatch.setattr("tests.sim.cluster.controller_settings", seldom)
+    with scene(seed) as cluster:
+        world, watch = cluster.world, cluster.watch
+        for name in world.nodes:
+            world.start(name)
+        cluster._within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
+        for names in (list(cluster.brokers), cluster.controllers):
+            for name in names:
+                world.stop(name) if end == "stop" else world.kill(name)
+                world.run_for(0.2)
+            world.run_for(3.0)
+        assert all(world.nodes[name].loop is None for name in (*cluster.brokers, *cluster.controllers))
+        for name in world.nodes:
+            world.start(name)
+
+        def led_elsewhere() -> int:
+            return sum(p.leader != p.preferred_leader for p in watch.newest.topics.partitions())
+
+        assert world.run_until(lambda: led_elsewhere() > 0, 10.0)
+        assert world.run_until(lambda: led_elsewhere() == 0, 15.0)
