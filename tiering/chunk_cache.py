@@ -21,6 +21,7 @@ from tiering.downloads import Key
 logger = logging.getLogger(__name__)
 
 DIRECTORY = "tier-cache"
+WRITERS_MAX = 2  # threads that check and write at a time: others of the node have to find one, too
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,6 +64,7 @@ class ChunkCache:
         self._open_files = OpenFiles(disk, limits.open_files_max)
         self._chunks: dict[Key, Chunk] = {}  # least recently read first
         self._doomed: list[str] = []  # files that the next writer removes first
+        self._writers = asyncio.Semaphore(WRITERS_MAX)
         self._serial = 0
         self._reserved = 0
         self._kept = 0
@@ -121,12 +123,13 @@ class ChunkCache:
         self._serial += 1
         path = f"{self._directory}/{self._serial}"
         size = len(data)
-        doomed, self._doomed = self._doomed, []
-        self._doomed_bytes = 0
         self._kept += size
         self._reserved -= size
         try:
-            index = await asyncio.to_thread(self._write, path, data, expected, doomed)
+            async with self._writers:
+                doomed, self._doomed = self._doomed, []
+                self._doomed_bytes = 0
+                index = await asyncio.to_thread(self._write, path, data, expected, doomed)
         except BaseException as error:
             self._kept -= size
             self._doomed.append(path)

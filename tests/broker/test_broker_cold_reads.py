@@ -272,6 +272,23 @@ async def test_offsets_below_the_log_start_are_out_of_range(tmp_path: Path) -> N
         assert written[25] in values_of(bytes(row.records))
 
 
+async def test_a_log_start_within_a_segment_of_several_epochs_is_no_other_lineage(tmp_path: Path) -> None:
+    async with tiered(tmp_path) as world:
+        partition = world.partition()
+        written = []
+        for epoch in range(3):
+            written += [b"%d-%d" % (epoch, number) for number in range(5)]
+            await produce(world.client, batch(*written[-5:]))
+            world.lab.controller.elect(0)
+        world.tier.roll(partition)
+        await world.tier.copy(partition)
+        for start in (0, 3, 5, 7, 12):
+            partition.log.advance_log_start(start, "test")
+            await world.tier.copy(partition)
+            found = row_of(await fetch(world.client, start, max_wait_ms=5_000))
+            assert written[start] in values_of(bytes(found.records))
+
+
 async def test_read_committed_is_told_of_aborted_transactions(tmp_path: Path) -> None:
     async with tiered(tmp_path) as world:
         partition = world.partition()
