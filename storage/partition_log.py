@@ -180,15 +180,18 @@ class PartitionLog(AppendableLog):
             return segment_removal.drop_local_segments(self, now_ms, high_watermark, tier_end_offset)
         return segment_removal.delete_old_segments(self, now_ms, high_watermark)
 
-    async def flush(self, upto_offset: int | None = None) -> int:
-        """fsync, in a thread, everything below `upto_offset` (the end); the new `flushed_end_offset`."""
+    async def flush(self, upto_offset: int | None = None, depth: FlushDepth = FlushDepth.DATA) -> int:
+        """fsync, in a thread, everything below `upto_offset` (the end); the new `flushed_end_offset`.
+
+        With depth CLOSED the active segment is left alone, and `upto_offset` is at most where it begins.
+        """
         target = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
         while self.flushed_end_offset < target:
             if self._health.offline is not None:
                 raise self._health.error()
             if self.pending_writes:
                 await self._writer.drained()
-            job = self.plan_flush(FlushDepth.DATA)
+            job = self.plan_flush(depth)
             if job is None:
                 break
             try:

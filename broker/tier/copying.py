@@ -26,6 +26,7 @@ from object_store.errors import StoreError
 from object_store.store import FileRange, ObjectStore
 from storage.closed_segments import ClosedSegment, Contents, SegmentReader
 from storage.log_appends import OFFSET_MAX
+from storage.log_flusher import FlushDepth
 from tiering.keys import TierRoot
 from tiering.partition_tier import PartitionTier
 from tiering.segment import (
@@ -109,7 +110,7 @@ class Copier:
             return False
         await check_owned(self._guard)
         generation = log.generation
-        await log.flush(closed.end_offset)
+        await log.flush(closed.end_offset, FlushDepth.CLOSED)
         reader = log.read_closed(closed)
         log.copying_offset = closed.segment.base_offset
         try:
