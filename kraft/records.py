@@ -54,6 +54,7 @@ class Cause(IntEnum):
     REGISTERED = 20
     BROKER_REQUEST = 21
     REQUESTED_ELECTION = 22
+    FIRST_LEADER = 23
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,9 +62,11 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ClusterRecord(_Record, tag=1, frozen=True, array_like=True, gc=False):
-    """Written once, by the first active controller. `cluster_id` is Kafka's text form of a uuid."""
+    """Written once, by the first active controller. `cluster_id` is Kafka's text form of a uuid. `incarnation` counts
+    how often the cluster of that id was rebuilt from its object store, from 1."""
 
     cluster_id: str
+    incarnation: int = 1
 
 
 class FeatureLevelRecord(_Record, tag=2, frozen=True, array_like=True, gc=False):

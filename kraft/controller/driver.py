@@ -20,12 +20,11 @@ from typing import Any, Protocol
 
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.identifiers import random_uuid, uuid_text
 from common.invariants import InvariantViolation
 from common.lifecycle import duty
 from common.ports import Ports
 from kraft.controller.elections import changes_when_elections_relax, changes_when_isr_suffices
-from kraft.controller.features import INITIAL_LEVELS
+from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
 from kraft.image.delta import replayed
@@ -35,8 +34,6 @@ from kraft.records import (
     Batch,
     BatchHeader,
     BatchKind,
-    ClusterRecord,
-    FeatureLevelRecord,
     LeaderChangeRecord,
     MetadataRecord,
     encode_batch,
@@ -71,13 +68,15 @@ class Quorum(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DriverConfig:
-    """Seconds, bytes and counts; the settings that set them stand beside."""
+    """Seconds, bytes and counts; the settings that set them stand beside. `rebuilt` is what an empty quorum begins
+    with, when the cluster is rebuilt from its object store."""
 
     propose_timeout_s: float = 5.0
     claim_pause_s: float = 0.1
     group_bytes_max: int = 1 << 20
     proposal_bytes_max: int = 3_500_000
     writes_max: int = 10_000
+    rebuilt: MetadataImage | None = None  # tidelog.metadata.rebuild.file
 
 
 @dataclass(slots=True)
@@ -219,8 +218,7 @@ class ControllerDriver:
     def _decide_take_over(self, image: MetadataImage) -> Decision[MetadataRecord, Any]:
         records: list[MetadataRecord] = []
         if image.cluster_id is None:
-            records.append(ClusterRecord(uuid_text(random_uuid(self._ports.random))))
-            records += [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]
+            records += first_records(image, self._config.rebuilt, self._ports.random)
         records += changes_when_isr_suffices(image, self._policy)
         records += changes_when_elections_relax(image, self._policy, list(image.topics.by_name))
         return Decision(None, records)

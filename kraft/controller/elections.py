@@ -1,9 +1,9 @@
 """Who leads, who is in the ISR and who in the ELR after something happened to a partition. Pure.
 
 Leaders come from the ISR, else from the ELR, else, when both are empty, only the last known leader may return;
-anyone else only where the topic asks for unclean elections. The eligible leader replicas (KIP-966) are those that
-left the ISR while it was below `min.insync.replicas`: the high watermark has not moved since, so they hold all that
-was ever committed. A replica that stopped uncleanly is in neither set, whatever it was before.
+anyone else only where the topic asks for unclean elections, or where nobody has led yet. The eligible leader replicas
+(KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high watermark has not moved since,
+so they hold all that was ever committed. A replica that stopped uncleanly is in neither set, whatever it was before.
 """
 
 from __future__ import annotations
@@ -127,6 +127,9 @@ def _elect(
         last_leader = current if current != NO_LEADER else partition.last_known_leader
         if last_leader in replicas and acceptable(last_leader):
             return last_leader, Cause.ELECTED_LAST_KNOWN_LEADER
+        if last_leader == NO_LEADER:  # of a rebuilt cluster: no replica holds anything, so any may be the first
+            first = next((replica for replica in replicas if acceptable(replica)), NO_LEADER)
+            return first, Cause.FIRST_LEADER if first != NO_LEADER else target.cause
     if target.election is Election.UNCLEAN:
         for replica in replicas:
             if acceptable(replica):

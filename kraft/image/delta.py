@@ -78,6 +78,7 @@ class MetadataDelta:
         self._sequence = base.sequence
         self._cluster_id = base.cluster_id
         self._next_producer_id = base.next_producer_id
+        self._incarnation = base.incarnation
         self._names_created: dict[str, None] = {}
         self._partitions: dict[bytes, dict[int, PartitionImage]] = {}
         self._brokers: dict[int, BrokerImage] | None = None
@@ -128,6 +129,7 @@ class MetadataDelta:
             self._configs_image(),
             base.features if self._features is None else self._features,
             self._next_producer_id,
+            self._incarnation,
         )
         return self._result
 
@@ -203,7 +205,7 @@ class MetadataDelta:
     def _replay_cluster(self, record: ClusterRecord) -> None:
         if self._cluster_id not in (None, record.cluster_id):
             raise ReplayError("the cluster already has an id")
-        self._cluster_id = record.cluster_id
+        self._cluster_id, self._incarnation = record.cluster_id, record.incarnation
 
     def _replay_feature(self, record: FeatureLevelRecord) -> None:
         if self._features is None:

@@ -17,7 +17,7 @@ class MetadataImage:
 
     `offset` is that of the last record in it (-1: none), `epoch` the controller epoch (the Raft term) and `leader_id`
     the controller of that epoch, `sequence` the number of its last batch. `cluster_id` is None until the first
-    controller has made it. `next_producer_id` is the first producer id not yet given away.
+    controller has made it, `incarnation` goes with it. `next_producer_id` is the first producer id not yet given away.
     """
 
     offset: int = -1
@@ -30,6 +30,7 @@ class MetadataImage:
     configs: ConfigsImage = field(default_factory=ConfigsImage)
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
+    incarnation: int = 1
 
     @property
     def next_offset(self) -> int:

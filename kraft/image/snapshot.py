@@ -78,7 +78,7 @@ def decode_snapshot(data: bytes | bytearray | memoryview) -> MetadataImage:
 def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """The records that build `image` from nothing."""
     if image.cluster_id is not None:
-        yield ClusterRecord(image.cluster_id)
+        yield ClusterRecord(image.cluster_id, image.incarnation)
     for name, level in image.features.items():
         yield FeatureLevelRecord(name, level)
     for broker in image.brokers.values():

@@ -1,0 +1,32 @@
+"""The first records of a cluster: made new, or those of a cluster that is rebuilt. Pure."""
+
+from __future__ import annotations
+
+import random
+
+from common.identifiers import random_uuid, uuid_text
+from kraft.controller.features import INITIAL_LEVELS
+from kraft.image.metadata import MetadataImage
+from kraft.image.snapshot import snapshot_records
+from kraft.records import ClusterRecord, FeatureLevelRecord, MetadataRecord, PartitionRecord, TopicRecord
+
+
+def first_records(image: MetadataImage, rebuilt: MetadataImage | None, rng: random.Random) -> list[MetadataRecord]:
+    """What makes a cluster of `image`, which has no cluster id yet.
+
+    The id comes last: until it is there no broker registers, and a controller that finds a part of the rest, which
+    the one before it has committed, adds what is missing.
+    """
+    if rebuilt is None or rebuilt.cluster_id is None:
+        levels = [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]
+        return [*levels, ClusterRecord(uuid_text(random_uuid(rng)))]
+    records = [record for record in snapshot_records(rebuilt) if not _is_there(image, record)]
+    return [*records, ClusterRecord(rebuilt.cluster_id, rebuilt.incarnation)]
+
+
+def _is_there(image: MetadataImage, record: MetadataRecord) -> bool:
+    if isinstance(record, TopicRecord):
+        return image.topics.get_by_id(record.topic_id) is not None
+    if isinstance(record, PartitionRecord):
+        return image.partition(record.topic_id, record.partition) is not None
+    return isinstance(record, ClusterRecord)

@@ -1,0 +1,108 @@
+"""The cluster's metadata as events for its object store: one rule for every type of record there is.
+
+An export is made of the records that build the present image from nothing, so a type either has an event or says why
+it never stands in a snapshot. The value of a setting that is secret, or that this version does not know, is withheld.
+`kraft.rebuild` has the other half: what becomes of each event in a rebuilt cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from common.broker_settings import NODE_SETTINGS
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.metadata import MetadataImage
+from kraft.image.snapshot import snapshot_records
+from kraft.records import (
+    BrokerRegistrationChangeRecord,
+    ClusterRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    LeaderChangeRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from records.events import Event
+
+KIND = "metadata"
+
+
+class ExportRule(NamedTuple):
+    """`event` is the event's name and `fields` makes the rest of it; or `reason` says why there is none."""
+
+    event: str = ""
+    fields: Callable[[Any], Event] = dict
+    reason: str = ""
+
+
+def _cluster(record: ClusterRecord) -> Event:
+    return {"cluster_id": record.cluster_id, "incarnation": record.incarnation}
+
+
+def _feature(record: FeatureLevelRecord) -> Event:
+    return {"name": record.name, "level": record.level}
+
+
+def _broker(record: RegisterBrokerRecord) -> Event:
+    endpoints = [{"name": e.name, "host": e.host, "port": e.port} for e in record.endpoints]
+    return {"broker_id": record.broker_id, "rack": record.rack, "cell": record.cell, "endpoints": endpoints}
+
+
+def _topic(record: TopicRecord) -> Event:
+    return {"name": record.name, "topic_id": record.topic_id.hex()}
+
+
+def _partition(record: PartitionRecord) -> Event:
+    return {
+        "topic_id": record.topic_id.hex(),
+        "partition": record.partition,
+        "replicas": [replica for replica in record.replicas if replica not in record.adding],
+        "leader_epoch": record.leader_epoch,
+    }
+
+
+def _config(record: ConfigRecord) -> Event:
+    resource = {"resource_type": record.resource_type.name.lower(), "resource_name": record.resource_name}
+    setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
+    if setting is None or setting.sensitive:
+        return resource | {"name": record.name, "value": None, "withheld": True}
+    return resource | {"name": record.name, "value": record.value}
+
+
+def _producer_ids(record: ProducerIdsRecord) -> Event:
+    return {"next_producer_id": record.next_producer_id}
+
+
+_FOLDED = "a snapshot holds its result"
+
+EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
+    ClusterRecord: ExportRule("cluster", _cluster),
+    FeatureLevelRecord: ExportRule("feature", _feature),
+    NoOpRecord: ExportRule(reason="it says nothing"),
+    LeaderChangeRecord: ExportRule(reason="who leads the quorum is of this quorum alone"),
+    RegisterBrokerRecord: ExportRule("broker", _broker),
+    BrokerRegistrationChangeRecord: ExportRule(reason=_FOLDED),
+    UnregisterBrokerRecord: ExportRule(reason=_FOLDED),
+    TopicRecord: ExportRule("topic", _topic),
+    PartitionRecord: ExportRule("partition", _partition),
+    PartitionChangeRecord: ExportRule(reason=_FOLDED),
+    RemoveTopicRecord: ExportRule(reason=_FOLDED),
+    ConfigRecord: ExportRule("config", _config),
+    ProducerIdsRecord: ExportRule("producer_ids", _producer_ids),
+}
+
+
+def metadata_events(image: MetadataImage) -> Iterator[Event]:
+    """The whole image, one event for each record of its snapshot."""
+    for record in snapshot_records(image):
+        rule = EXPORT_RULES[type(record)]
+        yield {"event": rule.event, **rule.fields(record)}

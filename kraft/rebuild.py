@@ -1,0 +1,244 @@
+"""The first metadata of a cluster that is rebuilt from its object store. Pure.
+
+What the bucket tells comes from two sources: the newest export of the old cluster's metadata, and the manifests of
+the partitions themselves, which may be newer. Topics keep names, ids, partitions and settings. Partitions begin
+without leader and ISR: the first live replica begins with what the tier holds. Leader epochs begin above all that the
+bucket shows, with a margin for those of which nothing was tiered, so that no epoch means two things.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from common.errors import ProtocolError
+from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
+from kraft.controller.placement import ReplicaPlacer, UsableBroker
+from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.image.configs import CLUSTER_DEFAULT
+from kraft.image.delta import ReplayError, replayed
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.records import (
+    NO_LEADER,
+    ClusterRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    ResourceType,
+    TopicRecord,
+)
+from records.events import Event
+
+EPOCH_MARGIN = 100
+PRODUCER_ID_MARGIN = 1_000_000  # a thousand blocks: what may have been given away after the last export
+PRODUCER_ID_UNKNOWN = 1 << 40  # above any that a cluster without an export can have given away
+REMOTE_STORAGE = "remote.storage.enable"
+KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class CannotRebuild(Exception):
+    """The text says why, for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredPartition:
+    """What a partition's newest manifest says; `leader_epoch` is the highest one in it."""
+
+    log_start_offset: int
+    end_offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TieredTopic:
+    """A topic with objects in the bucket. `partitions` by index."""
+
+    name: str
+    topic_id: bytes
+    partitions: Mapping[int, TieredPartition]
+
+
+@dataclass(slots=True)
+class RebuiltTopic:
+    """A topic of the new cluster. `known` tells whether the old cluster's export named it."""
+
+    name: str
+    topic_id: bytes
+    known: bool
+    configs: dict[str, str] = field(default_factory=dict)
+    replicas: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    partitions: dict[int, TieredPartition] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return 1 + max([*self.replicas, *self.partitions], default=-1)
+
+    @property
+    def is_tiered(self) -> bool:
+        return self.configs.get(REMOTE_STORAGE, "").strip().lower() == "true"
+
+
+@dataclass(slots=True)
+class Rebuild:
+    """`notes` are sentences on what was not there, or was not taken over."""
+
+    image: MetadataImage
+    topics: list[RebuiltTopic]
+    notes: list[str]
+
+
+class Rebuilder:
+    """Gathers events and manifests, then makes the image. Use each once, in the order of the methods."""
+
+    def __init__(self, cluster_id: str, incarnation: int) -> None:
+        self._cluster_id = cluster_id
+        self._incarnation = incarnation
+        self._has_events = False
+        self._topics: dict[bytes, RebuiltTopic] = {}
+        self._features = dict(INITIAL_LEVELS)
+        self._configs: list[tuple[str, str, str]] = []  # resource name of a topic, name, value
+        self._cluster_configs: dict[str, str] = {}
+        self._next_producer_id = 0
+        self._unnamed: list[TieredTopic] = []
+        self.brokers: list[UsableBroker] = []
+        """Those that the old cluster had."""
+        self.notes: list[str] = []
+
+    def take_events(self, events: Sequence[Event]) -> None:
+        """The newest export of the metadata. Raises CannotRebuild."""
+        self._has_events = True
+        unknown: dict[str, int] = {}
+        for event in events:
+            rule = REBUILD_RULES.get(str(event.get("event")))
+            if rule is None:
+                unknown[str(event.get("event"))] = unknown.get(str(event.get("event")), 0) + 1
+                continue
+            try:
+                rule(self, event)
+            except (KeyError, ValueError, TypeError) as error:
+                raise CannotRebuild(f"the export of the metadata has an event that cannot be read: {event}") from error
+        for name, count in unknown.items():
+            self.notes.append(f"{count} events {name!r} of the metadata are not known to this version")
+        by_name = {topic.name: topic for topic in self._topics.values()}
+        for resource, name, value in self._configs:
+            if resource in by_name:
+                by_name[resource].configs[name] = value
+
+    def take_tier(self, tiered: Iterable[TieredTopic]) -> None:
+        """The topics that have manifests in the bucket, deleted ones excepted."""
+        names = {topic.name: topic.topic_id for topic in self._topics.values()}
+        for found in tiered:
+            topic = self._topics.get(found.topic_id)
+            if topic is None and found.name in names:
+                self.notes.append(
+                    f"{found.name} ({found.topic_id.hex()}) is passed over: a later topic has its name, and `tidelog "
+                    "tier restore` can make it a topic of another name"
+                )
+                continue
+            if topic is None:
+                topic = self._topics[found.topic_id] = RebuiltTopic(found.name, found.topic_id, known=False)
+                names[found.name] = found.topic_id
+                topic.configs.update(KEEP_ALL)
+                self.notes.append(
+                    f"{found.name}: no export of the metadata names it, so its settings are not there; it is kept "
+                    "without bounds of time and size until you set them"
+                )
+            topic.configs[REMOTE_STORAGE] = "true"
+            topic.partitions.update(found.partitions)
+
+    def build(self, brokers: Sequence[UsableBroker], replication_factor: int, rng: random.Random) -> Rebuild:
+        """Raises CannotRebuild. `replication_factor` is for what no export tells of."""
+        if not brokers:
+            raise CannotRebuild("no broker is named that could hold the replicas")
+        if not self._has_events:
+            self.notes.append("no export of the metadata was there: all settings are this version's defaults")
+        topics = [topic for topic in self._topics.values() if topic.name not in INTERNAL_TOPICS]
+        placer = ReplicaPlacer(brokers, rng)
+        ids = {broker.broker_id: None for broker in brokers}
+        records: list[MetadataRecord] = [ClusterRecord(self._cluster_id, self._incarnation)]
+        records += [FeatureLevelRecord(name, level) for name, level in self._features.items()]
+        fewer = 0
+        for topic in topics:
+            records.append(TopicRecord(topic.name, topic.topic_id, adopts_tier=topic.is_tiered))
+            records += [ConfigRecord(ResourceType.TOPIC, topic.name, *item) for item in topic.configs.items()]
+            wanted = max(map(len, topic.replicas.values()), default=replication_factor) or replication_factor
+            factor = min(wanted, len(brokers))
+            fewer += factor < wanted
+            for index in range(topic.count):
+                records.append(self._partition(topic, index, ids, placer, factor))
+        if fewer:
+            self.notes.append(f"{fewer} topics have fewer replicas than before: there are {len(brokers)} brokers")
+        records += [ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, *item) for item in self._cluster_configs.items()]
+        margin = PRODUCER_ID_MARGIN if self._has_events else PRODUCER_ID_UNKNOWN
+        records.append(ProducerIdsRecord(-1, -1, self._next_producer_id + margin))
+        try:
+            return Rebuild(replayed(EMPTY_IMAGE, records), topics, self.notes)
+        except ReplayError as error:
+            raise CannotRebuild(f"the export of the metadata contradicts itself: {error}") from error
+
+    def _partition(
+        self, topic: RebuiltTopic, index: int, brokers: Mapping[int, None], placer: ReplicaPlacer, factor: int
+    ) -> PartitionRecord:
+        replicas = topic.replicas.get(index, ())
+        if not replicas or any(replica not in brokers for replica in replicas):
+            try:
+                (replicas,) = placer.place(1, factor)
+            except ProtocolError as error:
+                raise CannotRebuild(error.message) from error
+        seen = topic.partitions.get(index)
+        epoch = max(topic.epochs.get(index, 0), seen.leader_epoch if seen is not None else 0)
+        return PartitionRecord(topic.topic_id, index, replicas, (), NO_LEADER, epoch + EPOCH_MARGIN)
+
+    # one rule for each event -------------------------------------------------------------------------------
+
+    def _cluster(self, event: Event) -> None:
+        if event["cluster_id"] != self._cluster_id:
+            raise CannotRebuild(f"the export of the metadata is of cluster {event['cluster_id']}")
+
+    def _feature(self, event: Event) -> None:
+        name, level = str(event["name"]), int(event["level"])
+        low, high = SUPPORTED_FEATURES.get(name, (0, 0))
+        if level > high:
+            raise CannotRebuild(f"the cluster had {name} {level}, and this version knows no more than {high}")
+        self._features[name] = max(level, low)
+
+    def _broker(self, event: Event) -> None:
+        self.brokers.append(UsableBroker(int(event["broker_id"]), event.get("rack"), fenced=False))
+
+    def _topic(self, event: Event) -> None:
+        topic_id = bytes.fromhex(event["topic_id"])
+        self._topics[topic_id] = RebuiltTopic(str(event["name"]), topic_id, known=True)
+
+    def _partition_event(self, event: Event) -> None:
+        topic, index = self._topics[bytes.fromhex(event["topic_id"])], int(event["partition"])
+        topic.replicas[index] = tuple(int(replica) for replica in event["replicas"])
+        topic.epochs[index] = int(event["leader_epoch"])
+
+    def _config(self, event: Event) -> None:
+        kind, resource, name = event["resource_type"], str(event["resource_name"]), str(event["name"])
+        if event.get("withheld"):
+            self.notes.append(f"{name} of {kind} {resource!r} is not there: it is secret, set it again")
+        elif kind == "topic":
+            self._configs.append((resource, name, str(event["value"])))
+        elif resource == CLUSTER_DEFAULT:
+            self._cluster_configs[name] = str(event["value"])
+        else:
+            self.notes.append(f"{name}={event['value']} of {kind} {resource!r} is not taken over: brokers are new ones")
+
+    def _producer_ids(self, event: Event) -> None:
+        self._next_producer_id = max(self._next_producer_id, int(event["next_producer_id"]))
+
+
+REBUILD_RULES: Mapping[str, Callable[[Rebuilder, Event], None]] = {
+    "cluster": Rebuilder._cluster,
+    "feature": Rebuilder._feature,
+    "broker": Rebuilder._broker,
+    "topic": Rebuilder._topic,
+    "partition": Rebuilder._partition_event,
+    "config": Rebuilder._config,
+    "producer_ids": Rebuilder._producer_ids,
+}
