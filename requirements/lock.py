@@ -31,7 +31,7 @@ def main() -> None:
             ("base.lock", ["pyproject.toml"]),
             ("s3.lock", ["--extra", "s3", "pyproject.toml"]),
             ("spark.lock", ["--extra", "spark", "--extra", "s3", "pyproject.toml"]),
-            ("dev.lock", ["--extra", "dev", "pyproject.toml"]),
+            ("dev.lock", ["--extra", "dev", "--extra", "s3", "--extra", "spark", "--extra", "java", "pyproject.toml"]),
         ]
         for name, sources in locks:
             out = f"requirements/{name}"
