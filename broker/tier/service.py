@@ -375,7 +375,7 @@ class TierService:
         task.add_done_callback(ended)
 
     async def _start_follower(self, partition: Partition) -> None:
-        """The fetch that follows, once the replica has rested, begins at the tier's end."""
+        """The fetch that follows begins at the tier's end."""
         async with self._start_places:
             epoch, log_end = partition.leader_epoch, partition.log.log_end_offset
 
@@ -388,6 +388,8 @@ class TierService:
                 raise NotNow(f"the tier ends at {tier.tier_end_offset}, this log at {log_end}")
             end = await read_end(self._services.store, self._services.root, tier)
             await begin_at_end(partition, end, still)
+            if self._hosted.following is not None and partition.role is Role.FOLLOWER:
+                self._hosted.following.follow(partition)  # an answer to its old place may be on its way
             self.started_from_tier += 1
             logger.info(
                 "a replica begins where the tier ends",

@@ -166,7 +166,8 @@ async def test_a_deposed_leader_cannot_finish_its_copy(tmp_path: Path) -> None:
         lab.controller.publish()
 
 
-async def test_a_new_replica_begins_where_the_tier_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delay_s", [0, 0.013, 0.03, 0.06, 0.1])
+async def test_a_new_replica_begins_where_the_tier_ends(tmp_path: Path, delay_s: float) -> None:
     async with TierLab(tmp_path, 2) as lab:
         lab.create_tiered(0, local_retention_ms="0", message_timestamp_type="LogAppendTime")
         connection = await lab[0].connect()
@@ -174,6 +175,7 @@ async def test_a_new_replica_begins_where_the_tier_ends(tmp_path: Path) -> None:
             await produce(connection, batch(VALUE, producer_id=5, producer_epoch=0, base_sequence=number))
         await lab.copied()
         lab.drop_local()
+        lab.tiers[1].store.faults.delay_s = delay_s
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
         await eventually(lambda: lab.controller.isr == (0, 1))
         old, new = lab.partition(0).log, lab.partition(1).log
