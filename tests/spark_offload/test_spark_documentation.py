@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 FLIGHTS = [b'{"carrier": "UA", "delay": 4}', b'{"carrier": "AA", "delay": -2}', b'{"carrier": "UA", "delay": 8}']
-    b'{"carrier": "%s", "delay": %d}' % (carrier, delay) for carrier, delay in ((b"UA", 4), (b"AA", -2), (b"UA", 8))
-]
 
 
 def test_the_examples_run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
