@@ -101,6 +101,7 @@ class DataPlane:
                 chain.throttle,
                 limits.fetch_max_bytes,
                 logs.context.open_files,
+                config.tier_reads.remote_fetch_max_wait_ms,
             )
         )
         self.fetchers = Fetchers(
