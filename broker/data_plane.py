@@ -124,8 +124,7 @@ class DataPlane:
             channel, config.node_id, broker_epoch, lambda: self.partitions.image, ports.random
         )
         self.producer_ids = ProducerIds(channel, config.node_id, broker_epoch)
-        self.partitions.following = self.fetchers
-        self.partitions.isr_changes = self.isr_changes
+        self.partitions.following, self.partitions.isr_changes = self.fetchers, self.isr_changes
         self.duties = Duties(
             self.partitions,
             logs,
