@@ -56,10 +56,6 @@ class ChunkIndex:
         self.end_offset = -1
         self.size = 0
 
-    @property
-    def memory_bytes(self) -> int:
-        return 12 * len(self.offsets) + 200
-
     def add(self, position: int, base_offset: int, next_offset: int, size: int) -> None:
         """The next batch."""
         if not self.positions or position - self.positions[-1] >= SPACING_BYTES:

@@ -71,9 +71,6 @@ class ChunkCache:
         self._doomed_bytes = 0
         self.evicted_total = 0
 
-    def __len__(self) -> int:
-        return len(self._chunks)
-
     def __contains__(self, key: Key) -> bool:
         return key in self._chunks
 

@@ -90,10 +90,6 @@ class Ticket:
     def unlisten(self, listener: Listener) -> None:
         self._listeners.pop(listener, None)
 
-    @property
-    def is_awaited(self) -> bool:
-        return bool(self._listeners)
-
     def settle(self) -> None:
         listeners, self._listeners = self._listeners, {}
         for listener in listeners:

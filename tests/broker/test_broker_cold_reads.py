@@ -254,10 +254,10 @@ async def test_readers_who_leave_are_forgotten(tmp_path: Path) -> None:
         waiting = asyncio.create_task(fetch(other, 0, max_wait_ms=5_000))
         await eventually(lambda: world.tier.store.running)
         (ticket,) = world.tier._remote.downloads._tickets.values()
-        assert ticket.is_awaited
+        assert ticket._listeners
         other.close()
         await asyncio.gather(waiting, return_exceptions=True)
-        await eventually(lambda: not ticket.is_awaited)
+        await eventually(lambda: not ticket._listeners)
 
 
 async def test_offsets_below_the_log_start_are_out_of_range(tmp_path: Path) -> None:
