@@ -203,6 +203,7 @@ class BrokerNode:
             self.partitions,
             client,
             shards,
+            self.coordinators.groups,
             cluster_id,
             self._broker_epoch,
             audit,

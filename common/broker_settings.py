@@ -163,6 +163,8 @@ _CONTROLLER = [
     _s("tidelog.metadata.tail.bytes.max", "long", 32 * MIB, "Bytes of committed metadata that a controller keeps in "
        "memory for brokers to follow; who is further behind gets a snapshot.", 1 * MIB),
     _s("tidelog.metadata.tail.batches.max", "int", 20_000, "The same, in batches.", 100),
+    _s("tidelog.metadata.rebuild.file", "string", "", "What `tidelog tier rebuild` wrote: the metadata with which "
+       "controllers begin that have none. The same file on each."),
 ]  # fmt: skip
 
 _GROUPS = [
@@ -198,6 +200,8 @@ _TIER = [
        "nothing names.", 1_000),
     _s("tidelog.tier.sweep.age.ms", "long", DAY_MS, "How old an object that nothing names has to be before it is "
        "removed: longer than any copy takes.", 1_000),
+    _s("tidelog.tier.export.interval.ms", "long", 60_000, "How often metadata and committed offsets that have changed "
+       "are written to the store, for a rebuild from it.", 1_000),
 ]  # fmt: skip
 
 _TIER_STATE = [

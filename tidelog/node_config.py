@@ -14,10 +14,13 @@ from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.controller.driver import DriverConfig
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
 from kraft.controller.policy import ControllerPolicy
+from kraft.image.metadata import MetadataImage
+from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
 from object_store.uri import InvalidStoreUri, parse_uri
@@ -83,6 +86,7 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
         ),
         secret=read_secret(values),
         policy=_policy(given, values),
+        driver=DriverConfig(rebuilt=_rebuilt(values["tidelog.metadata.rebuild.file"])),
         liveness=LivenessConfig(
             session_timeout_s=values["broker.session.timeout.ms"] / 1_000,
             suspicion_s=values["tidelog.broker.suspicion.ms"] / 1_000,
@@ -107,6 +111,20 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
     )
 
 
+def _rebuilt(path: str) -> MetadataImage | None:
+    """What the controllers of a rebuilt cluster begin with. A file that is missing is an error also where it would not
+    be needed: an empty controller that began without it would make another cluster."""
+    name = "tidelog.metadata.rebuild.file"
+    if not path:
+        return None
+    try:
+        return decode_snapshot(Path(path).read_bytes())
+    except OSError as error:
+        raise SettingError(f"{name}: {path}: {error.strerror}") from error
+    except DamagedSnapshot as error:
+        raise SettingError(f"{name}: {path}: {error}") from error
+
+
 def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPolicy:
     static = {name: NODE_SETTINGS[name].text(value) for name, value in _given_defaults(given, values).items()}
     return ControllerPolicy(
@@ -120,14 +138,8 @@ def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPo
 
 
 def _tier(values: Mapping[str, Any]) -> TierConfig:
-    uri = values["tidelog.tier.uri"]
-    if uri:
-        try:
-            parse_uri(uri)
-        except InvalidStoreUri as error:
-            raise SettingError(f"tidelog.tier.uri: {error}") from error
     return TierConfig(
-        uri=uri,
+        uri=values["tidelog.tier.uri"],
         interval_ms=values["tidelog.tier.interval.ms"],
         copies_max=values["tidelog.tier.copy.threads"],
         copy_bytes_per_second=values["tidelog.tier.copy.bytes.per.second"],
@@ -135,6 +147,7 @@ def _tier(values: Mapping[str, Any]) -> TierConfig:
         manifest_keep_ms=values["tidelog.tier.manifest.keep.ms"],
         sweep_interval_ms=values["tidelog.tier.sweep.interval.ms"],
         sweep_age_ms=values["tidelog.tier.sweep.age.ms"],
+        export_interval_ms=values["tidelog.tier.export.interval.ms"],
         retention_interval_ms=values["log.retention.check.interval.ms"],
     )
 
@@ -152,6 +165,11 @@ def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
     if "," in values["log.dirs"]:
         raise SettingError("log.dirs: it must name one directory")
     host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener")
+    if values["tidelog.tier.uri"]:
+        try:
+            parse_uri(values["tidelog.tier.uri"])
+        except InvalidStoreUri as error:
+            raise SettingError(f"tidelog.tier.uri: {error}") from error
     if values["tidelog.tier.enable"] and not values["tidelog.tier.uri"]:
         raise SettingError("tidelog.tier.enable: true is not valid without tidelog.tier.uri, the tier's object store")
     return values

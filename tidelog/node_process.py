@@ -30,6 +30,7 @@ from kraft.controller.node import ControllerNode
 from kraft.quorum.voter_guard import VoterRefused
 from tidelog.descriptors import divide, raise_limit
 from tidelog.directory_lock import DirectoryInUse, held_directory
+from tidelog.exporting_controller import ExportingController
 from tidelog.node_config import broker_config, controller_config, data_directory, host_and_port
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,10 @@ async def _run(
 
         node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail)
     else:
-        node = ControllerNode(ports, controller_config(settings), fail)
+        controller = ControllerNode(ports, controller_config(settings), fail)
+        node = controller
+        if uri := values["tidelog.tier.uri"]:
+            node = ExportingController(ports, controller, uri, values["tidelog.tier.export.interval.ms"] / 1000)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values["tidelog.metrics.listener"]
     try:

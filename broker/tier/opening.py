@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
-from object_store.errors import StoreError
+from common.ports import Clock
+from object_store.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from object_store.store import Body, ObjectInfo, ObjectStore
 
 OpenStore = Callable[[str], Awaitable[ObjectStore]]
+_TROUBLE = (StoreUnavailable, StoreDenied, StoreFull)
+
+
+@dataclass(slots=True)
+class StoreHealth:
+    """What the last calls met. `since_ms` is wall time, 0 while the store does what it is asked; a store that only
+    takes nothing more is in trouble until it takes something."""
+
+    since_ms: int = 0
+    reason: str = ""
+    writes_fail: bool = False
 
 
 class LateStore:
     """An `ObjectStore`. While it cannot be opened each call fails as the opening does, and tries again."""
 
-    def __init__(self, uri: str, name: str, open_store: OpenStore) -> None:
+    def __init__(self, uri: str, name: str, open_store: OpenStore, clock: Clock) -> None:
+        self.health = StoreHealth()
         self._uri = uri
         self._name = name
         self._open = open_store
+        self._clock = clock
         self._store: ObjectStore | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -29,39 +45,74 @@ class LateStore:
     async def opened(self) -> ObjectStore:
         """Raises StoreError."""
         if self._store is None:
-            async with self._opening:
-                if self._is_closed:
-                    raise StoreError(self._name, "open", "", "it was closed")
-                if self._store is None:
-                    self._store = await self._open(self._uri)
+            with self._watched(writes=False):
+                async with self._opening:
+                    if self._is_closed:
+                        raise StoreError(self._name, "open", "", "it was closed")
+                    if self._store is None:
+                        self._store = await self._open(self._uri)
         return self._store
 
+    @contextmanager
+    def _watched(self, *, writes: bool) -> Iterator[None]:
+        """Any other error is an answer too."""
+        try:
+            yield
+        except _TROUBLE as error:
+            since_ms = self.health.since_ms or self._clock.wall_ms()
+            self.health = StoreHealth(since_ms, error.reason, self.health.writes_fail or writes)
+            raise
+        except StoreError:
+            self._answered(writes)
+            raise
+        self._answered(writes)
+
+    def _answered(self, writes: bool) -> None:
+        if self.health.since_ms and (writes or not self.health.writes_fail):
+            self.health = StoreHealth()
+
     async def put(self, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
-        return await (await self.opened()).put(key, body, create_only=create_only)
+        store = await self.opened()
+        with self._watched(writes=True):
+            return await store.put(key, body, create_only=create_only)
 
     async def replace(self, key: str, body: bytes, expected_version: str | None) -> ObjectInfo:
-        return await (await self.opened()).replace(key, body, expected_version)
+        store = await self.opened()
+        with self._watched(writes=True):
+            return await store.replace(key, body, expected_version)
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        return await (await self.opened()).get(key, start, length)
+        store = await self.opened()
+        with self._watched(writes=False):
+            return await store.get(key, start, length)
 
     async def get_with_version(self, key: str) -> tuple[bytes, str]:
-        return await (await self.opened()).get_with_version(key)
+        store = await self.opened()
+        with self._watched(writes=False):
+            return await store.get_with_version(key)
 
     async def head(self, key: str) -> ObjectInfo:
-        return await (await self.opened()).head(key)
+        store = await self.opened()
+        with self._watched(writes=False):
+            return await store.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await (await self.opened()).delete(keys)
+        store = await self.opened()
+        with self._watched(writes=True):
+            await store.delete(keys)
 
     async def copy(self, source: str, target: str) -> None:
-        await (await self.opened()).copy(source, target)
+        store = await self.opened()
+        with self._watched(writes=True):
+            await store.copy(source, target)
 
     async def sweep_unfinished(self, before_ms: int) -> int:
         return await (await self.opened()).sweep_unfinished(before_ms)
 
     async def list_names(self, prefix: str) -> list[str]:
-        return await (await self.opened()).list_names(prefix)
+        store = await self.opened()
+        with self._watched(writes=False):
+            return await store.list_names(prefix)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
         async for info in (await self.opened()).list(prefix, start_after=start_after):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
 from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
 from broker.partitions.hosted import HostedPartitions
 from broker.tier.config import TierConfig
+from broker.tier.exports import BrokerExports
 from broker.tier.metrics import register_tier_metrics
 from broker.tier.opening import LateStore, OpenStore
 from broker.tier.service import TierService, TierServices
@@ -19,6 +21,7 @@ from object_store.errors import StoreError
 from object_store.uri import parse_uri
 from storage.log_context import Audit
 from tiering.cluster_file import ClusterGuard
+from tiering.exports import Exporter, ExporterServices, ExportWriter
 from tiering.keys import TierRoot
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices
@@ -40,14 +43,19 @@ class TierPlane:
         hosted: HostedPartitions,
         client: TierClient,
         coordinator: TierCoordinator,
+        groups: GroupCoordinator,
         cluster_id: str,
         broker_epoch: Callable[[], int],
         audit: Audit,
         open_store: OpenStore,
     ) -> None:
-        self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store)
+        self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store, ports.clock)
         self.root = TierRoot(cluster_id)
-        self.guard = ClusterGuard(self.store, self.root, client.enter_cluster, ports.clock)
+
+        async def incarnation(_in_bucket: int) -> int:
+            return hosted.image.incarnation
+
+        self.guard = ClusterGuard(self.store, self.root, incarnation, ports.clock)
         self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         self.service = TierService(
@@ -56,6 +64,13 @@ class TierPlane:
         )
         self.upkeep = TierUpkeep(
             self.manifest_services, coordinator, client, lambda: hosted.image, _upkeep_config(config)
+        )
+        exports = BrokerExports(hosted, groups, self.service, ports.clock)
+        writer = ExportWriter(self.store, self.root, self.guard, ports.clock)
+        self.exporter = Exporter(
+            ExporterServices(
+                lambda: writer, exports.exports, ports.clock, ports.random, config.export_interval_ms / 1000
+            )
         )
         hosted.tier = self.service
 
@@ -71,9 +86,11 @@ class TierPlane:
         self.publisher.start()
         self.service.start()
         self.upkeep.start()
+        self.exporter.start()
 
     async def stop(self) -> None:
         """Before the log directory closes."""
+        await self.exporter.stop()
         await self.upkeep.stop()
         await self.service.stop()
         await self.publisher.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
@@ -28,6 +29,7 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.metadata import MetadataImage
 
+Reply = TypeVar("Reply")
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """(topic, partitions)."""
 
@@ -129,6 +131,16 @@ class GroupCoordinator:
 
         for index in self._runtime.active(GROUP_TOPIC):
             self._runtime.write_unattended(GROUP_TOPIC, index, decide)
+
+    # exporting ---------------------------------------------------------------------------------------------
+
+    def hosted(self) -> list[int]:
+        """The partitions of `__consumer_offsets` whose shards serve here, in order."""
+        return self._runtime.active(GROUP_TOPIC)
+
+    async def read_shard(self, index: int, query: Callable[[GroupShard, Now], Reply]) -> Reply:
+        """`query` on one shard here, once what it saw is committed."""
+        return await self._runtime.read(GROUP_TOPIC, index, query)
 
     # administration ----------------------------------------------------------------------------------------
 

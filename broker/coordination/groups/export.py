@@ -1,0 +1,71 @@
+"""Committed offsets as events for the object store: one export per partition of `__consumer_offsets`.
+
+A shard may keep hundreds of thousands of offsets, so they are read some groups at a time. Each group's are from one
+moment, of different groups from different ones; a group that commits meanwhile is exported again the next time.
+"""
+
+from __future__ import annotations
+
+from broker.coordination.groups.coordinator import GroupCoordinator
+from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.shard import Now
+from common.errors import ProtocolError
+from records.events import Event, EventsWriter
+from tiering.exports import GROUPS, Export, NotExported, batched
+
+GROUPS_AT_ONCE = 100
+OFFSETS_AT_ONCE = 1_000
+
+
+async def group_exports(groups: GroupCoordinator) -> list[Export]:
+    """What there is to export of the shards here; those that do not serve now are left out."""
+    found: list[Export] = []
+    for index in groups.hosted():
+        try:
+            position = await groups.read_shard(index, lambda _, now: now.next_offset)
+        except ProtocolError:
+            continue
+        if position > 0:
+            found.append(_GroupsExport(groups, index, position))
+    return found
+
+
+class _GroupsExport:
+    kind = GROUPS
+
+    def __init__(self, groups: GroupCoordinator, index: int, position: int) -> None:
+        self.scope = index
+        self.position = self.mark = position  # the shard's place in its partition: it rises with each change
+        self._groups = groups
+
+    async def fill(self, writer: EventsWriter) -> None:
+        try:
+            names = await self._groups.read_shard(self.scope, lambda shard, _: shard.offsets.groups())
+            for some in batched(names, GROUPS_AT_ONCE):
+
+                def query(shard: GroupShard, _: Now, some: list[str] = some) -> list[Event]:
+                    return [event for group in some for event in _offsets_of(shard, group)]
+
+                events = await self._groups.read_shard(self.scope, query)
+                for part in batched(events, OFFSETS_AT_ONCE):
+                    writer.add(part)
+        except ProtocolError as error:
+            raise NotExported(str(error)) from error
+
+
+def _offsets_of(shard: GroupShard, group: str) -> list[Event]:
+    return [
+        {
+            "event": "offset",
+            "group": group,
+            "topic": topic,
+            "topic_id": committed.topic_id.hex(),
+            "partition": partition,
+            "offset": committed.offset,
+            "leader_epoch": committed.leader_epoch,
+            "metadata": committed.metadata,
+            "commit_ms": committed.commit_timestamp,
+        }
+        for topic, partitions in shard.offsets.of(group).items()
+        for partition, committed in partitions.items()
+    ]

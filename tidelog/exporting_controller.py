@@ -1,0 +1,73 @@
+"""A controller whose cluster has a tier: while it is the active one it exports the metadata to the object store."""
+
+from __future__ import annotations
+
+from broker.tier.opening import LateStore
+from common.metrics import Metrics
+from common.ports import Ports
+from kraft.controller.node import ControllerNode
+from kraft.metadata_export import metadata_events
+from object_store.uri import open_store, parse_uri
+from tiering.cluster_file import ClusterGuard
+from tiering.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
+from tiering.keys import TierRoot
+
+INCARNATIONS_KEPT = 2
+
+
+class ExportingController:
+    """A `ControllerNode` with its exports; runs as one node. The store is opened when there is something to write."""
+
+    def __init__(self, ports: Ports, node: ControllerNode, uri: str, interval_s: float) -> None:
+        self.node = node
+        self.metrics: Metrics = node.metrics
+        self._ports = ports
+        self._store = LateStore(uri, parse_uri(uri).name, open_store, ports.clock)
+        self._writer: ExportWriter | None = None
+        self._exporter = Exporter(
+            ExporterServices(self._current_writer, self._exports, ports.clock, ports.random, interval_s, self._forget)
+        )
+        node.metrics.gauge(
+            "tidelog_controller_export_trouble_since_ms",
+            "Wall time in ms since when the metadata could not be exported; 0 while it can, or need not.",
+            lambda: self._exporter.trouble.since_ms,
+        )
+
+    async def start(self) -> None:
+        await self.node.start()
+        self._exporter.start()
+
+    async def stop(self) -> None:
+        await self._exporter.stop()
+        await self._store.close()
+        await self.node.stop()
+
+    async def wait_ready(self) -> None:
+        await self.node.wait_ready()
+
+    def ready_problem(self) -> str | None:
+        return self.node.ready_problem()
+
+    def health_problem(self) -> str | None:
+        return self.node.health_problem()
+
+    def _current_writer(self) -> ExportWriter | None:
+        cluster_id = self.node.image.cluster_id
+        if self._writer is None and cluster_id is not None:
+            root = TierRoot(cluster_id)
+
+            async def incarnation(_in_bucket: int) -> int:
+                return self.node.image.incarnation
+
+            guard = ClusterGuard(self._store, root, incarnation, self._ports.clock)
+            self._writer = ExportWriter(self._store, root, guard, self._ports.clock)
+        return self._writer
+
+    async def _exports(self) -> list[Export]:
+        if not self.node.driver.is_active:
+            return []
+        image = self.node.image
+        return [ReadyExport(METADATA, 0, image.offset, image.offset, lambda: metadata_events(image))]
+
+    async def _forget(self, writer: ExportWriter) -> None:
+        await writer.forget_incarnations_before(self.node.image.incarnation - INCARNATIONS_KEPT + 1)

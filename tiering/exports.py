@@ -1,0 +1,272 @@
+"""Exports of the cluster in its object store: written at intervals, a few of each kept, read when it is rebuilt.
+
+    <cluster id>/metadata/<kind>/<10-digit incarnation>/<10-digit scope>/<20-digit position>.events
+
+Of one kind, incarnation and scope the highest position is the newest. Nothing is overwritten, and whoever lost the
+right to write meanwhile writes a lower position, which nobody looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
+
+from common.errors import OutcomeUnknown, ProtocolError
+from common.lifecycle import duty
+from common.ports import Clock
+from object_store.errors import ObjectExists, StoreError
+from object_store.store import ObjectStore
+from records.events import DamagedEvents, Event, Events, EventsHeader, EventsWriter, decode_events
+from tiering.cluster_file import StaleCluster
+from tiering.keys import TierRoot
+
+METADATA = "metadata"
+GROUPS = "groups"
+POSITIONS = "positions"
+KEPT = 3
+EVENTS_AT_ONCE = 500  # a millisecond or two
+SUFFIX = ".events"
+BACKOFF_MAX_S = 600.0
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Guard(Protocol):
+    """`tiering.cluster_file.ClusterGuard`."""
+
+    async def check(self) -> int: ...
+
+
+class ExportKey(NamedTuple):
+    """Ordered as the names are."""
+
+    kind: str
+    incarnation: int
+    scope: int
+    position: int
+
+
+class NotExported(Exception):
+    """This one is not this node's to export any more; the others are."""
+
+
+class Export(Protocol):
+    """One thing to export now. `mark` tells whether it says another thing than the last time."""
+
+    kind: str
+    scope: int
+    position: int
+    mark: int
+
+    async def fill(self, writer: EventsWriter) -> None:
+        """Add the events, in pieces with pauses between them when they are many. Raises NotExported."""
+        ...
+
+
+def export_key(root: TierRoot, key: ExportKey) -> str:
+    return f"{_scope_prefix(root, key)}{key.position:020d}{SUFFIX}"
+
+
+def _scope_prefix(root: TierRoot, key: ExportKey) -> str:
+    return f"{root.metadata_prefix}{key.kind}/{key.incarnation:010d}/{key.scope:010d}/"
+
+
+def parse_export_key(root: TierRoot, name: str) -> ExportKey | None:
+    """None for any other name."""
+    parts = name.removeprefix(root.metadata_prefix).removesuffix(SUFFIX).split("/")
+    if not name.startswith(root.metadata_prefix) or not name.endswith(SUFFIX) or len(parts) != 4:
+        return None
+    kind, *numbers = parts
+    if any(not (number.isascii() and number.isdigit()) for number in numbers):
+        return None
+    return ExportKey(kind, *map(int, numbers))
+
+
+def batched(items: Iterable[T], count: int) -> Iterator[list[T]]:
+    """`items` in lists of at most `count`."""
+    rest = iter(items)
+    while some := list(islice(rest, count)):
+        yield some
+
+
+# reading ---------------------------------------------------------------------------------------------------
+
+
+async def newest_exports(store: ObjectStore, root: TierRoot, kind: str) -> list[Events]:
+    """The newest readable export of each scope, of the newest incarnation that has any. A damaged one is told in the
+    log, and the one before it taken. Raises StoreError."""
+    incarnations = await store.list_names(f"{root.metadata_prefix}{kind}/")
+    for incarnation in sorted(incarnations, reverse=True):
+        by_scope: dict[int, list[str]] = {}
+        async for info in store.list(f"{root.metadata_prefix}{kind}/{incarnation}"):
+            key = parse_export_key(root, info.key)
+            if key is not None:
+                by_scope.setdefault(key.scope, []).append(info.key)
+        found = [await _newest_of(store, names) for names in by_scope.values()]
+        whole = [events for events in found if events is not None and events.header.cluster_id == root.cluster_id]
+        if whole:
+            return whole
+    return []
+
+
+async def _newest_of(store: ObjectStore, names: list[str]) -> Events | None:
+    for name in sorted(names, reverse=True):
+        try:
+            return decode_events(await store.get(name), name)
+        except DamagedEvents as error:
+            _log.error("an export cannot be read", extra={"reason": str(error)})
+    return None
+
+
+# writing ---------------------------------------------------------------------------------------------------
+
+
+class ExportWriter:
+    """Writes exports and removes superseded ones."""
+
+    def __init__(self, store: ObjectStore, root: TierRoot, guard: Guard, clock: Clock) -> None:
+        self._store = store
+        self._root = root
+        self._guard = guard
+        self._clock = clock
+
+    async def write(self, export: Export) -> int:
+        """Its size. Raises StaleCluster, StoreError, and what `fill` and the guard raise."""
+        incarnation = await self._guard.check()
+        header = EventsHeader(
+            kind=export.kind,
+            cluster_id=self._root.cluster_id,
+            incarnation=incarnation,
+            scope=export.scope,
+            position=export.position,
+            created_ms=self._clock.wall_ms(),
+        )
+        writer = EventsWriter(header)
+        await export.fill(writer)
+        body = writer.finish()
+        key = ExportKey(export.kind, incarnation, export.scope, export.position)
+        try:
+            await self._store.put(export_key(self._root, key), body, create_only=True)
+        except ObjectExists:  # of a run before, which saw the same
+            return 0
+        await self._prune(key)
+        return len(body)
+
+    async def _prune(self, key: ExportKey) -> None:
+        names = [info.key async for info in self._store.list(_scope_prefix(self._root, key))]
+        if len(names) > KEPT:
+            await self._store.delete(sorted(names)[:-KEPT])
+
+    async def forget_incarnations_before(self, first: int) -> None:
+        """Remove all exports of older incarnations. Raises StoreError."""
+        for kind in await self._store.list_names(self._root.metadata_prefix):
+            for name in await self._store.list_names(f"{self._root.metadata_prefix}{kind}"):
+                digits = name.rstrip("/")
+                if digits.isascii() and digits.isdigit() and int(digits) < first:
+                    prefix = f"{self._root.metadata_prefix}{kind}{name}"
+                    await self._store.delete([info.key async for info in self._store.list(prefix)])
+
+
+@dataclass(slots=True)
+class ExportTrouble:
+    """`since_ms` is wall time, 0 while exports succeed."""
+
+    since_ms: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class ExporterServices:
+    """`writer` is asked for each round: it may not be known from the start, and is None until then."""
+
+    writer: Callable[[], ExportWriter | None]
+    exports: Callable[[], Awaitable[list[Export]]]
+    clock: Clock
+    random: random.Random
+    interval_s: float
+    after: Callable[[ExportWriter], Awaitable[None]] | None = None
+
+
+class Exporter:
+    """One per node that exports: what has changed, once per interval; less often while the store fails."""
+
+    def __init__(self, services: ExporterServices) -> None:
+        self.trouble = ExportTrouble()
+        self._services = services
+        self._written: dict[tuple[str, int], int] = {}  # (kind, scope) → mark
+        self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("export"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        services = self._services
+        while True:
+            pause_s = min(services.interval_s * 2.0 ** min(self._failures, 10), max(BACKOFF_MAX_S, services.interval_s))
+            await asyncio.sleep(pause_s * (0.9 + 0.2 * services.random.random()))
+            try:
+                await self.round()
+            except StaleCluster as error:
+                self._failed(str(error))
+                _log.error("nothing is exported any more", extra={"reason": str(error)})
+                return
+            except (StoreError, OutcomeUnknown, ProtocolError, ValueError) as error:
+                self._failed(str(error))
+                if self._failures & (self._failures - 1) == 0:  # not each time
+                    _log.warning("not exported", extra={"failures": self._failures, "error": str(error)})
+            else:
+                self._failures, self.trouble = 0, ExportTrouble()
+
+    def _failed(self, reason: str) -> None:
+        self._failures += 1
+        self.trouble = ExportTrouble(self.trouble.since_ms or self._services.clock.wall_ms(), reason)
+
+    async def round(self) -> int:
+        """Write what has changed since the last time; how many exports that were. Raises as `ExportWriter.write`."""
+        writer = self._services.writer()
+        if writer is None:
+            return 0
+        count = 0
+        for export in await self._services.exports():
+            if self._written.get((export.kind, export.scope)) == export.mark:
+                continue
+            try:
+                await writer.write(export)
+            except NotExported as error:
+                _log.info("not exported here", extra={"kind": export.kind, "scope": export.scope, "error": str(error)})
+                continue
+            self._written[export.kind, export.scope] = export.mark
+            count += 1
+        if count and self._services.after is not None:
+            await self._services.after(writer)
+        return count
+
+
+class ReadyExport:
+    """An export whose events need no waiting for."""
+
+    def __init__(self, kind: str, scope: int, position: int, mark: int, events: Callable[[], Iterable[Event]]) -> None:
+        self.kind = kind
+        self.scope = scope
+        self.position = position
+        self.mark = mark
+        self._events = events
+
+    async def fill(self, writer: EventsWriter) -> None:
+        for some in batched(self._events(), EVENTS_AT_ONCE):
+            writer.add(some)
+            await asyncio.sleep(0)
