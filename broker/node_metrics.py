@@ -48,6 +48,11 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         "Following replicas without a leader to fetch from.",
         lambda: plane.fetchers.lagging_count,
     )
+    metrics.counter(
+        "tidelog_replication_received_bytes_total",
+        "Bytes of leaders' answers to this broker's fetches.",
+        lambda: plane.fetchers.received_bytes,
+    )
     metrics.gauge("tidelog_isr_changes_pending", "ISR changes not answered yet.", lambda: len(plane.isr_changes))
     metrics.gauge("tidelog_fetch_sessions", "Incremental fetch sessions.", lambda: len(plane.sessions))
     metrics.counter(

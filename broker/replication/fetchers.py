@@ -59,6 +59,11 @@ class Fetchers:
         return link is not None and link.is_doubted
 
     @property
+    def received_bytes(self) -> int:
+        """Of answers to fetches, from all leaders so far."""
+        return sum(link.received_bytes for link in self._links.values())
+
+    @property
     def lagging_count(self) -> int:
         """Following replicas without a leader to fetch from."""
         return sum(not partition.is_leader and partition not in self._of for partition in self._hosted)

@@ -70,6 +70,7 @@ class LeaderLink:
     ) -> None:
         config = services.config
         self.leader = leader
+        self.received_bytes = 0
         self.followed = FollowedPartitions(
             config.replica_fetch_max_bytes, config.replica_fetch_backoff_ms / 1000, quota
         )
@@ -254,6 +255,7 @@ class LeaderLink:
     def _answered(self, _connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int) -> None:
         answer = decode_replica_fetch(buffer, at, end)
         self._in_flight -= 1
+        self.received_bytes += end - at
         self._answered_at = self._loop.time()
         if answer.error in _SESSION_ERRORS:
             if self._in_flight == 0:

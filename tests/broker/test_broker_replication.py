@@ -37,6 +37,9 @@ async def test_what_is_acknowledged_by_all_is_everywhere_byte_for_byte(tmp_path:
         for broker in lab.brokers:
             assert broker.bytes() == leader
         assert values_of(leader) == [b"value %d" % number for number in range(5)]
+        received = [broker.plane.fetchers.received_bytes for broker in lab.brokers]
+        assert received[0] == 0
+        assert all(len(leader) < size < len(leader) + 5_000 for size in received[1:])
         await eventually(lambda: all(broker.partition.high_watermark == 5 for broker in lab.brokers))
 
 
