@@ -4,7 +4,7 @@ import contextlib
 
 from common.errors import ProtocolError
 from common.ports import Disk
-from records.batch import CONTROL
+from records.batch import CONTROL, BatchHeader
 from storage.checkpoint_files import read_whole, write_fully
 from storage.loaded_log import LoadedLog
 from storage.log_context import Audit
@@ -41,6 +41,7 @@ class LogScan:
         self._now_ms = now_ms
         self._loaded = loaded
         self._aborted: list[AbortedTransaction] = []  # of the segment under the scan
+        self.cut_segment: int | None = None  # base offset of the one whose end was cut: not on the device yet
 
     def run(self, first: int, recovery_point: int) -> None:
         """Scan from segment number `first` on; in it, from `recovery_point` on where its indexes lead there."""
@@ -105,6 +106,8 @@ class LogScan:
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
             for batch in sound_batches(file, part.size, segment.size, part.end_offset):
+                if self._came_back(batch.header, end_offset):
+                    break
                 self._take_in(batch)
                 builder.add(batch.position, batch.header)
                 end_offset = batch.header.next_offset
@@ -120,6 +123,18 @@ class LogScan:
         segment.bytes_since_index = builder.bytes_since_index
         segment.max_timestamp, segment.max_timestamp_offset = builder.largest
         return end_offset, size
+
+    def _came_back(self, header: BatchHeader, end_offset: int) -> bool:
+        """Whether a batch was cut off this log once, and what was written in its place did not reach the device.
+
+        Its leader epoch tells: what differs from what was written anew is of another one. Epochs never fall along a
+        log, and only compaction leaves gaps.
+        """
+        latest = self._loaded.epochs.latest_epoch
+        if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:
+            return False
+        is_gap = header.base_offset > end_offset and not self._loaded.config.is_compacted
+        return header.leader_epoch < latest or is_gap
 
     def _take_in(self, batch: SoundBatch) -> None:
         loaded, header = self._loaded, batch.header
@@ -182,6 +197,7 @@ class LogScan:
         finally:
             file.close()
         segment.size = segment.written = size
+        self.cut_segment = segment.base_offset
 
     def _cut(self, number: int, end_offset: int) -> None:
         """Segments from `number` on follow no sound end: they go, newest first."""

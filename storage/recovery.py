@@ -88,7 +88,8 @@ def _load(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput)
         given.now_ms,
         given.log_start_offset,
     )
-    loaded.is_new = loaded.names_changed = loaded.epochs_changed = False
+    loaded.names_changed = loaded.epochs_changed = False
+    loaded.is_new = not given.clean  # a run that was killed may have made it and flushed nothing yet
     bases = [int(stem) for stem in _stems(names, LOG_SUFFIX)]
     loaded.snapshots = [int(stem) for stem in _stems(names, SNAPSHOT_SUFFIX)]
     if bases:
@@ -136,6 +137,7 @@ def _load_segments(
     if not given.config.remote_storage_enable:
         loaded.log_start_offset = max(given.log_start_offset, bases[0])
     clean = given.clean and epochs is not None
+    flushed = 0
     if epochs is not None:
         loaded.epochs = epochs
     if clean:
@@ -148,11 +150,12 @@ def _load_segments(
         loaded.names_changed = loaded.epochs_changed = True
         scan = LogScan(disk, open_files, audit, given.now_ms, loaded)
         scan.run(first_to_scan(bases, recovery_point), recovery_point)
+        flushed = recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment)
     if loaded.log_end_offset < loaded.log_start_offset:
         _start_over(disk, open_files, audit, given, loaded)
     loaded.epochs.truncate_from_end(loaded.log_end_offset)
     loaded.epochs.truncate_from_start(loaded.log_start_offset)
-    loaded.recovery_point = loaded.log_end_offset if clean else min(given.recovery_point, loaded.log_end_offset)
+    loaded.recovery_point = loaded.log_end_offset if clean else min(flushed, loaded.log_end_offset)
 
 
 def _read_epochs(disk: Disk, directory: str, names: list[str]) -> LeaderEpochCache | None:

@@ -294,3 +294,36 @@ async def test_a_log_that_starts_over_forgets_its_producers_for_good(tmp_path: P
         assert (log.log_start_offset, log.log_end_offset, len(log.producers)) == (2, 2, 0)
         log = await bench.restart(clean=False)
     await bench.directory.close()
+
+
+@pytest.mark.parametrize(("epoch", "kept"), [(1, False), (2, True), (3, False)])
+async def test_a_batch_that_was_cut_and_came_back_does_not_follow_what_took_its_place(
+    tmp_path: Path, epoch: int, kept: bool
+) -> None:
+    """The sizes may fit by chance. Another epoch and a gap, or an epoch that falls, give it away."""
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(2), epoch=1)
+    append(log, produced(2), epoch=2)
+    stale = produced(2)
+    stale[0:8] = (7 if epoch > 2 else 4).to_bytes(8, "big")
+    stale[12:16] = epoch.to_bytes(4, "big")
+    await bench.directory.close()
+    path = tmp_path / f"{log.active.stem}.log"
+    path.write_bytes(path.read_bytes() + stale)
+    await bench.start()
+    log = await bench.log()
+    assert log.log_end_offset == (6 if kept else 4)
+    await bench.directory.close()
+
+
+async def test_whose_log_it_is_is_flushed_by_the_next_run_if_not_by_that_which_made_it(tmp_path: Path) -> None:
+    """A log whose topic nobody can tell is set aside, with all that it holds."""
+    bench = Workbench(tmp_path)
+    append(await bench.log(), produced())
+    log = await bench.restart(clean=False)
+    assert bench.disk.fsyncs.count("t-0/partition.metadata") == 0
+    append(log, produced())
+    await log.flush()
+    assert bench.disk.fsyncs.count("t-0/partition.metadata") == 1
+    await bench.directory.close()
