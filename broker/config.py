@@ -9,6 +9,7 @@ from common.ports import Address
 from wire.connection import ConnectionLimits
 from wire.server import ServerLimits
 
+KIB = 1 << 10
 MIB = 1 << 20
 
 
@@ -89,6 +90,7 @@ class LogDuties:
     open_files_max: int = 2_000
     unwritten_bytes_max: int = 64 * MIB
     slow_write_ms: int = 50
+    replay_bytes_max: int = 128 * KIB
 
 
 @dataclass(slots=True, frozen=True)

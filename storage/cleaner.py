@@ -111,7 +111,7 @@ class LogCleaner:
     def _choose(self) -> _Chosen | None:
         best: _Chosen | None = None
         for log in self._logs():
-            if not log.config.is_compacted or log.closed or log.pending_writes:
+            if not log.config.is_compacted or log.barred is not None or log.pending_writes:
                 continue
             key = (log.topic, log.partition)
             if self._uncleanable.get(key) == log.topic_id:

@@ -17,6 +17,7 @@ from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
 from storage.log_flusher import FlushDepth, FlushJob
 from storage.open_files import FileHandle
+from storage.producer_state import Duplicate
 from storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -57,6 +58,7 @@ class AppendableLog:
         "_log_append_time",
         "_writer",
         "active",
+        "barred",
         "bound",
         "closed",
         "config",
@@ -109,6 +111,7 @@ class AppendableLog:
         self.names_changed = loaded.names_changed  # nor are some names in it
         self.epochs_changed = loaded.epochs_changed  # entries of batches that the checkpoint file lacks
         self.closed = False
+        self.barred: str | None = None  # why the log takes no appends and is not cut, for now or, once closed, for good
         self.copying_offset = OFFSET_MAX  # of the segment that is being copied: from there on nothing is compacted
         self.on_written: Callable[[], None] | None = None
         self.tail: Tail | None = None
@@ -223,16 +226,27 @@ class AppendableLog:
         return self.append_as_follower(view, at, end)
 
     def _admit(self, size: int) -> None:
-        if self._health.refuses_appends or self.closed:
+        if self._health.refuses_appends or self.barred is not None:
             raise self.refusal()
         if self._writer.slow:
             self._writer.admit(size)
 
     def refusal(self) -> ProtocolError:
-        """What is answered once the log or its directory takes no more requests."""
-        if self.closed:
-            return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log is closed")
+        """What is answered while the log or its directory takes no requests."""
+        if self.barred is not None:
+            return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, self.barred)
         return self._health.error()
+
+    def find_duplicate(self, header: BatchHeader) -> Duplicate | None:
+        """What a client's batch repeats, None when it is due; raises as `ProducerStates.check` and as `append`."""
+        if self.barred is not None:
+            raise self.refusal()
+        return self.producers.check(header)
+
+    def unbar(self) -> None:
+        """What the log waited for has come, unless it was closed meanwhile."""
+        if not self.closed:
+            self.barred = None
 
     def _append_run(self, view: memoryview, at: int, headers: list[BatchHeader], markers: dict[int, EndMarker]) -> None:
         """One write, or one per segment where the run crosses a roll: every replica rolls at the same batches."""
@@ -456,36 +470,6 @@ class AppendableLog:
         if offset not in self.snapshots:
             self._write_small(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot(), 0)
             self.snapshots.append(offset)
-
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Begin a new segment when the active one is too old, though nothing is appended; whether it did.
-
-        Raises ProtocolError(KAFKA_STORAGE_ERROR) when it cannot be read.
-        """
-        active = self.active
-        if self._health.offline is not None or not active.size or self.pending_writes:
-            return False
-        try:
-            first = active.first_timestamp()
-        except OSError as error:
-            raise self._health.refused(f"read {self.directory}", error) from error
-        if now_ms - (first if first >= 0 else active.created_ms) <= self.config.roll_ms:
-            return False
-        self.roll(now_ms)
-        return True
-
-    def roll_for_tier(self, now_ms: int) -> bool:
-        """Begin a new segment when the active one of a tiered topic was begun too long ago; whether it did.
-
-        It counts from when the segment was begun, not from its records' times: those may span years.
-        """
-        active = self.active
-        if self._health.offline is not None or not active.size or self.pending_writes or self.closed:
-            return False
-        if now_ms - active.created_ms <= self.config.tier_roll_ms:
-            return False
-        self.roll(now_ms)
-        return True
 
     def roll(self, now_ms: int) -> None:
         """Begin a new, empty segment at the log's end."""

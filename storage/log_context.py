@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from common.ports import Clock, Disk
+from storage.checkpoints import Checkpoints
 from storage.directory_health import DirectoryHealth
 from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OPEN_FILES_MAX, OpenFiles
+from storage.producer_reload import ProducerReloads
 from storage.trash import Trash
 
 
@@ -30,6 +32,7 @@ class DirectoryConfig:
     checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
     recovery_threads: int = 2  # num.recovery.threads.per.data.dir
     recovery_chunk_logs: int = 64  # logs per turn of a recovery thread
+    replay_bytes_max: int = 128 << 10  # a cut reads so much on the loop to know its producers; more in a thread
 
 
 @dataclass(slots=True)
@@ -46,4 +49,6 @@ class LogContext:
     writer: LogWriter
     flusher: LogFlusher
     trash: Trash
+    checkpoints: Checkpoints
+    reloads: ProducerReloads
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint

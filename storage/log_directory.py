@@ -1,7 +1,7 @@
 """One broker's log directory: finds, recovers, makes and removes its partitions' logs, and keeps its checkpoints.
 
-Recovery starts at the smaller of a log's recovery point and its checkpointed high watermark: a log that was truncated
-after its recovery point was written down was cut at or above its high watermark, so what was written anew is scanned.
+Recovery starts at a log's recovery point, and believes the other checkpoints, too: `checkpoints` tells how that is safe
+for a log that is cut, and for one that takes the place of another.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from storage.checkpoint_files import (
     replace_file,
     write_fully,
 )
+from storage.checkpoints import Checkpoints
 from storage.directory_files import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -42,6 +43,7 @@ from storage.log_flusher import FlushDepth, FlushJob, LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
+from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput, load_log
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
 from storage.trash import Trash, remove_all
@@ -66,7 +68,7 @@ class LogDirectory:
         self._health = health
         self._on_failed: Callable[[str], None] | None = None
         health.on_failed = self._failed
-        self._context = LogContext(
+        self._context = context = LogContext(
             disk=ports.disk,
             clock=ports.clock,
             rng=ports.random,
@@ -77,15 +79,15 @@ class LogDirectory:
             writer=LogWriter(ports.disk, ports.clock, health, config.slow_write_s, config.unwritten_bytes_max),
             flusher=LogFlusher(ports.disk, ports.clock, health),
             trash=Trash(),
+            checkpoints=Checkpoints(ports.disk, path, health),
+            reloads=ProducerReloads(ports.disk, ports.clock, health, config.replay_bytes_max),
         )
+        self._checkpoints = context.checkpoints
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._state: DirectoryState | None = None
         self._is_recovered = False
         self._root_changed = False
         self._is_scarce = False
-        self._checkpoints = asyncio.Lock()
-        self._written_recovery_points: dict[TopicPartition, int] = {}
-        self._checkpoint_writes: dict[asyncio.Task[bool], None] = {}
         self._upkeep: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.node_id = node_id
@@ -104,6 +106,9 @@ class LogDirectory:
             read_directory, self._disk, self._path, cluster_id, self.node_id, self._ports.random
         )
         self._state = state
+        self._checkpoints.found(RECOVERY_POINTS, state.recovery_points)
+        self._checkpoints.found(HIGH_WATERMARKS, state.high_watermarks)
+        self._checkpoints.found(LOG_STARTS, state.log_starts)
         self.cluster_id = cluster_id
         self.directory_id = state.meta.directory_id
         if state.clean_epoch is not None:
@@ -171,19 +176,28 @@ class LogDirectory:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+        await self._withdraw_checkpoints()
         self._is_recovered = True
+
+    async def _withdraw_checkpoints(self) -> None:
+        """A log that lost its end may grow past their offsets again, with other records and unflushed."""
+        for who, log in self._logs.items():
+            if self._checkpoints.exceed(who, log.recovery_point, log.log_end_offset):
+                self._checkpoints.limit(who, log.recovery_point, log.log_end_offset)
+        await self._checkpoints.idle()
+        if self._health.offline is not None:
+            raise self._health.error()
 
     def _recovery_input(
         self, state: DirectoryState, name: str, who: TopicPartition, config: LogConfig
     ) -> RecoveryInput:
-        recovery_point = state.recovery_points.get(who, 0)
         return RecoveryInput(
             directory=join(self._path, name),
             topic=who[0],
             partition=who[1],
             config=config,
             clean=state.clean_epoch is not None,
-            recovery_point=min(recovery_point, state.high_watermarks.get(who, recovery_point)),
+            recovery_point=state.recovery_points.get(who, 0),
             log_start_offset=state.log_starts.get(who, 0),
             now_ms=self._ports.clock.wall_ms(),
         )
@@ -240,11 +254,14 @@ class LogDirectory:
             log.topic_id = topic_id
             log.is_new = True
             log.update_config(config)
-            return log
-        loaded = empty_log(
-            self._context.open_files, directory, topic, partition, topic_id, config, self._ports.clock.wall_ms()
-        )
-        log = self._logs[topic, partition] = PartitionLog(self._context, loaded)
+        else:
+            loaded = empty_log(
+                self._context.open_files, directory, topic, partition, topic_id, config, self._ports.clock.wall_ms()
+            )
+            log = self._logs[topic, partition] = PartitionLog(self._context, loaded)
+        if self._checkpoints.exceed((topic, partition), 0, 0):
+            log.barred = "checkpoints of another log of its name are being withdrawn"
+            self._checkpoints.limit((topic, partition), 0, 0, log.unbar)
         return log
 
     def set_stray(self, log: PartitionLog) -> None:
@@ -324,7 +341,9 @@ class LogDirectory:
         return self._context.writer.unwritten_bytes
 
     async def settle(self) -> None:
-        """Return when no byte waits for a slow disk and no flush is under way."""
+        """Return when no byte waits for a slow disk, and no flush or other work of a log is under way."""
+        await self._context.reloads.idle()
+        await self._checkpoints.idle()
         await self._context.writer.drained()
         await self._context.flusher.idle()
 
@@ -336,13 +355,13 @@ class LogDirectory:
 
     async def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """Replace replication-offset-checkpoint; whether that is done."""
-        return await self._write_checkpoint(HIGH_WATERMARKS, offsets)
+        return await self._checkpoints.write(HIGH_WATERMARKS, offsets)
 
     async def checkpoint_recovery_points(self) -> None:
         """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise."""
         points = {who: log.recovery_point for who, log in self._logs.items()}
-        if points != self._written_recovery_points and await self._write_checkpoint(RECOVERY_POINTS, points):
-            self._written_recovery_points = points
+        if points != self._checkpoints.said(RECOVERY_POINTS):
+            await self._checkpoints.write(RECOVERY_POINTS, points)
         await self._checkpoint_log_starts()
 
     async def _checkpoint_log_starts(self) -> None:
@@ -353,27 +372,8 @@ class LogDirectory:
                 for who, log in self._logs.items()
                 if log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
             }
-            if not await self._write_checkpoint(LOG_STARTS, starts):
+            if not await self._checkpoints.write(LOG_STARTS, starts):
                 self._context.log_starts_changed = True
-
-    async def _write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Whether it was written; if not, it is to be tried again."""
-        if self._health.offline is not None:
-            return False
-        data = checkpoint_files.encode_offsets(offsets)
-        task = asyncio.get_running_loop().create_task(self._replace(name, data))
-        self._checkpoint_writes[task] = None
-        task.add_done_callback(lambda done: self._checkpoint_writes.pop(done, None))
-        return await asyncio.shield(task)  # a thread cannot be cancelled: the lock is held as long as it writes
-
-    async def _replace(self, name: str, data: bytes) -> bool:
-        async with self._checkpoints:
-            try:
-                await asyncio.to_thread(replace_file, self._disk, self._path, name, data)
-            except OSError as error:
-                self._health.refused(f"write {name}", error)
-                return False
-            return True
 
     async def _keep_up(self) -> None:
         """One task for all logs: nothing runs per partition."""
@@ -448,8 +448,6 @@ class LogDirectory:
         if self._upkeep is not None:
             await asyncio.wait((self._upkeep,))
             self._upkeep = None
-        if self._checkpoint_writes:
-            await asyncio.wait(list(self._checkpoint_writes))
         await self.settle()
 
     def _close_logs(self) -> None:
@@ -481,7 +479,8 @@ class LogDirectory:
 def _plan_complete(log: PartitionLog) -> FlushJob | None:
     """With a producer snapshot at the log's end, unless there never was a producer."""
     end_offset = log.log_end_offset
-    needs_snapshot = (len(log.producers) or log.snapshots) and end_offset not in log.snapshots
+    is_known = log.barred is None and (len(log.producers) or log.snapshots)
+    needs_snapshot = is_known and end_offset not in log.snapshots
     if needs_snapshot:
         log.write_producer_snapshot(end_offset)
     job = log.plan_flush(FlushDepth.COMPLETE)

@@ -1,7 +1,8 @@
 """Cutting a log's end: a follower diverged from its leader, or starts over where the leader's log begins.
 
-Producer state is cut with the log: the newest snapshot at or below the cut is loaded and the headers from there on
-are replayed. Files go newest first, so that a crash in between leaves a shorter log and no hole.
+Before anything is cut, no checkpoint on the device tells of it: what is written in its place is scanned after a loss
+of power. Files go newest first, so that a crash in between leaves a shorter log and no hole. Producer state is cut with
+the log: the newest snapshot at or below the cut is loaded and the headers from there on are replayed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 from common.errors import ErrorCode, ProtocolError
 from storage.batch_walk import walk
 from storage.log_reads import segment_at
-from storage.producer_replay import load_newest, replay_segments
 from storage.segment import SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, file_stem
 from storage.segment_removal import remove_segments
 from storage.transaction_index import bytes_below, decode
@@ -40,6 +40,7 @@ def truncate_to(log: PartitionLog, offset: int) -> int:
         if end_offset <= log.log_start_offset:  # that batch was cut by the log's start already
             truncate_fully_and_start_at(log, log.log_start_offset)
             return log.log_end_offset
+        _check_checkpoints(log, segment.base_offset, end_offset)
         log.context.audit(
             "log_truncated",
             topic=log.topic,
@@ -61,10 +62,21 @@ def truncate_to(log: PartitionLog, offset: int) -> int:
 
 
 def _check_idle(log: PartitionLog) -> None:
-    if log.context.health.offline is not None or log.closed:
+    if log.context.health.offline is not None or log.barred is not None:
         raise log.refusal()
     if log.pending_writes:
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "writes wait for a slow disk")
+
+
+def _check_checkpoints(log: PartitionLog, recovery_point: int, end_offset: int) -> None:
+    """Else a start after a loss of power would trust, unseen, what was written in the place of what is cut now, or what
+    was cut and has come back."""
+    checkpoints, who = log.context.checkpoints, (log.topic, log.partition)
+    if checkpoints.exceed(who, recovery_point, end_offset):
+        log.recovery_point = min(log.recovery_point, recovery_point)
+        checkpoints.limit(who, recovery_point, end_offset)
+        message = f"checkpoints past offset {end_offset} are being withdrawn"
+        raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
 def _cut_point(segment: Segment, offset: int) -> tuple[int, int]:
@@ -107,13 +119,13 @@ def _reload_producers(log: PartitionLog) -> None:
     if not len(log.producers):
         log.producers.reset(end_offset)
         return
-    load_newest(log.context.disk, log, end_offset, log.context.clock.wall_ms())
-    replay_segments(log.context.disk, log, log.segments, log.active.size)
+    log.context.reloads.reload(log)
 
 
 def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
     """An empty log that begins and ends at `offset`."""
     _check_idle(log)
+    _check_checkpoints(log, offset, offset)
     context = log.context
     context.audit(
         "log_truncated",

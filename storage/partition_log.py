@@ -147,17 +147,58 @@ class PartitionLog(AppendableLog):
         """Begin anew where the tier ends, see `tier_start.start_at`."""
         tier_start.start_at(self, offset, log_start_offset, epochs, producer_snapshot)
 
+    # Rolling by age
+
+    @property
+    def _may_roll(self) -> bool:
+        is_idle = self._health.offline is None and self.barred is None and not self.pending_writes
+        return is_idle and self.active.size > 0
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Begin a new segment when the active one is too old, though nothing is appended; whether it did.
+
+        Raises ProtocolError(KAFKA_STORAGE_ERROR) when it cannot be read.
+        """
+        active = self.active
+        if not self._may_roll:
+            return False
+        try:
+            first = active.first_timestamp()
+        except OSError as error:
+            raise self._health.refused(f"read {self.directory}", error) from error
+        if now_ms - (first if first >= 0 else active.created_ms) <= self.config.roll_ms:
+            return False
+        self.roll(now_ms)
+        return True
+
+    def roll_for_tier(self, now_ms: int) -> bool:
+        """Begin a new segment when the active one of a tiered topic was begun too long ago; whether it did.
+
+        It counts from when the segment was begun, not from its records' times: those may span years.
+        """
+        active = self.active
+        if not self._may_roll:
+            return False
+        if now_ms - active.created_ms <= self.config.tier_roll_ms:
+            return False
+        self.roll(now_ms)
+        return True
+
     # Truncation, removal, flush
 
     def truncate_to(self, offset: int) -> int:
         """Cut everything from the batch that holds `offset` on; the new log end, which the follower fetches next.
 
-        Raises ProtocolError(KAFKA_STORAGE_ERROR) while bytes of this log wait for a slow disk: try again later.
+        Raises ProtocolError(KAFKA_STORAGE_ERROR), nothing being cut, while the log is barred, bytes of it wait for a
+        slow disk, or checkpoints that tell of what is to be cut are being withdrawn: try again later.
         """
         return log_truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and begin at `offset`: this replica is too far behind its leader's log start."""
+        """Drop everything and begin at `offset`: this replica is too far behind its leader's log start.
+
+        Raises as `truncate_to`.
+        """
         log_truncation.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start(self, offset: int, cause: str) -> bool:
@@ -205,5 +246,6 @@ class PartitionLog(AppendableLog):
     def close(self) -> None:
         """Let go of its files, without a flush; regions under send keep theirs."""
         self.closed = True
+        self.barred = "the log is closed"
         for segment in self.segments:
             segment.retire()

@@ -1,9 +1,10 @@
 """Producer state from a snapshot and the batches behind it, header by header; only markers are looked into.
 
-Opens files of its own, so it runs in a thread (recovery) as on the loop (truncation).
+Opens files of its own, so it runs in a thread (recovery) as on the loop (a truncation of a small log).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from common.errors import ProtocolError
@@ -24,6 +25,30 @@ class Remembering(Protocol):
     snapshots: list[int]
     log_end_offset: int
     producers: ProducerStates
+
+
+@dataclass(slots=True)
+class Replay:
+    """A log's producers read anew, while the log stands still; `producers` begin empty."""
+
+    directory: str
+    segments: list[Segment]
+    snapshots: list[int]
+    log_end_offset: int
+    producers: ProducerStates
+
+    def bytes_to_read(self, disk: Disk) -> int:
+        """The newest snapshot and all segments with a batch behind it. OSError when a file cannot be looked at."""
+        snapshots = [offset for offset in self.snapshots if offset <= self.log_end_offset]
+        start = max(snapshots, default=self.segments[0].base_offset)
+        size = disk.file_size(file_stem(self.directory, start) + SNAPSHOT_SUFFIX) if snapshots else 0
+        ends = [*(segment.base_offset for segment in self.segments[1:]), self.log_end_offset]
+        return size + sum(segment.size for segment, end in zip(self.segments, ends, strict=True) if end > start)
+
+    def run(self, disk: Disk, now_ms: int) -> None:
+        """Raises OSError, and ProtocolError(KAFKA_STORAGE_ERROR) when bytes of the log are no batches."""
+        load_newest(disk, self, self.log_end_offset, now_ms)
+        replay_segments(disk, self, self.segments, self.segments[-1].size)
 
 
 def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> None:

@@ -45,7 +45,7 @@ def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
 
 def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     """How many segments retention took, at most SEGMENTS_AT_ONCE_MAX; nothing at or past the offset `bound` goes."""
-    if log.context.health.offline is not None or log.pending_writes or log.closed:
+    if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
         return 0
     limits = log.config.retention_limits
     views = _views(log, limits.ms, now_ms)
@@ -71,7 +71,7 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
     Nothing at or past `tier_end_offset`, up to where the tier is known to hold everything, but what lies below the
     log's start.
     """
-    if log.context.health.offline is not None or log.pending_writes or log.closed:
+    if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
         return 0
     limits = log.config.local_limits
     views = _views(log, limits.ms, now_ms)

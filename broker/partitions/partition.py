@@ -209,7 +209,7 @@ class Partition(Replica):
         """
         self.check_appendable(acks)
         header = check_produced(view, at, end, self._produce_limits, now_ms)
-        if header.producer_id >= 0 and (known := self.log.producers.check(header)) is not None:
+        if header.producer_id >= 0 and (known := self.log.find_duplicate(header)) is not None:
             stamped = known.timestamp if self._produce_limits.log_append_time else -1
             return Appended(known.base_offset, known.next_offset, stamped, True)
         return self._append(buffer, view, at, end, header, now_ms)

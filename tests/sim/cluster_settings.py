@@ -68,7 +68,11 @@ def broker_settings(broker: int, rack: str, segment_bytes: int, *, flushes_each:
             replica_high_watermark_checkpoint_interval_ms=700,
             request_timeout_ms=1_500,
         ),
-        duties=LogDuties(log_cleaner_enable=False, log_dir_free_bytes_min=1 << 20),
+        duties=LogDuties(
+            log_cleaner_enable=False,
+            log_dir_free_bytes_min=1 << 20,
+            replay_bytes_max=0 if broker % 2 else 1 << 20,  # after a cut, producers are read in a thread, or at once
+        ),
         node_settings=settings,
     )
 

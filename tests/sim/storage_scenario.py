@@ -12,13 +12,14 @@ from typing import Any
 
 from common.errors import ProtocolError
 from common.ports import Ports
-from records.batch import read_header
+from records.batch import BatchHeader, read_header
 from records.builder import build_batch
 from records.record import Record
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from storage.partition_log import PartitionLog
+from storage.producer_state import BATCHES_KEPT
 from tests.sim import nemesis
 from tests.sim.loop import SimulationFailure
 from tests.sim.nemesis import Nemesis, Targets
@@ -82,6 +83,7 @@ class StorageRun:
             flush_messages=rng.choice((1, 7, 1 << 40)),
         )
         self.truncates = rng.random() < 0.3
+        self.replay_bytes_max = rng.choice((0, 1 << 17))
         self.world.add_node("store", self._main)
         self.files = ReplicaFiles(self.world.nodes["store"].device, "data/t-0")
         targets = Targets(crashable=["store"], linked=["store", "elsewhere"])
@@ -93,7 +95,12 @@ class StorageRun:
         self.model.power_lost |= power_lost
 
     async def _main(self, ports: Ports) -> None:
-        config = DirectoryConfig(checkpoint_interval_ms=200, upkeep_interval_ms=50, free_bytes_min=1 << 20)
+        config = DirectoryConfig(
+            checkpoint_interval_ms=200,
+            upkeep_interval_ms=50,
+            free_bytes_min=1 << 20,
+            replay_bytes_max=self.replay_bytes_max,
+        )
         directory = LogDirectory(ports, "data", 0, lambda event, **fields: None, config)
         await directory.open("cluster")
         try:
@@ -150,17 +157,25 @@ class StorageRun:
         model.ever[batch] = None
 
     async def _truncate(self, rng: random.Random, directory: LogDirectory, log: PartitionLog) -> None:
-        """As a follower does: never below its high watermark, which recovery needs to know."""
+        """As a follower does, also below its high watermark: an unclean election may ask for that."""
         batches = self.model.batches
         if not batches:
             return
         high_watermark = rng.choice(batches).base_offset
         await directory.checkpoint_high_watermarks({("t", 0): high_watermark})
-        offset = rng.randint(high_watermark, log.log_end_offset)
+        offset = rng.randint(0, log.log_end_offset)
         batch_start = max((batch.base_offset for batch in batches if batch.base_offset <= offset), default=0)
-        self.model.written = min(self.model.written, batch_start)  # death may come in the middle
-        self.model.flushed = min(self.model.flushed, batch_start)
-        self.model.truncated(log.truncate_to(offset))
+        while True:
+            self.model.written = min(self.model.written, batch_start)  # death may come in the middle
+            self.model.flushed = min(self.model.flushed, batch_start)
+            try:
+                end = log.truncate_to(offset)
+                break
+            except ProtocolError:
+                if directory.offline is not None:
+                    raise
+                await asyncio.sleep(0.02)
+        self.model.truncated(end)
         self.model.epoch += 1  # whoever leads now begins an epoch of its own
         if self.model.batches:
             last = self.model.batches[-1]
@@ -182,11 +197,20 @@ class StorageRun:
         known = log.producers.last_records().get(PRODUCER)
         if batches and (known is None or known.last_data_offset != batches[-1].next_offset - 1):
             raise StorageBroken(f"the producer is known as {known}, the log ends with {batches[-1]}")
+        self._check_retries(log)
         for batch in batches:
             region = log.read(batch.next_offset - 1, 1 << 20, log.log_end_offset)
             if region is None or read_header(region.read(), 0).base_offset != batch.base_offset:
                 raise StorageBroken(f"offset {batch.next_offset - 1} is not read")
             region.release()
+
+    def _check_retries(self, log: PartitionLog) -> None:
+        for batch in self.model.batches[-BATCHES_KEPT:]:
+            count = batch.next_offset - batch.base_offset
+            again = BatchHeader(0, 0, 0, 2, 0, 0, count - 1, 0, 0, PRODUCER, 0, batch.base_sequence, count)
+            known = log.producers.check(again)
+            if known is None or known[:2] != (batch.base_offset, batch.next_offset):
+                raise StorageBroken(f"{batch} comes again and is taken for {known}")
 
     def run(self) -> Any:
         """Raises what is found to be wrong."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.errors import ProtocolError
 from common.machine import MachineClock, MachineFile, MachineNetwork
 from common.ports import Buffer, Ports
 from records.batch import BatchHeader, read_header
@@ -172,6 +173,15 @@ def marker(kind: MarkerKind, producer_id: int, epoch: int = 0) -> bytearray:
 
 def append(log: PartitionLog, batch: bytearray, epoch: int = 1) -> Appended:
     return log.append_as_leader(batch, memoryview(batch), 0, len(batch), epoch, NOW_MS)
+
+
+async def truncate(log: PartitionLog, offset: int) -> int:
+    """As a follower does: once more, when checkpoints had to be withdrawn first."""
+    try:
+        return log.truncate_to(offset)
+    except ProtocolError:
+        await log.context.checkpoints.idle()
+        return log.truncate_to(offset)
 
 
 def read_all(log: PartitionLog, *, bytes_max: int = 1 << 20, until: int | None = None) -> list[BatchHeader]:

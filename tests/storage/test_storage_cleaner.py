@@ -10,6 +10,7 @@ from common.machine import MachineClock, MachineFile
 from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records
+from storage.checkpoints import Checkpoints
 from storage.cleaner import CLEANER_OFFSETS, CleanerConfig, LogCleaner
 from storage.directory_health import DirectoryHealth
 from storage.loaded_log import empty_log
@@ -19,6 +20,7 @@ from storage.log_flusher import FlushDepth, LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
+from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput, load_log
 from storage.segment_swap import settle
 from storage.trash import Trash
@@ -79,6 +81,8 @@ class World:
             writer=LogWriter(self.disk, clock, health, limits.slow_write_s, limits.unwritten_bytes_max),
             flusher=LogFlusher(self.disk, clock, health),
             trash=Trash(),
+            checkpoints=Checkpoints(self.disk, "", health),
+            reloads=ProducerReloads(self.disk, clock, health, limits.replay_bytes_max),
         )
         self.config = config
         self.disk.make_directory("t-0")

@@ -155,18 +155,6 @@ async def test_a_start_past_the_recovery_point_within_a_segment(tmp_path: Path) 
     assert [view.last_sequence for view in log.producers.views()] == [47]
 
 
-async def test_recovery_starts_at_the_high_watermark_when_that_is_lower(tmp_path: Path) -> None:
-    bench, log = await filled(tmp_path)
-    await bench.directory.checkpoint_high_watermarks({("t", 0): 5})
-    log = await bench.restart(clean=True)
-    assert bench.directory.high_watermark_checkpoint("t", 0) == 5
-    await bench.directory.close()
-    path = tmp_path / f"{log.segments[1].stem}.log"
-    path.write_bytes(path.read_bytes()[:-1])  # as if truncated and written anew after the checkpoint
-    await bench.start()
-    assert (await bench.log()).log_end_offset < 40
-
-
 async def test_a_log_start_past_the_end_starts_over(tmp_path: Path) -> None:
     bench, log = await filled(tmp_path, 3)
     log.advance_log_start(6, "test")

@@ -16,7 +16,7 @@ from records.batch import HEADER_BYTES, read_header, stamp
 from records.record import decode_records
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
-from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, read_all, resolved
+from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, read_all, resolved, truncate
 
 PRODUCER = 5
 CONFIG = LogConfig(
@@ -123,7 +123,7 @@ class LogAndTwin(RuleBasedStateMachine):
         offset = self.start + int(where * (self.end - self.start))
 
         async def body() -> int:
-            return self.log.truncate_to(offset)
+            return await truncate(self.log, offset)
 
         end = self.run(body())
         if offset < self.end:

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
+from common.ports import Disk
 from records.batch import read_header, stamp
-from storage.log_config import LogConfig
+from storage.log_config import DAY_MS, LogConfig
+from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
+from storage.producer_replay import Replay
 from storage.producer_state import BATCHES_KEPT, Duplicate
-from tests.storage.log_workbench import NOW_MS, Workbench, append, produced
+from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, truncate
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, producer_id_expiration_ms=2**60, retention_ms=-1)
 
@@ -35,8 +39,9 @@ class Sent(NamedTuple):
 class Retrying:
     """A log and all batches in it, which clients send again."""
 
-    def __init__(self, root: Path) -> None:
-        self.bench = Workbench(root, CONFIG)
+    def __init__(self, root: Path, replay_bytes_max: int = 1 << 20) -> None:
+        limits = DirectoryConfig(free_bytes_min=0, replay_bytes_max=replay_bytes_max)
+        self.bench = Workbench(root, CONFIG, limits)
         self.sent: list[Sent] = []
         self.log: PartitionLog
 
@@ -68,7 +73,8 @@ class Retrying:
         self.log = await self.bench.restart(clean=clean)
 
     async def truncate(self, offset: int) -> None:
-        end = self.log.truncate_to(offset)
+        end = await truncate(self.log, offset)
+        await self.bench.directory.settle()
         self.sent = [one for one in self.sent if one.next_offset <= end]
 
     def check(self) -> None:
@@ -91,10 +97,10 @@ others = st.tuples(st.sampled_from(["roll", "stop", "die"]))
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(appends, appends, appends, appends, cuts, others), max_size=60))
-def test_retries_are_answered_as_before(steps: list[tuple[str | int | float, ...]]) -> None:
+@given(st.lists(st.one_of(appends, appends, appends, appends, cuts, others), max_size=60), st.booleans())
+def test_retries_are_answered_as_before(steps: list[tuple[str | int | float, ...]], in_thread: bool) -> None:
     async def run(root: Path) -> None:
-        retrying = Retrying(root)
+        retrying = Retrying(root, 0 if in_thread else 1 << 20)
         await retrying.open()
         for what, *given_ in steps:
             match what:
@@ -133,6 +139,99 @@ async def test_the_fourth_last_batch_is_known_after_a_start_from_a_snapshot(tmp_
     assert retrying.log.snapshots == [10]
     again = retrying.batch(retrying.sent[1])
     assert retrying.log.producers.check(read_header(again, 0)) == Duplicate(2, 4, NOW_MS + 2)
+    await retrying.bench.directory.close()
+
+
+async def test_after_a_cut_a_log_takes_nothing_until_its_producers_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrying = Retrying(tmp_path, replay_bytes_max=0)
+    await retrying.open()
+    for _ in range(4 * BATCHES_KEPT):
+        retrying.send(7, 1)
+    gate, readers = threading.Event(), list[int]()
+    real = Replay.run
+
+    def held(self: Replay, disk: Disk, now_ms: int) -> None:
+        readers.append(threading.get_ident())
+        gate.wait(10)
+        real(self, disk, now_ms)
+
+    monkeypatch.setattr(Replay, "run", held)
+    log = retrying.log
+    assert log.truncate_to(12) == 12
+    cut_off = read_header(produced(producer_id=7, sequence=12), 0)
+    for refused in (
+        lambda: log.find_duplicate(cut_off),  # the producers known so far would call it a duplicate
+        lambda: append(log, produced()),
+        lambda: log.truncate_to(11),
+        lambda: log.truncate_fully_and_start_at(0),
+    ):
+        with pytest.raises(ProtocolError) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.maybe_roll(NOW_MS + 10 * DAY_MS)
+    assert log.delete_old_segments(NOW_MS, 12) == 0
+    log.advance_log_start(3, "a test")
+    gate.set()
+    await retrying.bench.directory.settle()
+    assert threading.get_ident() not in readers
+    assert len(readers) == 1
+    assert log.find_duplicate(cut_off) is None
+    assert log.find_duplicate(read_header(produced(producer_id=7, sequence=8), 0)) is not None
+    assert append(log, produced()).base_offset == 12
+    await retrying.bench.directory.close()
+
+
+async def test_a_log_that_is_deleted_while_its_producers_are_read(tmp_path: Path) -> None:
+    retrying = Retrying(tmp_path, replay_bytes_max=0)
+    await retrying.open()
+    for _ in range(4 * BATCHES_KEPT):
+        retrying.send(7, 1)
+    other = await retrying.bench.log("other")
+    retrying.log.truncate_to(12)
+    retrying.bench.directory.delete_log(retrying.log)
+    await retrying.bench.directory.settle()
+    assert retrying.bench.directory.offline is None
+    with pytest.raises(ProtocolError):
+        append(retrying.log, produced())
+    assert append(other, produced()).base_offset == 0
+    await retrying.bench.directory.close()
+
+
+async def test_a_clean_stop_waits_for_producers_that_are_read(tmp_path: Path) -> None:
+    retrying = Retrying(tmp_path, replay_bytes_max=0)
+    await retrying.open()
+    for _ in range(4 * BATCHES_KEPT):
+        retrying.send(7, 1)
+    retrying.log.truncate_to(12)
+    retrying.sent = retrying.sent[:12]
+    await retrying.restart(clean=True)
+    assert retrying.bench.directory.stopped_cleanly
+    retrying.check()
+    await retrying.bench.directory.close()
+
+
+async def test_a_log_whose_producers_cannot_be_read_stays_barred_until_it_is_recovered(tmp_path: Path) -> None:
+    retrying = Retrying(tmp_path, replay_bytes_max=0)
+    await retrying.open()
+    for _ in range(4 * BATCHES_KEPT):
+        retrying.send(7, 1)
+    log = retrying.log
+    path = tmp_path / f"{log.active.stem}.log"
+    data = path.read_bytes()
+    path.write_bytes(bytes(len(data) // 2) + data[len(data) // 2 :])
+    log.truncate_to(log.log_end_offset - 1)
+    await retrying.bench.directory.settle()
+    assert "log_damaged" in retrying.bench.events
+    assert retrying.bench.directory.offline is None
+    with pytest.raises(ProtocolError):
+        append(log, produced())
+    await retrying.restart(clean=True)
+    retrying.sent = [one for one in retrying.sent if one.next_offset <= retrying.log.log_end_offset]
+    assert retrying.sent
+    retrying.check()
+    retrying.send(7, 1)
     await retrying.bench.directory.close()
 
 

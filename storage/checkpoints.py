@@ -1,0 +1,145 @@
+"""The offset checkpoints of a log directory: written one at a time, and known for what they may say on the device.
+
+The next start believes them. Below its recovery point a log is not scanned, below its log start nothing is served,
+and what lies below the high watermark counts as committed. So before a log holds something else below any of these
+than it did (it is cut, it begins anew, or another topic of the same name takes its place), they have to say less, on
+the device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from common.lifecycle import duty
+from common.ports import Disk
+from storage.checkpoint_files import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    encode_offsets,
+    replace_file,
+)
+from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class _Limit(NamedTuple):
+    recovery_point: int
+    offset: int
+    done: Callable[[], None] | None
+
+    def of(self, name: str) -> int:
+        return self.recovery_point if name == RECOVERY_POINTS else self.offset
+
+
+class Checkpoints:
+    """One per log directory; calls on the loop. A disk that refuses takes the directory offline."""
+
+    __slots__ = ("_directory", "_disk", "_health", "_limits", "_said", "_tasks", "_turn", "_waiting", "_withdrawal")
+
+    def __init__(self, disk: Disk, directory: str, health: DirectoryHealth) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._health = health
+        self._turn = asyncio.Lock()
+        self._said: dict[str, Offsets] = {HIGH_WATERMARKS: {}, LOG_STARTS: {}, RECOVERY_POINTS: {}}
+        self._waiting: dict[str, deque[Offsets]] = {name: deque() for name in self._said}  # the first may be on its way
+        self._limits: dict[TopicPartition, _Limit] = {}
+        self._withdrawal: asyncio.Task[bool] | None = None
+        self._tasks: dict[asyncio.Task[bool], None] = {}
+
+    def found(self, name: str, offsets: Offsets) -> None:
+        """What the last run left in the file `name`."""
+        self._said[name] = offsets
+
+    async def write(self, name: str, offsets: Offsets) -> bool:
+        """Replace the file `name`; whether that is done, if not it is to be tried again.
+
+        `offsets` must not change any more.
+        """
+        if self._health.offline is not None:
+            return False
+        self._waiting[name].append(offsets)
+        return await asyncio.shield(self._begin(self._write(name)))  # a thread cannot be cancelled: its turn is held
+
+    async def _write(self, name: str) -> bool:
+        async with self._turn:
+            is_done = await self._replace(name, self._waiting[name][0])
+            self._waiting[name].popleft()
+            return is_done
+
+    async def _replace(self, name: str, offsets: Offsets) -> bool:
+        try:
+            await asyncio.to_thread(lambda: replace_file(self._disk, self._directory, name, encode_offsets(offsets)))
+        except OSError as error:
+            self._health.refused(f"write {name}", error)
+            return False
+        self._said[name] = offsets
+        return True
+
+    def said(self, name: str) -> Offsets:
+        """What the file `name` says, or will say once what waits is written."""
+        waiting = self._waiting[name]
+        return waiting[-1] if waiting else self._said[name]
+
+    def exceed(self, who: TopicPartition, recovery_point: int, offset: int) -> bool:
+        """Whether a start after a loss of power might find more than this said of `who`: of the recovery point, and of
+        the other two."""
+        return any(
+            one.get(who, 0) > (recovery_point if name == RECOVERY_POINTS else offset)
+            for name, said in self._said.items()
+            for one in (said, *self._waiting[name])
+        )
+
+    def limit(
+        self, who: TopicPartition, recovery_point: int, offset: int, done: Callable[[], None] | None = None
+    ) -> None:
+        """Have them say no more than this of `who`; then `done` is called, unless the disk refuses."""
+        self._limits[who] = _Limit(recovery_point, offset, done)
+        if self._withdrawal is None:
+            self._withdrawal = self._begin(self._withdraw())
+
+    async def _withdraw(self) -> bool:
+        """All that wait at once: a deleted topic may have thousands of partitions."""
+        while self._limits and self._health.offline is None:
+            async with self._turn:
+                limits, self._limits = self._limits, {}
+                is_done = await self._write_less(limits)
+            if is_done:
+                for limit in limits.values():
+                    if limit.done is not None:
+                        limit.done()
+            else:
+                self._limits = limits | self._limits
+                await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
+        self._withdrawal = None
+        return True
+
+    async def _write_less(self, limits: dict[TopicPartition, _Limit]) -> bool:
+        for name, said in list(self._said.items()):
+            ours = {who: limit.of(name) for who, limit in limits.items()}
+            less = {who: offset for who, offset in ours.items() if said.get(who, 0) > offset}
+            if less and not await self._replace(name, {**said, **less}):
+                return False
+        return True
+
+    def _begin(self, work: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
+        task = asyncio.get_running_loop().create_task(work, name=duty("checkpoints"))
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            self._health.fail(f"checkpoints stopped: {task.exception()!r}")
+
+    async def idle(self) -> None:
+        """Return when nothing is being written any more."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
