@@ -33,6 +33,16 @@ class PositionOwner(Protocol):
     def position_changed(self, position: Position, *, committed: bool) -> None: ...
 
 
+class _Nobody:
+    """Owns the positions that were given up: whoever still remembers one, as a quota does, tells it to no avail."""
+
+    def position_changed(self, position: Position, *, committed: bool) -> None:
+        """A session that took it up again would read two positions of one partition."""
+
+
+_NOBODY = _Nobody()
+
+
 class WaitingFetch(Protocol):
     """The fetch of a session that waits for something to say."""
 
@@ -168,6 +178,7 @@ class FetchSession:
 
     def _drop(self, position: Position) -> None:
         position.unwatch()
+        position.owner = _NOBODY
         self.changed.pop(position, None)
         if position.partition is not None and self.is_privileged:
             position.partition.follower_left(self.replica, self)

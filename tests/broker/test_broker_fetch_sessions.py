@@ -86,6 +86,17 @@ def test_no_slots_mean_no_sessions() -> None:
     assert filled(cache, call(3), 0.0) is None
 
 
+def test_a_forgotten_position_stays_forgotten_whoever_still_tells_it_of_news() -> None:
+    """A quota may: else the session would answer with two rows for the partition, one from where it stood before."""
+    session = filled(FetchSessionCache(2, random.Random(1)), call(2), 0.0)
+    assert session is not None
+    before = session.positions[b"topic", 0]
+    session.update([part(0, 7)], [(b"topic", 0)])
+    session.update([part(0, 7)], [])
+    before.owner.position_changed(before, committed=False)
+    assert [position.offset for position in session.changed if position.index == 0] == [7]
+
+
 def test_epochs_go_round() -> None:
     assert (next_epoch(1), next_epoch(EPOCH_MAX)) == (2, 1)
 
