@@ -257,7 +257,7 @@ class TierService:
             led.copying = True
         else:
             led.looking_after = True
-        task = self._loop.create_task(work, name=duty(f"tier-{kind}"))
+        task = self._loop.create_task(work, name=f"tier-{kind}")  # it may fail: `_ended` tells when to try again
         self._tasks[task] = led.tasks[task] = None
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -359,7 +359,7 @@ class TierService:
         """See `hosted.Tier`."""
         if partition in self._starting or self._stopped:
             return
-        task = self._loop.create_task(self._start_follower(partition), name=duty("tier-start"))
+        task = self._loop.create_task(self._start_follower(partition), name="tier-start")
         self._starting[partition] = task
 
         def ended(task: asyncio.Task[None]) -> None:
