@@ -28,9 +28,9 @@ def percentile(values: list[float], share: float) -> float:
     return round(1e3 * ordered[min(len(ordered) - 1, int(len(ordered) * share))], 3) if ordered else 0.0
 
 
-def create_topic(bootstrap: str, partitions: int) -> str:
+def create_topic(bootstrap: str, partitions: int, config: dict[str, str] | None = None) -> str:
     name = f"bench-{uuid.uuid4().hex[:8]}"
-    topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
+    topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2", **(config or {})})
     admin = AdminClient({"bootstrap.servers": bootstrap})  # named: what is collected cancels its requests
     admin.create_topics([topic])[name].result(60)
     time.sleep(SETTLE_S)
@@ -52,9 +52,11 @@ def make_producer(bootstrap: str, **settings: Any) -> Producer:
     )
 
 
-def produce(bootstrap: str, records: int, size: int, batch: int, run: int) -> dict[str, Any]:
-    """`run` records in a row go to the same partition, so long runs fill long batches."""
-    topic = create_topic(bootstrap, 6)
+def produce(
+    bootstrap: str, records: int, size: int, batch: int, run: int, config: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """`run` records in a row go to the same partition, so long runs fill long batches. `config` is the topic's."""
+    topic = create_topic(bootstrap, 6, config)
     producer = make_producer(bootstrap, **{"linger.ms": 5, "batch.size": batch})
     value, done, failed = os.urandom(size), [0], [0]
 
@@ -129,9 +131,11 @@ def one_in_flight(bootstrap: str, records: int, size: int) -> dict[str, Any]:
     return {"errors": failed, "p50_ms": percentile(latencies, 0.5), "p99_ms": percentile(latencies, 0.99)}
 
 
-def end_to_end(bootstrap: str, rate: int, seconds: int, size: int) -> dict[str, Any]:
-    """From produce() to consume(), at a steady rate."""
-    topic = create_topic(bootstrap, 6)
+def end_to_end(
+    bootstrap: str, rate: int, seconds: int, size: int, config: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """From produce() to consume(), at a steady rate. `config` is the topic's."""
+    topic = create_topic(bootstrap, 6, config)
     latencies: list[float] = []
     stop = threading.Event()
     consumer = Consumer(
@@ -171,6 +175,7 @@ def end_to_end(bootstrap: str, rate: int, seconds: int, size: int) -> dict[str, 
     consumer.close()
     warm = latencies[len(latencies) // 5 :]
     return {
+        "topic": topic,
         "errors": count - len(latencies),
         "p50_ms": percentile(warm, 0.5),
         "p95_ms": percentile(warm, 0.95),

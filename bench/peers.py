@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -79,13 +80,14 @@ def wait_serving(bootstrap: str, brokers: int = 3) -> None:
 class TidelogPeer:
     name = "tidelog"
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, settings: Mapping[str, str] | None = None) -> None:
         self._data = work / "tidelog"
+        self._settings = dict(settings or {})
         self.start_s = 0.0
 
     def start(self) -> None:
         shutil.rmtree(self._data, ignore_errors=True)
-        self._cluster = EmbeddedCluster(data=self._data)
+        self._cluster = EmbeddedCluster(settings=self._settings, data=self._data)
         began = time.monotonic()
         self._cluster.up()
         self.bootstrap = self._cluster.bootstrap
@@ -111,9 +113,13 @@ class KafkaPeer:
 
     name = "kafka"
 
-    def __init__(self, work: Path, jars: Path) -> None:
+    def __init__(
+        self, work: Path, jars: Path, settings: Mapping[str, str] | None = None, more_jars: Sequence[Path] = ()
+    ) -> None:
+        """`settings` and the folders of `more_jars` come to those of the quick start."""
         self._work = work / "kafka"
-        self._jars = jars
+        self._class_path = ":".join(f"{folder}/*" for folder in (jars, *more_jars))
+        self._settings = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.start_s = 0.0
 
@@ -130,7 +136,7 @@ class KafkaPeer:
                 "inter.broker.listener.name=PLAINTEXT\ncontroller.listener.names=CONTROLLER\n"
                 "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
                 f"log.dirs={self._work}/data-{node}\ndefault.replication.factor=3\noffsets.topic.replication.factor=3\n"
-                "min.insync.replicas=2\ngroup.initial.rebalance.delay.ms=0\n"
+                "min.insync.replicas=2\ngroup.initial.rebalance.delay.ms=0\n" + self._settings
             )
             self._run("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", f"{node}.properties").wait()
         began = time.monotonic()
@@ -140,7 +146,7 @@ class KafkaPeer:
         self.start_s = time.monotonic() - began
 
     def _run(self, main: str, *arguments: str, memory: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        line = ["java", *memory, "-cp", f"{self._jars}/*", main, *arguments]
+        line = ["java", *memory, "-cp", self._class_path, main, *arguments]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(line, cwd=self._work, stdout=quiet, stderr=quiet)
 

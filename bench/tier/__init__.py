@@ -1,0 +1,1 @@
+"""The rows of `make bench` for the tier: `python -m bench.tier`."""
