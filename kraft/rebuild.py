@@ -128,8 +128,11 @@ class Rebuilder:
             if resource in by_name:
                 by_name[resource].configs[name] = value
 
-    def take_tier(self, tiered: Iterable[TieredTopic]) -> None:
-        """The topics that have manifests in the bucket, deleted ones excepted."""
+    def take_tier(self, tiered: Iterable[TieredTopic], deleted: Iterable[bytes] = ()) -> None:
+        """The topics that have manifests in the bucket, and the ids of those whose manifests say that they were
+        deleted, which an export may have missed."""
+        for topic_id in deleted:
+            self._topics.pop(topic_id, None)
         names = {topic.name: topic.topic_id for topic in self._topics.values()}
         for found in tiered:
             topic = self._topics.get(found.topic_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, topics
+from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, tier, topics
 
 app = typer.Typer(
     name="tidelog",
@@ -24,6 +24,7 @@ topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(tier.app, name="tier")
 
 
 def main() -> None:

@@ -99,21 +99,25 @@ def batched(items: Iterable[T], count: int) -> Iterator[list[T]]:
 # reading ---------------------------------------------------------------------------------------------------
 
 
-async def newest_exports(store: ObjectStore, root: TierRoot, kind: str) -> list[Events]:
-    """The newest readable export of each scope, of the newest incarnation that has any. A damaged one is told in the
-    log, and the one before it taken. Raises StoreError."""
-    incarnations = await store.list_names(f"{root.metadata_prefix}{kind}/")
-    for incarnation in sorted(incarnations, reverse=True):
+async def newest_exports(store: ObjectStore, root: TierRoot, kind: str, before: int | None = None) -> list[Events]:
+    """The newest readable export of each scope, of the newest incarnation (below `before`) that tells anything. A
+    damaged one is told in the log, and the one before it taken. Raises StoreError."""
+    found: list[Events] = []
+    for name in sorted(await store.list_names(f"{root.metadata_prefix}{kind}/"), reverse=True):
+        digits = name.rstrip("/")
+        if not digits.isascii() or not digits.isdigit() or (before is not None and int(digits) >= before):
+            continue
         by_scope: dict[int, list[str]] = {}
-        async for info in store.list(f"{root.metadata_prefix}{kind}/{incarnation}"):
+        async for info in store.list(f"{root.metadata_prefix}{kind}/{name}"):
             key = parse_export_key(root, info.key)
             if key is not None:
                 by_scope.setdefault(key.scope, []).append(info.key)
-        found = [await _newest_of(store, names) for names in by_scope.values()]
-        whole = [events for events in found if events is not None and events.header.cluster_id == root.cluster_id]
-        if whole:
+        newest = [await _newest_of(store, names) for names in by_scope.values()]
+        whole = [events for events in newest if events is not None and events.header.cluster_id == root.cluster_id]
+        if any(events.events for events in whole):
             return whole
-    return []
+        found = found or whole
+    return found
 
 
 async def _newest_of(store: ObjectStore, names: list[str]) -> Events | None:
@@ -137,9 +141,14 @@ class ExportWriter:
         self._guard = guard
         self._clock = clock
 
+    async def check(self) -> int:
+        """This cluster's incarnation: also a cluster that has nothing to write is to learn that it was replaced.
+        Raises as `ClusterGuard.check`."""
+        return await self._guard.check()
+
     async def write(self, export: Export) -> int:
         """Its size. Raises StaleCluster, StoreError, and what `fill` and the guard raise."""
-        incarnation = await self._guard.check()
+        incarnation = await self.check()
         header = EventsHeader(
             kind=export.kind,
             cluster_id=self._root.cluster_id,
@@ -240,6 +249,7 @@ class Exporter:
         writer = self._services.writer()
         if writer is None:
             return 0
+        await writer.check()
         count = 0
         for export in await self._services.exports():
             if self._written.get((export.kind, export.scope)) == export.mark:

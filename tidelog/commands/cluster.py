@@ -57,8 +57,24 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready; it stays up.")] = False,
 ) -> None:
     """Run a whole cluster on this machine until SIGINT or SIGTERM, one process per node."""
+    root = prepare_cluster(data, brokers, controllers, port, set_ or [], tier)
+    if not detach:
+        sys.stdout.flush()
+        os.execv(sys.executable, supervisor_line(root))  # a supervisor that holds nothing but what nodes need
+    print(start_detached(root), flush=True)
+
+
+def prepare_cluster(
+    data: Path,
+    brokers: int | None,
+    controllers: int | None,
+    port: int | None,
+    assignments: list[str],
+    tier: str | None,
+) -> Path:
+    """The directory of a cluster that can be started; ends the command when it cannot."""
     try:
-        settings = NODE_SETTINGS.from_environment(os.environ) | parse_assignments(set_ or [])
+        settings = NODE_SETTINGS.from_environment(os.environ) | parse_assignments(assignments)
         if tier is not None:
             settings["tidelog.tier.uri"] = tier
         for name in settings:
@@ -76,18 +92,19 @@ def up(
     except OSError as error:
         fail(f"{data}: {error.strerror}")
     (root / LOGS).mkdir(exist_ok=True)
-    arguments = [sys.executable, "-m", "tidelog.supervisor", str(root)]
-    if not detach:
-        sys.stdout.flush()
-        os.execv(sys.executable, arguments)  # a supervisor that holds nothing but what nodes need
-    _detach(root, arguments)
+    return root
 
 
-def _detach(root: Path, arguments: list[str]) -> None:
+def supervisor_line(root: Path) -> list[str]:
+    return [sys.executable, "-m", "tidelog.supervisor", str(root)]
+
+
+def start_detached(root: Path) -> str:
+    """Start the cluster so that it outlives this command; its ready line. Ends the command when it does not come up."""
     read, write = os.pipe()
     with open(root / LOGS / "supervisor.log", "ab") as log:
         process = subprocess.Popen(
-            [*arguments, str(write)],
+            [*supervisor_line(root), str(write)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -105,7 +122,7 @@ def _detach(root: Path, arguments: list[str]) -> None:
         if not received:
             fail(f"the cluster did not start; see {root / LOGS}")
         line += received
-    print(line.decode(), end="", flush=True)
+    return line.decode().rstrip("\n")
 
 
 def down(data: Data = DEFAULT_DATA) -> None:

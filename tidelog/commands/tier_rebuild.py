@@ -1,0 +1,221 @@
+"""`tidelog tier rebuild | commit-offsets`: a cluster from its object store alone."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.machine import MachineClock
+from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.cluster_layout import load_layout
+from tidelog.commands.cluster import DEFAULT_DATA, Json, prepare_cluster, start_detached
+from tidelog.output import EXIT_USAGE, fail, show
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+    from kraft.controller.placement import UsableBroker
+    from tidelog.tier_rebuild import Prepared
+
+REBUILD_FILE = "rebuild.metadata"
+DEFAULT_BROKERS = 3
+
+
+def rebuild(
+    tier: Annotated[str, typer.Option("--tier", help="The object store of the old cluster.", metavar="URI")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Start a cluster on this machine, in this new directory.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Or only write what new controllers begin with, into this file.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Its id, if the store has several.")] = None,
+    brokers: Annotated[int, typer.Option(min=1, help="With --data: how many brokers.")] = DEFAULT_BROKERS,
+    controllers: Annotated[int | None, typer.Option(help="With --data: how many controllers; 3.")] = None,
+    port: Annotated[int | None, typer.Option(help="With --data: broker i listens on this port + i; 9092.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="With --data: a setting.", metavar="NAME=VALUE")
+    ] = None,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option("--broker", help="With --out: a broker to come; those of the old cluster.", metavar="ID[:RACK]"),
+    ] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="The old cluster is known to be dead: do not wait until it has noticed.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a cluster from an object store alone, and say what was not there. An old cluster stops writing to it.
+
+    Topics keep ids, settings and offsets; groups keep what they committed, up to where the tier ends.
+    """
+    from tidelog.tier_rebuild import offsets_path, write_files  # noqa: PLC0415
+
+    if (data is None) == (out is None):
+        fail("give either --data DIR, to start a cluster on this machine, or --out FILE", EXIT_USAGE)
+    if data is not None and load_layout(data) is not None:
+        fail(f"there is a cluster in {data} already; name a new directory", EXIT_USAGE)
+    places = _broker_places(broker or [])
+    prepared = _prepare(tier, cluster, places if out is not None else _local_places(brokers), no_wait)
+    report = dict(prepared.report)
+    now_ms = MachineClock().wall_ms()
+    with _files():
+        if out is not None:
+            write_files(prepared, out, now_ms)
+            report |= {"file": str(out), "offsets_file": str(offsets_path(out))}
+        elif data is not None:
+            data.mkdir(parents=True, exist_ok=True)
+            path = data.resolve() / REBUILD_FILE
+            write_files(prepared, path, now_ms)
+            assignments = [*(set_ or []), f"tidelog.metadata.rebuild.file={path}"]
+            root = prepare_cluster(data, brokers, controllers, port, assignments, tier)
+            ready = start_detached(root)
+            report["bootstrap"] = ready.partition("bootstrap=")[2]
+            with admin_client(report["bootstrap"]) as client:
+                report["not_there"] += commit(client, prepared.offsets)
+    _show(report, as_json)
+
+
+def commit_offsets(
+    file: Annotated[Path, typer.Argument(help="What `rebuild --out FILE` wrote as FILE.offsets.")],
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Give the groups of a rebuilt cluster the offsets that they had committed. What has committed since is let be."""
+    from records.events import DamagedEvents  # noqa: PLC0415
+    from tidelog.tier_rebuild import read_offsets  # noqa: PLC0415
+
+    with _files():
+        try:
+            offsets = read_offsets(file)
+        except DamagedEvents as error:
+            fail(str(error))
+    with admin_client(bootstrap, data) as client:
+        told = commit(client, offsets)
+    report = {"groups": len({event["group"] for event in offsets}), "offsets": len(offsets), "not_committed": told}
+    if as_json:
+        print(json.dumps(report))
+    else:
+        show([report], as_json=False, columns=["groups", "offsets"])
+        _tell(told)
+    if told:
+        raise typer.Exit(1)
+
+
+def commit(client: KafkaAdminClient, offsets: Iterable[dict[str, Any]]) -> list[str]:
+    """Sentences on what could not be committed, or was let be."""
+    from kafka import TopicPartition  # noqa: PLC0415
+    from kafka.errors import KafkaError  # noqa: PLC0415
+    from kafka.structs import OffsetAndMetadata  # noqa: PLC0415
+
+    by_group: dict[str, dict[Any, Any]] = {}
+    for event in offsets:
+        place = TopicPartition(event["topic"], event["partition"])
+        by_group.setdefault(event["group"], {})[place] = OffsetAndMetadata(event["offset"], event["metadata"], -1)
+    told: list[str] = []
+    for group, wanted in by_group.items():
+        try:
+            present = client.list_group_offsets({group: list(wanted)})[group]
+            missing = {p: offset for p, offset in wanted.items() if p not in present or present[p].offset < 0}
+            if len(missing) < len(wanted):
+                told.append(f"group {group} has committed {len(wanted) - len(missing)} of its partitions anew")
+            results = client.alter_group_offsets(group, missing) if missing else {}
+        except KafkaError as error:
+            told.append(f"group {group}: its offsets are not committed: {error}")
+            continue
+        told += [
+            f"group {group}: {place.topic}-{place.partition} is not committed: {_name_of(result)}"
+            for place, result in results.items()
+            if _name_of(result) != "NoError"
+        ]
+    return told
+
+
+def _name_of(result: Any) -> str:
+    kind = result["error"] if isinstance(result, dict) else result
+    return str(getattr(kind, "__name__", kind))
+
+
+def _prepare(tier: str, cluster: str | None, places: list[UsableBroker], no_wait: bool) -> Prepared:
+    """Take the bucket over and read it; ends the command when it cannot be done."""
+    from kraft.rebuild import CannotRebuild  # noqa: PLC0415
+    from object_store.blocking import BlockingStore  # noqa: PLC0415
+    from object_store.errors import StoreError  # noqa: PLC0415
+    from object_store.uri import InvalidStoreUri  # noqa: PLC0415
+    from tidelog.tier_rebuild import OLD_CLUSTER_WAIT_S, choose_cluster, prepare, take_over  # noqa: PLC0415
+
+    chance = random.SystemRandom()
+    wait_s = 0.0 if no_wait else OLD_CLUSTER_WAIT_S
+    try:
+        with BlockingStore(tier) as store:
+            cluster_id = store.wait(lambda: choose_cluster(store.store, cluster))
+            now_ms = MachineClock().wall_ms()
+            incarnation = store.wait(lambda: take_over(store.store, cluster_id, wait_s, now_ms))
+            return store.wait(lambda: prepare(store.store, cluster_id, incarnation, places, chance))
+    except InvalidStoreUri as error:
+        fail(f"--tier: {error}", EXIT_USAGE)
+    except StoreError as error:
+        fail(f"the object store does not do what is needed: {error}")
+    except CannotRebuild as error:
+        fail(str(error))
+
+
+def _local_places(count: int) -> list[UsableBroker]:
+    from kraft.controller.placement import UsableBroker  # noqa: PLC0415
+
+    return [UsableBroker(broker_id, None, fenced=False) for broker_id in range(count)]
+
+
+def _broker_places(texts: list[str]) -> list[UsableBroker]:
+    from kraft.controller.placement import UsableBroker  # noqa: PLC0415
+
+    found = []
+    for text in texts:
+        digits, _, rack = text.partition(":")
+        if not digits.isdigit():
+            fail(f"--broker {text!r}: it must be ID or ID:RACK", EXIT_USAGE)
+        found.append(UsableBroker(int(digits), rack or None, fenced=False))
+    if len({place.broker_id for place in found}) != len(found):
+        fail("--broker: an id is given twice", EXIT_USAGE)
+    return found
+
+
+@contextmanager
+def _files() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fail(f"{error.filename or 'the file'}: {error.strerror}")
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report))
+        return
+    if "bootstrap" in report:
+        print(f"ready bootstrap={report['bootstrap']}")
+    else:
+        print(f"wrote {report['file']} and {report['offsets_file']}")
+    print(
+        f"cluster {report['cluster_id']}, incarnation {report['incarnation']}, metadata of "
+        f"{report['metadata_of'] or 'manifests alone'}, {report['offsets']} offsets of {report['groups']} groups"
+    )
+    rows = [
+        {"topic": topic["topic"], "tiered": topic["tiered"]} | partition
+        for topic in report["topics"]
+        for partition in topic["partitions"]
+    ]
+    show(rows, as_json=False, columns=["topic", "partition", "tiered", "log_start_offset", "end_offset"], empty="empty")
+    _tell(report["not_there"])
+
+
+def _tell(sentences: list[str]) -> None:
+    for sentence in sentences:
+        print(f"not there: {sentence}")
