@@ -11,13 +11,14 @@ from common.ports import Address, Ports
 from tests.sim.history import History, TopicPartition
 from wire.buffers import BufferPool
 from wire.client import CallTimeout, ClientConnection, ConnectionLost
-from wire.messages import FindCoordinatorRequest, MetadataRequest
+from wire.messages import FindCoordinatorRequest, ListOffsetsRequest, MetadataRequest
 from wire.tick import Tick
 from wire.watch import Watch
 
 CALL_TIMEOUT_S = 1.2
 CONNECT_TIMEOUT_S = 0.5
 PAUSE_S = 0.08
+EARLIEST, LATEST = -2, -1
 
 
 class Unreachable(Exception):
@@ -110,6 +111,22 @@ class ClusterLinks:
         if node >= 0 and (known is None or epoch > known.epoch):
             self.leaders[key] = Leader(node, epoch)
             self.history.counts["leader hints taken"] += 1
+
+    async def offset(self, key: TopicPartition, timestamp: int) -> int:
+        """The leader's answer to ListOffsets; -1 when it has none. Raises Unreachable."""
+        leader = self.leaders.get(key)
+        if leader is None or leader.node < 0:
+            raise Unreachable("no leader is known")
+        topic = ListOffsetsRequest.ListOffsetsTopic
+        row = topic.ListOffsetsPartition(partition_index=key[1], current_leader_epoch=leader.epoch, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=0, topics=[topic(name=key[0], partitions=[row])], timeout_ms=1_000
+        )
+        answer = (await self.call(leader.node, request, 7)).topics[0].partitions[0]
+        if answer.error_code != ErrorCode.NONE:
+            self.history.counts[f"list offsets: {ErrorCode(answer.error_code).name}"] += 1
+            return -1
+        return int(answer.offset)
 
     async def coordinator(self, group: str) -> int:
         """The broker that coordinates `group`. Raises Unreachable."""

@@ -13,8 +13,8 @@ from common.errors import ErrorCode
 from records.batch import iterate_batches, read_header
 from records.builder import build_batch
 from records.record import Record
-from tests.sim.client_links import ClusterLinks, Unreachable
-from tests.sim.history import Acknowledged, Fetched, Joined, Shown, TopicPartition
+from tests.sim.client_links import EARLIEST, ClusterLinks, Leader, Unreachable
+from tests.sim.history import Acknowledged, Fetched, Joined, OutOfRange, Shown, TopicPartition
 from wire.messages import (
     FetchRequest,
     HeartbeatRequest,
@@ -192,16 +192,18 @@ class Consumer:
                 continue
             node = preferred if preferred >= 0 else leader.node
             try:
-                response = await links.call(node, self._request(partition, leader.epoch, offset), 12)
+                answer = await self.fetch(partition, leader, node, offset)
             except Unreachable:
                 preferred = -1
                 await links.refresh(self._topics)
                 await links.pause()
                 continue
-            answer = response.responses[0].partitions[0]
             code = ErrorCode(answer.error_code)
             if code is not ErrorCode.NONE:
                 history.counts[f"fetch: {code.name}"] += 1
+                if code is ErrorCode.OFFSET_OUT_OF_RANGE and preferred < 0:
+                    history.out_of_range.append(OutOfRange(partition, offset, node))
+                    offset = await self._after_reset(partition, offset)
                 preferred = -1
                 await links.refresh(self._topics)
                 await links.pause()
@@ -209,8 +211,20 @@ class Consumer:
                 preferred = answer.preferred_read_replica
                 history.counts["reads sent to a follower"] += 1
             else:
-                offset = self._show(partition, offset, answer.records, node)
+                offset = self.show(partition, offset, answer.records, node)
                 history.positions[(self._name, partition)] = offset
+
+    async def _after_reset(self, partition: TopicPartition, offset: int) -> int:
+        """Where to go on when the leader does not have `offset`: where the log begins, if that is further on."""
+        try:
+            return max(offset, await self._links.offset(partition, EARLIEST))
+        except Unreachable:
+            return offset
+
+    async def fetch(self, partition: TopicPartition, leader: Leader, node: int, offset: int) -> Any:
+        """The partition's part of the answer. Raises Unreachable."""
+        response = await self._links.call(node, self._request(partition, leader.epoch, offset), 12)
+        return response.responses[0].partitions[0]
 
     def _request(self, partition: TopicPartition, epoch: int, offset: int) -> Any:
         wanted = FetchRequest.FetchTopic.FetchPartition(
@@ -234,7 +248,8 @@ class Consumer:
             rack_id=self._rack,
         )
 
-    def _show(self, partition: TopicPartition, offset: int, records: bytes | None, node: int) -> int:
+    def show(self, partition: TopicPartition, offset: int, records: bytes | None, node: int) -> int:
+        """What came from `offset` on; the offset behind it."""
         if not records:
             return offset
         history = self._links.history

@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from broker.config import BrokerConfig
 from broker.node import BrokerNode
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Address, Ports
 from kraft.controller.node import ControllerNode
-from kraft.controller.topic_names import GROUP_TOPIC
+from object_store.store import ObjectStore
 from tests.sim import nemesis
 from tests.sim.ambush import LateAlterPartition
+from tests.sim.bucket import Bucket
 from tests.sim.client_links import ClusterLinks, Unreachable
 from tests.sim.clients import Consumer, GroupMember, IdempotentProducer
 from tests.sim.cluster_settings import (
@@ -33,20 +35,23 @@ from tests.sim.cluster_settings import (
     controller_settings,
 )
 from tests.sim.cluster_watch import ClusterWatch
-from tests.sim.history import History, TopicPartition
+from tests.sim.historian import Archivist, Historian
+from tests.sim.history import History
 from tests.sim.invariants import PowerPromise
 from tests.sim.loop import SimulationFailure
-from tests.sim.nemesis import Fault, Nemesis, Targets
+from tests.sim.nemesis import Fault, Nemesis
 from tests.sim.operator import Operator
-from tests.sim.world import Main, World, collect_dead, no_collection
+from tests.sim.plan import FAULTS_MS, TOPIC, Plan, draw_plan
+from tests.sim.tier_watch import Intent, TierWatch
+from tests.sim.world import WALL_START_MS, Main, World, collect_dead, no_collection
+from tiering.keys import TierRoot
 from wire.messages import CreateTopicsRequest
 
-TOPIC, GROUP = "t", "g"
-MOVES_SHARE = 0.3
-FAULTS_MS = 4_500
+GROUP = "g"
 COMES_UP_S = 12.0
 SERVES_AGAIN_S = 8.0
 SETTLES_S = 8.0
+TIER_SETTLES_S = 25.0  # a clock that jumped by seconds makes deletions and sweeps wait that long
 LOOK_S = 0.1
 
 
@@ -55,64 +60,6 @@ class NodeStopped(Exception):
 
 
 class NotServing(SimulationFailure): ...
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One seed's cluster, load and faults."""
-
-    seed: int
-    brokers: int
-    partitions: int
-    flushes_each: bool
-    segment_bytes: int
-    racks: bool
-    snapshots: bool
-    pause_s: float  # of producers, between two rounds
-    faults: tuple[Fault, ...]
-    ambush: bool = False
-    moves: bool = False  # an operator moves replicas about
-
-    @property
-    def broker_names(self) -> list[str]:
-        return [broker_name(broker) for broker in range(self.brokers)]
-
-    @property
-    def topic_configs(self) -> dict[str, str]:
-        configs = {"min.insync.replicas": str(MIN_INSYNC), "segment.bytes": str(self.segment_bytes)}
-        return configs | ({"flush.messages": "1"} if self.flushes_each else {})
-
-    @property
-    def topic_partitions(self) -> list[TopicPartition]:
-        return [(TOPIC, index) for index in range(self.partitions)]
-
-    @property
-    def moved_partitions(self) -> list[TopicPartition]:
-        return [*self.topic_partitions, (GROUP_TOPIC, 0)]
-
-
-def draw_plan(seed: int) -> Plan:
-    rng = World(seed).stream("plan")
-    moves = World(seed).stream("moves").random() < MOVES_SHARE
-    brokers = 4 if rng.random() < 0.15 or moves else 3
-    names = [broker_name(broker) for broker in range(brokers)]
-    controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
-    targets = Targets(
-        crashable=[*names, *names, *controllers],
-        linked=[*names, *names, *controllers, "producer", "consumer", "members"],
-    )
-    return Plan(
-        seed,
-        brokers,
-        partitions=2,
-        flushes_each=rng.random() < 0.15,
-        segment_bytes=rng.choice((4_096, 16_384, 1 << 20)),
-        racks=rng.random() < 0.3,
-        snapshots=rng.random() < 0.3,
-        pause_s=rng.choice((0.06, 0.12, 0.2)),
-        faults=tuple(nemesis.draw(rng, targets, 0, FAULTS_MS)),
-        moves=moves,
-    )
 
 
 @dataclass(slots=True)
@@ -141,8 +88,12 @@ class Cluster:
         self.brokers = {name: number for number, name in enumerate(plan.broker_names)}
         self.controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
         self.promise = PowerPromise(MIN_INSYNC, flushes_each=plan.flushes_each)
-        self.watch = ClusterWatch(self.world, self.history, self.brokers, self.controllers, self.promise)
+        lossy = [TOPIC] if plan.loses_data else []
+        self.watch = ClusterWatch(self.world, self.history, self.brokers, self.controllers, self.promise, lossy)
+        self.bucket = Bucket(self.world.scheduler, self.world.stream("bucket"), WALL_START_MS)
+        self.watch.tier = self._tier_watch() if plan.tier is not None else None
         self.bootstrap: dict[int, Address] = {b: (name, CLIENT_PORT) for name, b in self.brokers.items()}
+        self._settled_at_s = 0.0
         self._add_nodes()
         self.world.watch(self.watch.ran)
         self.world.on_death = self._died
@@ -154,13 +105,43 @@ class Cluster:
             self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
         for name, broker in self.brokers.items():
             rack = f"rack-{broker % 2}" if plan.racks else ""
-            config = broker_settings(broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each)
-            self.world.add_node(name, self._main(lambda ports, fail, c=config: BrokerNode(ports, c, fail)))
+            chunk_bytes = plan.tier.chunk_bytes if plan.tier is not None else 0
+            config = broker_settings(
+                broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each, chunk_bytes=chunk_bytes
+            )
+            self.world.add_node(name, self._main(lambda ports, fail, c=config: self._broker(ports, c, fail)))
         self.world.add_node("producer", self._producer)
         self.world.add_node("consumer", self._consumer)
         self.world.add_node("members", self._members)
         if plan.moves:
             self.world.add_node("operator", self._operator)
+        if plan.tier is not None:
+            self.world.add_node("historian", self._historian)
+            self.world.add_node("archivist", self._archivist)
+
+    def _broker(self, ports: Ports, config: BrokerConfig, fail: Callable[[str], None]) -> BrokerNode:
+        node = self.world.node_of(asyncio.get_running_loop())
+        loop, life = node.loop, node.life_count
+        assert loop is not None
+        chance = self.world.stream(f"{node.name}/bucket/{life}")
+
+        async def open_bucket(uri: str) -> ObjectStore:
+            return self.bucket.client(node.name, loop, chance)
+
+        return BrokerNode(ports, config, fail, open_bucket)
+
+    def _tier_watch(self) -> TierWatch:
+        bucket, watch, brokers = self.bucket, self.watch, self.brokers
+
+        def root() -> TierRoot:
+            return TierRoot(watch.newest.cluster_id or "unknown")
+
+        def intent(name: str) -> Intent:
+            hosted = self.world.nodes[name].program.partitions
+            return Intent(brokers[name], {(p.topic, p.index): p.leader_epoch for p in hosted if p.is_leader})
+
+        bucket.intent = intent
+        return TierWatch(bucket, watch.committed, watch.coverage, root, self.world.trace, lossy=self.plan.loses_data)
 
     def _main(self, make: Callable[..., Any]) -> Main:
         async def main(ports: Ports) -> None:
@@ -258,6 +239,16 @@ class Cluster:
                 tasks.create_task(member.run())
                 await asyncio.sleep(ports.random.uniform(0.5, 2.0))
 
+    async def _historian(self, ports: Ports) -> None:
+        await Historian(
+            ClusterLinks(ports, self.bootstrap, self.history, "historian"), self.plan.topic_partitions
+        ).run()
+
+    async def _archivist(self, ports: Ports) -> None:
+        assert self.plan.tier is not None
+        links = ClusterLinks(ports, self.bootstrap, self.history, "archivist")
+        await Archivist(links, self.plan.topic_partitions, list(self.brokers.values()), self.plan.tier).run()
+
     async def _operator(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "operator")
         while not self.history.commits:  # then the group's topic is there as well
@@ -275,7 +266,7 @@ class Cluster:
         if self.plan.ambush:
             ambush = LateAlterPartition(world, self.brokers)
             world.watch(self.watch.ran, ambush.ran)
-        Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_data, self._disk_fails)
+        Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_data, self._disk_fails, self.bucket)
         world.run_for(FAULTS_MS / 1000)
         for name in world.nodes:
             world.resume(name)
@@ -286,6 +277,10 @@ class Cluster:
         self._within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
         self.history.stop_producing = True
         self._within(SETTLES_S, self._unsettled)
+        if self.watch.tier is not None:
+            self._within(TIER_SETTLES_S, self._tier_unsettled)
+            self._settled_at_s = world.now_s
+            self._within(SETTLES_S, self._history_unread)
 
     def _within(self, seconds: float, problem: Callable[[], str]) -> None:
         deadline = self.world.now_s + seconds
@@ -317,6 +312,35 @@ class Cluster:
             end = watch.committed.end(partition)
             if (position := history.positions.get(("consumer", partition), 0)) < end:
                 return f"the consumer of {partition[0]}-{partition[1]} is at {position} of {end}"
+        return ""
+
+    def _tier_unsettled(self) -> str:
+        """Until all that is closed is in the tier, and state, manifests and bucket agree."""
+        watch, tiers = self.watch, self.watch.tier
+        assert tiers is not None
+        for key in self.plan.topic_partitions:
+            image = watch.newest.partition_by_name(*key)
+            node = self.world.nodes[broker_name(image.leader)] if image is not None and image.leader >= 0 else None
+            partition = node.program.partitions.get(*key) if node is not None and node.program is not None else None
+            tier = tiers.tier_of(key)
+            if partition is None or tier is None or not partition.is_leader:
+                return f"{key[0]}-{key[1]} has no leader with a tier"
+            if tier.tier_end < partition.log.active.base_offset:
+                return f"the tier of {key[0]}-{key[1]} ends at {tier.tier_end} of {partition.log.active.base_offset}"
+            if partition.log.log_start_offset != tier.log_start:
+                return f"{key[0]}-{key[1]} begins at {partition.log.log_start_offset}, the tier says {tier.log_start}"
+        return tiers.unsettled()
+
+    def _history_unread(self) -> str:
+        """Until a reader has got all there is, from the log start to the end, after all was settled."""
+        for partition in self.plan.topic_partitions:
+            read, begin = self.history.passes.get(partition), self.watch.log_start(partition)
+            if read is None or read.began_s < self._settled_at_s:
+                return f"nobody has read the history of {partition[0]}-{partition[1]}"
+            end = self.watch.committed.end(partition)
+            if (read.begin, read.end) != (begin, end) and not self.plan.loses_data:
+                text = f"[{read.begin}, {read.end}) was read, the log is [{begin}, {end})"
+                raise SimulationFailure(f"{partition[0]}-{partition[1]}: {text}")
         return ""
 
 

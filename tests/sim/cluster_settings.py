@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, TierReads
+from broker.tier.config import TierConfig
 from common.ports import Address
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
@@ -19,6 +20,9 @@ SECRET = b"the secret of a simulated cluster"
 MIN_INSYNC = 2
 REPLICATION_FACTOR = 3
 SNAPSHOT_AFTER_ENTRIES = 60
+TIER_URI = "file:///bucket"  # a name; what it opens is the world's bucket
+RETENTION_INTERVAL_MS = 400
+CACHE_BYTES = 8_192
 
 _NODE_SETTINGS: dict[str, object] = {
     "default.replication.factor": REPLICATION_FACTOR,
@@ -28,7 +32,23 @@ _NODE_SETTINGS: dict[str, object] = {
     "offsets.commit.timeout.ms": 900,
     "group.min.session.timeout.ms": 100,
     "group.initial.rebalance.delay.ms": 100,
+    "tidelog.tier.state.partitions": 1,
+    "tidelog.tier.state.replication.factor": REPLICATION_FACTOR,
 }
+
+
+# A copy takes milliseconds here; a store that is away for seconds must not make what follows wait for minutes.
+_TIER = TierConfig(
+    uri=TIER_URI,
+    interval_ms=200,
+    delete_delay_ms=300,
+    manifest_keep_ms=600,
+    sweep_interval_ms=1_500,
+    sweep_age_ms=1_000,
+    retention_interval_ms=RETENTION_INTERVAL_MS,
+    backoff_min_ms=50,
+    backoff_max_ms=500,
+)
 
 
 def broker_name(broker: int) -> str:
@@ -43,10 +63,15 @@ def _voters(port: int) -> dict[int, Address]:
     return {CONTROLLER_ID_BASE + number: (controller_name(number), port) for number in range(CONTROLLER_COUNT)}
 
 
-def broker_settings(broker: int, rack: str, segment_bytes: int, *, flushes_each: bool) -> BrokerConfig:
-    """`segment_bytes` and `flushes_each` are of the internal topics."""
+def broker_settings(
+    broker: int, rack: str, segment_bytes: int, *, flushes_each: bool, chunk_bytes: int = 0
+) -> BrokerConfig:
+    """`segment_bytes` and `flushes_each` are of the internal topics; with `chunk_bytes` there is a tier."""
     name = broker_name(broker)
-    settings = _NODE_SETTINGS | {"offsets.topic.segment.bytes": segment_bytes}
+    settings = _NODE_SETTINGS | {
+        "offsets.topic.segment.bytes": segment_bytes,
+        "tidelog.tier.state.segment.bytes": segment_bytes,
+    }
     if flushes_each:
         settings["log.flush.interval.messages"] = 1
     clients, internal = (name, CLIENT_PORT), (name, INTERNAL_PORT)
@@ -72,7 +97,10 @@ def broker_settings(broker: int, rack: str, segment_bytes: int, *, flushes_each:
             log_cleaner_enable=False,
             log_dir_free_bytes_min=1 << 20,
             replay_bytes_max=0 if broker % 2 else 1 << 20,  # after a cut, producers are read in a thread, or at once
+            log_retention_check_interval_ms=RETENTION_INTERVAL_MS if chunk_bytes else 300_000,
         ),
+        tier=_TIER if chunk_bytes else TierConfig(),
+        tier_reads=TierReads(tier_chunk_bytes=chunk_bytes, tier_cache_bytes=CACHE_BYTES, tier_prefetch_bytes=2_048),
         node_settings=settings,
     )
 
@@ -91,7 +119,7 @@ def controller_settings(number: int, *, snapshots: bool) -> ControllerConfig:
         policy=ControllerPolicy(
             default_replication_factor=REPLICATION_FACTOR,
             min_insync_replicas=MIN_INSYNC,
-            static={"min.insync.replicas": str(MIN_INSYNC)},
+            static={"min.insync.replicas": str(MIN_INSYNC), "tidelog.tier.uri": TIER_URI},
         ),
         liveness=LivenessConfig(session_timeout_s=0.9, suspicion_s=0.15),
         leader_return=LeaderReturnConfig(interval_s=2.0),

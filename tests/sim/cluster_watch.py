@@ -10,6 +10,7 @@ import msgspec
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
+from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from tests.sim.history import History, TopicPartition
@@ -22,6 +23,8 @@ from tests.sim.invariants import (
     HighWatermarkNeverFalls,
     InSyncReplicasHoldCommitted,
     LeaderHoldsAllCommitted,
+    LeaderKnowsProducers,
+    LogsBeginWhereTheyShould,
     LoopsNeverBlock,
     MetadataAgrees,
     OneLeaderPerEpoch,
@@ -32,6 +35,7 @@ from tests.sim.invariants import (
 )
 from tests.sim.loop import SimLoop
 from tests.sim.replica_files import ReplicaFiles
+from tests.sim.tier_watch import TierWatch
 from tests.sim.world import Node, World
 
 
@@ -50,8 +54,15 @@ class ClusterWatch:
     """One per run. `brokers` maps node names to broker ids."""
 
     def __init__(
-        self, world: World, history: History, brokers: dict[str, int], controllers: Sequence[str], promise: PowerPromise
+        self,
+        world: World,
+        history: History,
+        brokers: dict[str, int],
+        controllers: Sequence[str],
+        promise: PowerPromise,
+        lossy_topics: Sequence[str] = (),
     ) -> None:
+        """`lossy_topics` may lose what was acknowledged: of their data nothing is checked here."""
         self.world, self.history, self.brokers, self.promise = world, history, brokers, promise
         self.committed = CommittedLog()
         self.coverage = Coverage()
@@ -60,13 +71,19 @@ class ClusterWatch:
         self._one_leader = OneLeaderPerEpoch()
         self._leader_holds = LeaderHoldsAllCommitted(self.committed)
         self._never_falls = HighWatermarkNeverFalls()
-        self._stays = CommittedRecordsStay(self.committed, SequencesWithoutGap())
+        sequences = SequencesWithoutGap()
+        self._stays = CommittedRecordsStay(self.committed, sequences)
+        self._stays.told = self._told
+        self._knows_producers = LeaderKnowsProducers(sequences)
         self._in_sync = InSyncReplicasHoldCommitted(self.committed)
         self._acknowledged = AcknowledgedIsCommitted(self.committed)
         self._shown = ShownIsCommitted(self.committed)
         self._groups = GroupsNeverGoBack(history)
         self._blocking = LoopsNeverBlock()
-        self._seen = [0, 0, 0]  # acknowledged, shown, group events
+        self._beginnings = LogsBeginWhereTheyShould(self.committed, history)
+        self._lossy = lossy_topics
+        self.tier: TierWatch | None = None
+        self._seen = [0, 0, 0, 0]  # acknowledged, shown, group events, log starts
         self._memories: dict[str, BrokerMemory] = {}
         self._controller_images: dict[str, tuple[int, MetadataImage | None]] = {}
         self._files: dict[tuple[int, TopicPartition], ReplicaFiles] = {}
@@ -89,18 +106,33 @@ class ClusterWatch:
 
     def _client_ran(self) -> None:
         history, seen = self.history, self._seen
+        if len(history.out_of_range) + len(history.beginnings) != seen[3] and not self._lossy:
+            seen[3] = len(history.out_of_range) + len(history.beginnings)
+            self._beginnings.check(self.log_start)
         if len(history.acknowledged) != seen[0]:
             for acknowledged in history.acknowledged[seen[0] :]:
-                self._acknowledged.acknowledged(acknowledged)
+                if acknowledged.partition[0] not in self._lossy:
+                    self._acknowledged.acknowledged(acknowledged)
             seen[0] = len(history.acknowledged)
         if len(history.shown) != seen[1]:
             for shown in history.shown[seen[1] :]:
-                self._shown.shown(shown)
+                if shown.partition[0] not in self._lossy:
+                    self._shown.shown(shown)
             seen[1] = len(history.shown)
         count = len(history.joins) + len(history.syncs) + len(history.offset_fetches)
         if count != seen[2]:
             self._groups.check()
             seen[2] = count
+
+    def log_start(self, partition: TopicPartition) -> int:
+        """As committed to the tier's state."""
+        tier = self.tier.tier_of(partition) if self.tier is not None else None
+        return 0 if tier is None else tier.log_start
+
+    def _told(self, partition: TopicPartition, files: ReplicaFiles, number: int) -> None:
+        """A batch is committed."""
+        if self.tier is not None and partition[0] == TIER_TOPIC:
+            self.tier.committed_state(files.content(number))
 
     # -- controllers
 
@@ -127,6 +159,8 @@ class ClusterWatch:
         whole = True
         for topic_id, topic in image.topics.by_id.items():
             for index, partition in topic.partitions.items():
+                if topic.name in self._lossy:
+                    continue
                 whole &= len(partition.isr) == len(partition.replicas)
                 old = before.partition(topic_id, index)
                 if old is partition and not returned:
@@ -185,6 +219,8 @@ class ClusterWatch:
             self._blocking.check(node.name, node.device.blocking_sync_count)
             self._saw_image(node.name, hosted.image)
         for number, partition in enumerate(memory.partitions):
+            if partition.topic in self._lossy:
+                continue
             self._see_end(node, partition)
             replicas = partition.replica_set
             mark = (
@@ -250,6 +286,8 @@ class ClusterWatch:
             self.world.trace(f"{node.name} leads {key[0]}-{key[1]} epoch {state.leader_epoch}, end {state.end_offset}")
             self._one_leader.led(state)
             self._leader_holds.led(state, files)
+            last = partition.log.producers.last_records()
+            self._knows_producers.led(state, {producer: record.last_data_offset for producer, record in last.items()})
         if before is None or state.high_watermark != before.high_watermark:
             before_end = self.committed.end(key)
             self._stays.advanced(state, files)

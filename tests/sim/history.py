@@ -30,6 +30,23 @@ class Shown(NamedTuple):
     node: int
 
 
+class OutOfRange(NamedTuple):
+    """A leader said that it does not have an offset."""
+
+    partition: TopicPartition
+    offset: int
+    node: int
+
+
+class Pass(NamedTuple):
+    """A reader got all from `begin`, where the log began, to `end`. `began_s` is when it asked."""
+
+    partition: TopicPartition
+    began_s: float
+    begin: int
+    end: int
+
+
 class Committed(NamedTuple):
     """A group's offset that the coordinator said to hold."""
 
@@ -82,6 +99,11 @@ class History:
     counts: Counter[str] = field(default_factory=Counter)  # what happened, for the coverage of states
     impossible: list[str] = field(default_factory=list)  # replies that no correct cluster gives
     moved_to: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)  # the operator's last word
+    out_of_range: list[OutOfRange] = field(default_factory=list)
+    passes: dict[TopicPartition, Pass] = field(default_factory=dict)  # the newest of each
+    beginnings: list[tuple[TopicPartition, int]] = field(default_factory=list)  # where leaders said that logs begin
+    deletions: dict[TopicPartition, int] = field(default_factory=dict)  # DeleteRecords asked for, the highest offset
+    deleted: dict[TopicPartition, int] = field(default_factory=dict)  # and granted
     all_healed: bool = False
     stop_producing: bool = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from tests.sim.history import Acknowledged, History, Shown, TopicPartition
@@ -46,7 +46,10 @@ class CommittedLog:
         self.batches: dict[TopicPartition, list[Batch]] = {}
         self._ends: dict[TopicPartition, list[int]] = {}
         self._epochs: dict[TopicPartition, list[int]] = {}  # of the leaders that committed them
+        self._bases: dict[TopicPartition, list[int]] = {}
         self._by_offset: dict[TopicPartition, dict[int, Batch]] = {}
+        self.floors: dict[TopicPartition, int] = {}
+        """Below this offset no disk needs to hold anything: it is in the tier, or the log was made to begin there."""
 
     def end(self, partition: TopicPartition) -> int:
         batches = self.batches.get(partition)
@@ -67,17 +70,28 @@ class CommittedLog:
         self.batches.setdefault(partition, []).append(batch)
         self._epochs.setdefault(partition, []).append(leader_epoch)
         self._ends.setdefault(partition, []).append(batch.next_offset)
+        self._bases.setdefault(partition, []).append(batch.base_offset)
         self._by_offset.setdefault(partition, {})[batch.base_offset] = batch
+
+    def between(self, partition: TopicPartition, begin: int, end: int) -> list[Batch]:
+        """Batches that begin in [begin, end)."""
+        bases = self._bases.get(partition, [])
+        return self.batches.get(partition, [])[bisect.bisect_left(bases, begin) : bisect.bisect_left(bases, end)]
 
     def difference(self, partition: TopicPartition, files: ReplicaFiles, until: int) -> str:
         """Why a replica does not hold the committed log up to `until`; empty when it does."""
         own, held = self.batches.get(partition, []), files.look().batches
         count = bisect.bisect_right(self._ends.get(partition, []), until)
-        for index in range(files.verified, min(count, len(held))):
-            if held[index] != own[index]:
-                return f"it holds {tell(held[index])} where {tell(own[index])} is committed"
-            files.verified = index + 1
-        if len(held) < count:
+        if files.first_offset > (floor := self.floors.get(partition, 0)):
+            return f"it begins at {files.first_offset}; what is below {floor} may be missing"
+        begin = max(files.first_offset, files.verified_end)
+        index = bisect.bisect_left(self._bases.get(partition, []), begin, 0, count)
+        at = bisect.bisect_left(files.bases, own[index].base_offset) if index < count else 0
+        for batch, there in zip(own[index:count], held[at:], strict=False):
+            if there != batch:
+                return f"it holds {tell(there)} where {tell(batch)} is committed"
+            files.verified_end = batch.next_offset
+        if count and files.end_offset < own[count - 1].next_offset:
             return f"it ends at {files.end_offset} where {until} is committed"
         return ""
 
@@ -126,6 +140,8 @@ class CommittedRecordsStay:
 
     def __init__(self, committed: CommittedLog, sequences: SequencesWithoutGap) -> None:
         self._committed, self._sequences = committed, sequences
+        self.told: Callable[[TopicPartition, ReplicaFiles, int], None] = lambda partition, files, number: None
+        """Called with each batch that is newly committed, its place in the files."""
 
     def advanced(self, state: ReplicaState, files: ReplicaFiles) -> None:
         partition, until = state.partition, state.high_watermark
@@ -141,10 +157,11 @@ class CommittedRecordsStay:
         if state.high_watermark > end and not state.is_leader:
             text = f"a follower's high watermark is {state.high_watermark}, no leader's was over {end}"
             raise InvariantBroken(self, f"{state.node} {partition}: {text}")
-        index = len(self._committed.batches.get(partition, []))
+        index = bisect.bisect_left(files.bases, end)
         while index < len(held) and held[index].next_offset <= until:
             self._committed.extend(partition, held[index], state.leader_epoch)
             self._sequences.committed(partition, held[index])
+            self.told(partition, files, index)
             index += 1
         if self._committed.end(partition) < until:
             raise InvariantBroken(self, f"{state.node} {partition}: high watermark {until} lies within a batch")
@@ -161,6 +178,11 @@ class SequencesWithoutGap:
 
     def __init__(self) -> None:
         self._next: dict[tuple[TopicPartition, int], int] = {}
+        self._last: dict[TopicPartition, dict[int, int]] = {}
+
+    def last_offsets(self, partition: TopicPartition) -> Iterable[tuple[int, int]]:
+        """Each producer's last committed offset."""
+        return self._last.get(partition, {}).items()
 
     def committed(self, partition: TopicPartition, batch: Batch) -> None:
         if batch.producer_id < 0 or batch.is_control:
@@ -170,6 +192,43 @@ class SequencesWithoutGap:
         if batch.base_sequence != expected:
             raise InvariantBroken(self, f"{partition}: sequence {expected} is due, {tell(batch)} is committed")
         self._next[key] = expected + batch.next_offset - batch.base_offset
+        self._last.setdefault(partition, {})[batch.producer_id] = batch.next_offset - 1
+
+
+class LeaderKnowsProducers:
+    """Whoever begins to lead knows how far each idempotent producer had come, or it would take a batch twice."""
+
+    def __init__(self, sequences: SequencesWithoutGap) -> None:
+        self._sequences = sequences
+
+    def led(self, state: ReplicaState, last_offsets: Mapping[int, int]) -> None:
+        """`last_offsets`: of each producer that the leader knows."""
+        for producer_id, offset in self._sequences.last_offsets(state.partition):
+            if last_offsets.get(producer_id, -1) < offset:
+                text = f"producer {producer_id} came to {offset}, the leader knows {last_offsets.get(producer_id)}"
+                raise InvariantBroken(self, f"{state.node} {state.partition} epoch {state.leader_epoch}: {text}")
+
+
+class LogsBeginWhereTheyShould:
+    """A leader disowns offsets below the log start or past the end alone, which the tier's state and what was asked
+    for decide; and it never tells a log start that is not committed."""
+
+    def __init__(self, committed: CommittedLog, history: History) -> None:
+        self._committed, self._history = committed, history
+        self._seen = [0, 0]
+
+    def check(self, log_start: Callable[[TopicPartition], int]) -> None:
+        history, seen = self._history, self._seen
+        for item in history.out_of_range[seen[0] :]:
+            begin, end = log_start(item.partition), self._committed.end(item.partition)
+            if begin <= item.offset <= end:
+                text = f"broker {item.node} does not have {item.offset} of [{begin}, {end})"
+                raise InvariantBroken(self, f"{item.partition}: {text}")
+        for partition, told in history.beginnings[seen[1] :]:
+            if told > log_start(partition):
+                text = f"the log is said to begin at {told}, committed is {log_start(partition)}"
+                raise InvariantBroken(self, f"{partition}: {text}")
+        self._seen = [len(history.out_of_range), len(history.beginnings)]
 
 
 class InSyncReplicasHoldCommitted:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tests.sim.bucket import Bucket
 from tests.sim.loop import MS
 from tests.sim.world import World
 
@@ -20,6 +21,20 @@ LINKS = ("cut", "one_way", "isolate", "slow_link", "stall", "reset")
 DISKS = ("slow_disk", "stuck_disk", "full_disk", "failed_disk")
 FAILURES = ("full_disk", "failed_disk")
 TOGETHER = ("kill_all", "power_all")
+STORE = (
+    "store_down",
+    "store_slow",
+    "store_503",
+    "store_loses_answers",
+    "store_cut",
+    "store_truncated",
+    "store_altered",
+    "store_stale",
+    "store_full",
+    "store_denied",
+)
+BUCKET = "bucket"
+SOMETIMES = 0.4  # of calls
 KINDS = (*CRASHES, *LINKS, *DISKS, *TOGETHER, "pause", "wall_jump")
 DURATION_MS = {"kill_all": 300, "power_all": 300, "pause": 900, "stop": 600, "stuck_disk": 700, "full_disk": 600}
 
@@ -36,7 +51,7 @@ class Fault:
 
     def __str__(self) -> str:
         other = f" {self.other}" if self.kind in LINKS and self.kind != "isolate" else ""
-        target = "" if self.kind in TOGETHER else f" {self.target}"
+        target = "" if self.kind in (*TOGETHER, *STORE) else f" {self.target}"
         return f"{self.at_ms} ms: {self.kind}{target}{other} for {self.duration_ms} ms"
 
 
@@ -65,6 +80,16 @@ def draw(rng: random.Random, targets: Targets, begin_ms: int, end_ms: int, *, co
     return sorted(faults)
 
 
+def draw_store(rng: random.Random, begin_ms: int, end_ms: int, *, count_max: int = 4) -> list[Fault]:
+    """Faults of the object store; often none."""
+    faults = []
+    for _ in range(rng.randint(0, count_max)):
+        at_ms = rng.randrange(begin_ms, end_ms)
+        duration_ms = int(rng.expovariate(1 / 900)) + 1
+        faults.append(Fault(at_ms, rng.choice(STORE), BUCKET, "", min(duration_ms, end_ms - at_ms)))
+    return faults
+
+
 class Nemesis:
     """Carries the faults out, their times counted from now. `together` die as one in the kinds TOGETHER."""
 
@@ -75,8 +100,10 @@ class Nemesis:
         together: Sequence[str],
         may_lose_data: Callable[[Sequence[str]], bool] = lambda names: True,
         disk_fails: Callable[[str, bool], None] = lambda name, fails: None,
+        bucket: Bucket | None = None,
     ) -> None:
         """`disk_fails` is told when a failing disk begins (True) and ends."""
+        self.bucket = bucket
         self.world, self.together, self.may_lose_data, self.disk_fails = (
             world,
             list(together),
@@ -94,6 +121,9 @@ class Nemesis:
             self._crash(fault, rng)
         elif fault.kind in LINKS:
             self._break_link(fault, rng)
+        elif fault.kind in STORE:
+            self._hold_store(fault, True)
+            self._later(fault, self._hold_store, fault, False)
         elif fault.kind in FAILURES and not self.may_lose_data([fault.target]):
             self.world.trace("  left out")
         elif fault.kind in DISKS:
@@ -171,6 +201,36 @@ class Nemesis:
             if not held:  # the operator changes the cable and starts the node again
                 world.kill(fault.target)
                 world.start(fault.target)
+
+    def _hold_store(self, fault: Fault, begins: bool) -> None:
+        bucket, key = self.bucket, (fault.kind, "")
+        if bucket is None:
+            return
+        self._holds[key] = self._holds.get(key, 0) + (1 if begins else -1)
+        held, faults = self._holds[key] > 0, bucket.faults
+        match fault.kind:
+            case "store_slow":
+                bucket.slow = held
+            case "store_stale":
+                bucket.show_stale_listings(held)
+            case "store_down":
+                faults.down = held
+            case "store_full":
+                faults.full = held
+            case "store_denied":
+                faults.denied = held
+            case "store_503":
+                faults.unavailable = SOMETIMES if held else 0.0
+            case "store_loses_answers":
+                faults.lost_answer = SOMETIMES if held else 0.0
+            case "store_cut":
+                faults.cut = SOMETIMES if held else 0.0
+            case "store_truncated":
+                faults.truncated = SOMETIMES if held else 0.0
+            case "store_altered":
+                faults.altered = SOMETIMES if held else 0.0
+            case _:
+                raise ValueError(fault.kind)
 
     def _later(self, fault: Fault, heal: Callable[..., object], *args: object) -> None:
         self.world.scheduler.after(fault.duration_ms * MS, heal, *args)

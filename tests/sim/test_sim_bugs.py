@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.bugs import BUGS, planted
-from tests.sim.cluster import Plan, draw_plan, run_plan
+from tests.sim.cluster import run_plan
 from tests.sim.nemesis import Fault
+from tests.sim.plan import Plan, draw_plan
 
 pytestmark = pytest.mark.simulation
 SEEDS_MAX = 12

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.bugs import planted
-from tests.sim.cluster import Report, draw_plan, run_seed
+from tests.sim.cluster import Report, run_seed
 from tests.sim.nemesis import KINDS, shrink
+from tests.sim.plan import draw_plan
 from tests.sim.world import moved_memory
 
 pytestmark = pytest.mark.simulation

@@ -10,9 +10,10 @@ import pytest
 
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.node import ControllerConfig
-from tests.sim.cluster import COMES_UP_S, TOPIC, Cluster, draw_plan
+from tests.sim.cluster import COMES_UP_S, Cluster
 from tests.sim.cluster_settings import controller_settings
 from tests.sim.nemesis import Fault
+from tests.sim.plan import TOPIC, draw_plan
 from tests.sim.world import collect_dead, no_collection
 
 pytestmark = pytest.mark.simulation

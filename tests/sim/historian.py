@@ -1,0 +1,168 @@
+"""Clients of tiered topics: one that reads all there is again and again, and one that deletes records and a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from common.errors import ErrorCode
+from records.builder import build_batch
+from records.record import Record
+from tests.sim.client_links import EARLIEST, LATEST, ClusterLinks, Unreachable
+from tests.sim.clients import PRODUCE_TIMEOUT_MS, Consumer
+from tests.sim.history import OutOfRange, Pass, TopicPartition
+from tests.sim.plan import TierPlan
+from wire.messages import CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, ProduceRequest
+
+REST_S = 0.6
+DOOMED = "d"
+DOOMED_BATCHES = 24
+DELETE_SHARE = 0.25  # of what there is, at most, at a time
+
+
+class Historian:
+    """Reads each partition from where its log begins to its end, rests, and begins again; from leaders alone."""
+
+    def __init__(self, links: ClusterLinks, partitions: Sequence[TopicPartition]) -> None:
+        self._links, self._partitions = links, list(partitions)
+        self._consumer = Consumer(links, partitions, "historian", "")
+        self._topics = sorted({topic for topic, _ in partitions})
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for partition in self._partitions:
+                tasks.create_task(self._again_and_again(partition))
+
+    async def _again_and_again(self, partition: TopicPartition) -> None:
+        links, history = self._links, self._links.history
+        while True:
+            try:
+                began_s = links.ports.clock.monotonic()
+                begin = await links.offset(partition, EARLIEST)
+                end = await links.offset(partition, LATEST)
+                if begin >= 0:
+                    history.beginnings.append((partition, begin))
+                if 0 <= begin <= end and await self._read(partition, begin, end):
+                    history.passes[partition] = Pass(partition, began_s, begin, end)
+                    history.counts["passes over the whole log"] += 1
+                    await links.pause(REST_S)
+                    continue
+            except Unreachable:
+                pass
+            await links.refresh(self._topics)
+            await links.pause()
+
+    async def _read(self, partition: TopicPartition, offset: int, end: int) -> bool:
+        """Whether all up to `end` came. Raises Unreachable."""
+        links, history = self._links, self._links.history
+        while offset < end:
+            leader = links.leaders.get(partition)
+            if leader is None or leader.node < 0:
+                return False
+            answer = await self._consumer.fetch(partition, leader, leader.node, offset)
+            code = ErrorCode(answer.error_code)
+            if code is ErrorCode.NONE:
+                offset = self._consumer.show(partition, offset, answer.records, leader.node)
+                continue
+            history.counts[f"history: {code.name}"] += 1
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                history.out_of_range.append(OutOfRange(partition, offset, leader.node))
+                return False
+            await links.pause()
+            await links.refresh(self._topics)
+        return True
+
+
+class Archivist:
+    """Deletes records of the topics now and then; makes another tiered topic, fills it and deletes it."""
+
+    def __init__(
+        self, links: ClusterLinks, partitions: Sequence[TopicPartition], brokers: Sequence[int], plan: TierPlan
+    ) -> None:
+        self._links, self._partitions, self._brokers = links, list(partitions), list(brokers)
+        self._plan = plan
+        self._history = links.history
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            if self._plan.deletes_records:
+                tasks.create_task(self._delete_records())
+            if self._plan.doomed_topic:
+                tasks.create_task(self._doomed_topic())
+        while True:  # a client that ended would be no node any more
+            await self._links.pause(REST_S)
+
+    async def _delete_records(self) -> None:
+        links, rng = self._links, self._links.ports.random
+        while not self._history.all_healed:
+            await links.pause(1.5)
+            partition = rng.choice(self._partitions)
+            try:
+                begin, end = await links.offset(partition, EARLIEST), await links.offset(partition, LATEST)
+                if 0 <= begin < end:
+                    await self._delete_below(partition, begin + int((end - begin) * rng.random() * DELETE_SHARE))
+            except Unreachable:
+                await links.refresh([topic for topic, _ in self._partitions])
+
+    async def _delete_below(self, partition: TopicPartition, offset: int) -> None:
+        """Raises Unreachable."""
+        history, topic = self._history, DeleteRecordsRequest.DeleteRecordsTopic
+        history.deletions[partition] = max(history.deletions.get(partition, 0), offset)
+        row = topic.DeleteRecordsPartition(partition_index=partition[1], offset=offset)
+        request = DeleteRecordsRequest(topics=[topic(name=partition[0], partitions=[row])], timeout_ms=1_000)
+        answer = await self._links.call(self._links.leaders[partition].node, request, 2)
+        code = ErrorCode(answer.topics[0].partitions[0].error_code)
+        history.counts[f"delete records: {code.name}"] += 1
+        if code is ErrorCode.NONE:
+            history.deleted[partition] = max(history.deleted.get(partition, 0), offset)
+
+    # a topic that goes -------------------------------------------------------------------------------------
+
+    async def _doomed_topic(self) -> None:
+        links, history, topic = self._links, self._history, CreateTopicsRequest.CreatableTopic
+        configs = [
+            topic.CreatableTopicConfig(name=name, value=value) for name, value in self._plan.topic_configs.items()
+        ]
+        made = topic(name=DOOMED, num_partitions=1, replication_factor=3, assignments=[], configs=configs)
+        create = CreateTopicsRequest(topics=[made], timeout_ms=1_000, validate_only=False)
+        while await self._code(create, 5, "topics") not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            if history.all_healed:  # too late for it
+                return
+            await links.pause()
+        for number in range(DOOMED_BATCHES):
+            if history.all_healed:
+                break
+            await self._produce(number)
+            await links.pause()
+        row = DeleteTopicsRequest.DeleteTopicState(name=DOOMED, topic_id=None)
+        delete = DeleteTopicsRequest(topics=[row], topic_names=[], timeout_ms=1_000)
+        while await self._code(delete, 6, "responses") not in (
+            ErrorCode.NONE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ):
+            await links.pause()
+        history.counts["topics deleted"] += 1
+
+    async def _code(self, request: object, version: int, rows: str) -> ErrorCode | None:
+        try:
+            answer = await self._links.call(self._links.ports.random.choice(self._brokers), request, version, 2.0)
+        except Unreachable:
+            return None
+        return ErrorCode(getattr(answer, rows)[0].error_code)
+
+    async def _produce(self, number: int) -> None:
+        links, key = self._links, (DOOMED, 0)
+        leader = links.leaders.get(key)
+        now_ms = links.ports.clock.wall_ms()
+        data = bytes(build_batch([Record(0, now_ms, b"%d" % number, b"gone" * 40, ())]))
+        row = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=data)
+        topic = ProduceRequest.TopicProduceData(name=DOOMED, partition_data=[row])
+        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic])
+        try:
+            if leader is not None and leader.node >= 0:
+                answer = await links.call(leader.node, request, 10)
+                if answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE:
+                    return
+        except Unreachable:
+            pass
+        await links.refresh([DOOMED])
