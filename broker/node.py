@@ -27,6 +27,7 @@ from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.routes import Handlers, routes
+from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
@@ -362,6 +363,14 @@ class BrokerNode:
             DescribeProducers(partitions),
             ReassignmentHandlers(forwarder),
             TierStateHandler(self.coordinators.tiers),
+            TierDescriptions(
+                config.node_id,
+                lambda: self.tier,
+                self.coordinators.tier_client,
+                self.coordinators.tiers,
+                forwarder,
+                self._ports.clock,
+            ),
         )
 
     def _broker_epoch(self) -> int:

@@ -101,7 +101,9 @@ _TABLE = (
     _api("BrokerHeartbeat", 0, 1, _NODES),
     _api("UnregisterBroker", 0, 0, _OPERATORS),
     _api("AllocateProducerIds", 0, 0, _NODES),
-    _api("TierState", 0, 0, _NODES),  # our own; its key is far above Apache Kafka's
+    _api("TierState", 0, 0, _NODES),  # our own, as the next two: their keys are far above Apache Kafka's
+    _api("DescribeTier", 0, 0, _OPERATORS),
+    _api("RestoreTopic", 0, 0, _OPERATORS),
 )
 
 APIS: Mapping[int, Api] = {api.key: api for api in sorted(_TABLE, key=lambda api: api.key)}

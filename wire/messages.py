@@ -216,6 +216,22 @@ class TierStateResponse(ApiMessage, metaclass=_OwnSchemas):
     """In the order of the request's calls."""
 
 
+class DescribeTierRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Not Apache Kafka's, as the next one: for operators. Partition -1 asks for the broker as a whole."""
+
+
+class DescribeTierResponse(ApiMessage, metaclass=_OwnSchemas):
+    """`description` is JSON, of `tiering.description`."""
+
+
+class RestoreTopicRequest(ApiMessage, metaclass=_OwnSchemas):
+    """A topic of the given id is made of what the tier holds of that id; one leader epoch per partition."""
+
+
+class RestoreTopicResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
 class UnregisterBrokerRequest(ApiMessage, metaclass=_OwnSchemas):
     pass
 
@@ -289,6 +305,8 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeQuorumRequest",
     "DescribeQuorumResponse",
+    "DescribeTierRequest",
+    "DescribeTierResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
     "DescribeTransactionsRequest",
@@ -339,6 +357,8 @@ __all__ = [
     "OffsetForLeaderEpochResponse",
     "ProduceRequest",
     "ProduceResponse",
+    "RestoreTopicRequest",
+    "RestoreTopicResponse",
     "SaslAuthenticateRequest",
     "SaslAuthenticateResponse",
     "SaslHandshakeRequest",

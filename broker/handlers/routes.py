@@ -17,6 +17,7 @@ from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.request import Handler
@@ -40,6 +41,7 @@ class Handlers:
     producers: DescribeProducers
     reassignments: ReassignmentHandlers
     tier_state: TierStateHandler
+    tier: TierDescriptions
 
 
 def routes(of: Handlers) -> dict[int, Handler]:
@@ -77,4 +79,6 @@ def routes(of: Handlers) -> dict[int, Handler]:
         64: of.cluster.unregister_broker,
         75: of.topics.describe_topic_partitions,
         10000: of.tier_state.handle,
+        10001: of.tier.describe_tier,
+        10002: of.tier.restore_topic,
     }

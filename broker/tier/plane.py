@@ -21,11 +21,11 @@ from object_store.errors import StoreError
 from object_store.uri import parse_uri
 from storage.log_context import Audit
 from tiering.cluster_file import ClusterGuard
-from tiering.exports import Exporter, ExporterServices, ExportWriter
+from tiering.exports import Exporter, ExporterServices, ExportTrouble, ExportWriter
 from tiering.keys import TierRoot
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices
-from tiering.sweeper import SweepLimits
+from tiering.sweeper import SweepLimits, SweepReport
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ class TierPlane:
         audit: Audit,
         open_store: OpenStore,
     ) -> None:
+        self.uri = config.uri
+        self.delete_delay_ms = config.delete_delay_ms
         self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store, ports.clock)
         self.root = TierRoot(cluster_id)
 
@@ -73,6 +75,14 @@ class TierPlane:
             )
         )
         hosted.tier = self.service
+
+    @property
+    def export_trouble(self) -> ExportTrouble:
+        return self.exporter.trouble
+
+    @property
+    def last_sweep(self) -> SweepReport | None:
+        return self.upkeep.last_sweep
 
     def register(self, metrics: Metrics) -> None:
         register_tier_metrics(metrics, self.service)

@@ -22,6 +22,7 @@ from kraft.controller.reassignment_requests import (
     decide_list_partition_reassignments,
 )
 from kraft.controller.requested_elections import decide_elect_leaders
+from kraft.controller.restored_topics import decide_restore_topic
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.records import METADATA_TOPIC
 from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
@@ -178,6 +179,7 @@ class ControllerRequests:
             45: lambda image: decide_alter_partition_reassignments(image, inner, policy),
             46: lambda image: decide_list_partition_reassignments(image, inner),
             57: lambda image: decide_update_features(image, inner),
+            10002: lambda image: decide_restore_topic(image, inner, policy, rng),
         }
         decide = decisions.get(header.api_key)
         if decide is None:

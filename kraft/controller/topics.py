@@ -6,6 +6,7 @@ Topic ids and placement take chance from the given generator; what was drawn is 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.decision import Decision
@@ -129,8 +130,8 @@ class _Creation:
     def create(self, topic: Any) -> tuple[list[MetadataRecord], Any]:
         """Records and result of one topic. Raises ProtocolError."""
         image, name = self._image, topic.name
-        self._check_name(name)
-        overrides = _overrides(topic.configs or ())
+        check_new_name(image, name, self._names)
+        overrides = topic_overrides(topic.configs or ())
         overrides |= default_tier_overrides(image, self._policy, name, overrides)
         check_together(image, self._policy, {}, overrides)
         check_tier(image, self._policy, name, {}, overrides)
@@ -140,7 +141,7 @@ class _Creation:
             topic_id = random_uuid(self._random)
         records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
-        records += _partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
+        records += partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
         self._names[name] = None
         result = _TopicResult(
             name=name,
@@ -152,19 +153,6 @@ class _Creation:
             configs=described_topic_configs(image, overrides, self._policy) if self._describes else [],
         )
         return records, result
-
-    def _check_name(self, name: str) -> None:
-        check_topic_name(name)
-        if name == METADATA_TOPIC:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} belongs to the controllers.")
-        by_name, names = self._image.topics.by_name, self._names
-        if name in by_name:
-            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        other = colliding_name(name, lambda n: n in by_name or n in names, lambda: [*by_name, *names])
-        if other is not None:
-            raise ProtocolError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
-            )
 
     def _automatic(self, topic: Any) -> list[tuple[int, ...]]:
         count, factor = topic.num_partitions, topic.replication_factor
@@ -180,7 +168,22 @@ class _Creation:
         )
 
 
-def _overrides(configs: Any) -> dict[str, str | None]:
+def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> None:
+    """Raises ProtocolError unless a topic may be made by that name; `others` are made in the same commit."""
+    check_topic_name(name)
+    if name == METADATA_TOPIC:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} belongs to the controllers.")
+    by_name = image.topics.by_name
+    if name in by_name:
+        raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = colliding_name(name, lambda n: n in by_name or n in others, lambda: [*by_name, *others])
+    if other is not None:
+        raise ProtocolError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
+        )
+
+
+def topic_overrides(configs: Any) -> dict[str, str | None]:
     overrides: dict[str, str | None] = {}
     for config in configs:
         if config.name in overrides:
@@ -235,9 +238,15 @@ def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
     ]
 
 
-def _partition_records(
-    image: MetadataImage, topic_id: bytes, first: int, assignments: list[tuple[int, ...]], cause: Cause
+def partition_records(
+    image: MetadataImage,
+    topic_id: bytes,
+    first: int,
+    assignments: list[tuple[int, ...]],
+    cause: Cause,
+    leader_epochs: Sequence[int] = (),
 ) -> list[PartitionRecord]:
+    """New partitions from number `first` on. Raises INVALID_REPLICATION_ASSIGNMENT when nobody could lead one."""
     active = {broker.broker_id: None for broker in image.brokers.values() if broker.is_active}
     records = []
     for index, replicas in enumerate(assignments, first):
@@ -246,7 +255,8 @@ def _partition_records(
             raise ProtocolError(
                 ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"All brokers for partition {index} are fenced or stopping."
             )
-        records.append(PartitionRecord(topic_id, index, replicas, isr, isr[0], cause=cause))
+        epoch = leader_epochs[index - first] if leader_epochs else 0
+        records.append(PartitionRecord(topic_id, index, replicas, isr, isr[0], epoch, cause=cause))
     return records
 
 
@@ -279,7 +289,7 @@ def _added_partitions(
             check_assignment(image, replicas, factor)
     else:
         assignments = ReplicaPlacer(usable_brokers(image), rng).place(added, factor)
-    return list(_partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
+    return list(partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 
 
 def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, policy: ControllerPolicy) -> TopicImage:

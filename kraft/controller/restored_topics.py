@@ -1,0 +1,47 @@
+"""RestoreTopic (10002): a topic whose records are in the tier already, under an id that was given to it there. Pure."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from common.identifiers import ZERO_UUID
+from kraft.controller.configs import check_together
+from kraft.controller.placement import ReplicaPlacer
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.tier_configs import REMOTE_STORAGE, check_tier
+from kraft.controller.topics import check_new_name, partition_records, topic_overrides, usable_brokers
+from kraft.image.metadata import MetadataImage
+from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, TopicRecord
+from wire.messages import RestoreTopicResponse, raw_uuid
+
+
+def decide_restore_topic(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Decision[MetadataRecord, Any]:
+    """Its first leaders adopt what the manifests say. `leader_epochs` are above those of the records in the tier."""
+    name, topic_id, epochs = request.topic_name, raw_uuid(request.topic_id), list(request.leader_epochs)
+    try:
+        check_new_name(image, name, {})
+        if topic_id == ZERO_UUID or image.topics.get_by_id(topic_id) is not None:
+            raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, "A topic of that id exists, or it is none.")
+        if not 0 < len(epochs) <= policy.partitions_per_request_max or min(epochs) < 0:
+            raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "One leader epoch of at least 0 for each partition.")
+        overrides = topic_overrides(request.configs) | {REMOTE_STORAGE: "true"}
+        check_together(image, policy, {}, overrides)
+        check_tier(image, policy, name, {}, overrides)
+        wanted = request.replication_factor
+        factor = policy.default_replication_factor if wanted == -1 else wanted
+        if factor < 1:
+            raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be above 0, or -1.")
+        assignments = ReplicaPlacer(usable_brokers(image), rng).place(len(epochs), factor)
+        records: list[MetadataRecord] = [TopicRecord(name, topic_id, adopts_tier=True)]
+        records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
+        records += partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED, epochs)
+    except ProtocolError as error:
+        return Decision(
+            RestoreTopicResponse(throttle_time_ms=0, error_code=int(error.code), error_message=error.message)
+        )
+    return Decision(RestoreTopicResponse(throttle_time_ms=0, error_code=0, error_message=None), records)
