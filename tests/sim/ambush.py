@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from broker.partitions.partition import Partition
+from tests.sim.history import TopicPartition
 from tests.sim.loop import MS, NS, SimLoop
 from tests.sim.network import SimSocket
 from tests.sim.world import World
@@ -11,6 +14,7 @@ ALTER_PARTITION = bytes((0, 56, 0, 3))  # api key and version, after a frame's l
 HELD_NS = 2 * NS
 DOWN_NS = 100 * MS
 CUT_NS = 2_400 * MS
+ALONE_NS = 2_500 * MS
 
 
 class LateAlterPartition:
@@ -51,3 +55,61 @@ class LateAlterPartition:
             self._world.trace("an AlterPartition is held up")
             return HELD_NS
         return 0
+
+
+class DivergingLeader:
+    """A leader that only a stubborn client still reaches, and that goes on appending, while another one is elected
+    and tiers what it commits. Then all others die, and the first one leads again: with a log that the tier contradicts.
+
+    Only where unclean elections are allowed. `tier_end` is of the partition, as committed.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        brokers: Sequence[str],
+        others: Sequence[str],
+        key: TopicPartition,
+        tier_end: Callable[[], int],
+    ) -> None:
+        """`others` are the controllers."""
+        self._world, self._brokers, self._key, self._tier_end = world, list(brokers), key, tier_end
+        self._controllers = list(others)
+        self.first = ""  # the leader, once it is alone
+        self._pairs: list[tuple[str, str]] = []
+        self._cut_at = 0
+        self.sprung = False
+
+    def ran(self, loop: SimLoop) -> None:
+        """After each callback of each node."""
+        if loop.name not in self._brokers or self.sprung or self._world.nodes[loop.name].loop is not loop:
+            return
+        program = self._world.nodes[loop.name].program
+        partition = program.partitions.get(*self._key) if program is not None else None
+        if partition is None or not partition.is_leader:
+            return
+        if not self.first:
+            if self._tier_end() > 0:
+                self._isolate(loop.name, partition)
+        elif loop.name == self.first and self._tier_end() > self._cut_at and self._is_behind(partition):
+            self._spring()
+
+    def _is_behind(self, partition: Partition) -> bool:
+        return self._tier_end() < partition.log.log_end_offset
+
+    def _isolate(self, name: str, partition: Partition) -> None:
+        self.first, self._cut_at = name, partition.log.log_end_offset
+        others = [node for node in (*self._brokers, *self._controllers) if node != name]
+        self._pairs = [(name, node) for node in others] + [(node, name) for node in others]
+        self._world.trace(f"AMBUSH {name} is alone, its log ends at {self._cut_at}")
+        self._world.fabric.change_cut(self._pairs, 1)
+
+    def _spring(self) -> None:
+        self.sprung = True
+        world = self._world
+        world.trace(f"AMBUSH {self.first} is back and alone, the tier ends at {self._tier_end()}")
+        for name in self._brokers:
+            if name != self.first:
+                world.kill(name)
+                world.scheduler.after(ALONE_NS, world.start, name)
+        world.fabric.change_cut(self._pairs, -1)

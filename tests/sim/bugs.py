@@ -13,6 +13,7 @@ from broker.partitions.replica_set import ReplicaSet
 from kraft.controller import brokers, elections, partitions, reassignment
 from kraft.records import NO_LEADER, Cause
 from storage import recovery
+from tests.sim.tier_bugs import TIER_BUGS
 
 Replace = Callable[[Any, str, object], None]
 
@@ -135,7 +136,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         recover_last_segment_only,
         move_before_the_copy,
     )
-}
+} | TIER_BUGS
 
 
 @contextlib.contextmanager

@@ -66,13 +66,17 @@ class Unsent:
 class IdempotentProducer:
     """`acks=all`, several batches in flight, the same sequences again after any failure."""
 
-    def __init__(self, links: ClusterLinks, partitions: Sequence[TopicPartition], pause_s: float) -> None:
+    def __init__(
+        self, links: ClusterLinks, partitions: Sequence[TopicPartition], pause_s: float, *, idempotent: bool = True
+    ) -> None:
+        """Not `idempotent`: for a topic that may lose what was acknowledged, and sequences with it."""
         self._links, self._partitions, self._pause_s = links, list(partitions), pause_s
+        self._idempotent = idempotent
         self._history = links.history
         self._topics = sorted({topic for topic, _ in partitions})
 
     async def run(self) -> None:
-        producer_id, epoch = await self._init()
+        producer_id, epoch = await self._init() if self._idempotent else (-1, -1)
         async with asyncio.TaskGroup() as tasks:
             for partition in self._partitions:
                 tasks.create_task(self._produce(partition, producer_id, epoch))
@@ -113,7 +117,8 @@ class IdempotentProducer:
         now_ms, count = self._links.ports.clock.wall_ms(), rng.randint(1, 3)
         text = f"{producer_id}/{partition[1]}/{sequence}/".encode()
         records = [Record(n, now_ms, text, text * rng.randint(1, 12), ()) for n in range(count)]
-        data = bytes(build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence))
+        first = sequence if self._idempotent else -1
+        data = bytes(build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=first))
         return Unsent(data, read_header(data, 0).crc, count, sequence)
 
     async def _send(self, partition: TopicPartition, producer_id: int, waiting: deque[Unsent]) -> bool:

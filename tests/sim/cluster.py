@@ -20,7 +20,7 @@ from common.ports import Address, Ports
 from kraft.controller.node import ControllerNode
 from object_store.store import ObjectStore
 from tests.sim import nemesis
-from tests.sim.ambush import LateAlterPartition
+from tests.sim.ambush import DivergingLeader, LateAlterPartition
 from tests.sim.bucket import Bucket
 from tests.sim.client_links import ClusterLinks, Unreachable
 from tests.sim.clients import Consumer, GroupMember, IdempotentProducer
@@ -35,7 +35,7 @@ from tests.sim.cluster_settings import (
     controller_settings,
 )
 from tests.sim.cluster_watch import ClusterWatch
-from tests.sim.historian import Archivist, Historian
+from tests.sim.historian import Archivist, Historian, StubbornProducer
 from tests.sim.history import History
 from tests.sim.invariants import PowerPromise
 from tests.sim.loop import SimulationFailure
@@ -93,7 +93,9 @@ class Cluster:
         self.bucket = Bucket(self.world.scheduler, self.world.stream("bucket"), WALL_START_MS)
         self.watch.tier = self._tier_watch() if plan.tier is not None else None
         self.bootstrap: dict[int, Address] = {b: (name, CLIENT_PORT) for name, b in self.brokers.items()}
-        self._settled_at_s = 0.0
+        self.diverging = DivergingLeader(
+            self.world, plan.broker_names, self.controllers, (TOPIC, 0), lambda: self.watch.tier_end((TOPIC, 0))
+        )
         self._add_nodes()
         self.world.watch(self.watch.ran)
         self.world.on_death = self._died
@@ -118,6 +120,8 @@ class Cluster:
         if plan.tier is not None:
             self.world.add_node("historian", self._historian)
             self.world.add_node("archivist", self._archivist)
+        if plan.loses_data:
+            self.world.add_node("stubborn", self._stubborn)
 
     def _broker(self, ports: Ports, config: BrokerConfig, fail: Callable[[str], None]) -> BrokerNode:
         node = self.world.node_of(asyncio.get_running_loop())
@@ -196,7 +200,8 @@ class Cluster:
     async def _producer(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "producer")
         await self._make_topic(links)
-        await IdempotentProducer(links, self.plan.topic_partitions, self.plan.pause_s).run()
+        partitions, idempotent = self.plan.topic_partitions, not self.plan.loses_data
+        await IdempotentProducer(links, partitions, self.plan.pause_s, idempotent=idempotent).run()
 
     async def _make_topic(self, links: ClusterLinks) -> None:
         topic = CreateTopicsRequest.CreatableTopic(
@@ -249,6 +254,10 @@ class Cluster:
         links = ClusterLinks(ports, self.bootstrap, self.history, "archivist")
         await Archivist(links, self.plan.topic_partitions, list(self.brokers.values()), self.plan.tier).run()
 
+    async def _stubborn(self, ports: Ports) -> None:
+        links = ClusterLinks(ports, self.bootstrap, self.history, "stubborn")
+        await StubbornProducer(links, (TOPIC, 0), lambda: self.brokers.get(self.diverging.first, -1)).run()
+
     async def _operator(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "operator")
         while not self.history.commits:  # then the group's topic is there as well
@@ -266,6 +275,8 @@ class Cluster:
         if self.plan.ambush:
             ambush = LateAlterPartition(world, self.brokers)
             world.watch(self.watch.ran, ambush.ran)
+        if self.plan.loses_data:
+            world.watch(self.watch.ran, self.diverging.ran)
         Nemesis(world, self.plan.faults, list(self.brokers), self._may_lose_data, self._disk_fails, self.bucket)
         world.run_for(FAULTS_MS / 1000)
         for name in world.nodes:
@@ -277,9 +288,9 @@ class Cluster:
         self._within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
         self.history.stop_producing = True
         self._within(SETTLES_S, self._unsettled)
-        if self.watch.tier is not None:
+        if self.watch.tier is not None and not self.plan.loses_data:
             self._within(TIER_SETTLES_S, self._tier_unsettled)
-            self._settled_at_s = world.now_s
+            self.history.settled = True
             self._within(SETTLES_S, self._history_unread)
 
     def _within(self, seconds: float, problem: Callable[[], str]) -> None:
@@ -335,10 +346,10 @@ class Cluster:
         """Until a reader has got all there is, from the log start to the end, after all was settled."""
         for partition in self.plan.topic_partitions:
             read, begin = self.history.passes.get(partition), self.watch.log_start(partition)
-            if read is None or read.began_s < self._settled_at_s:
+            if read is None or not read.settled:
                 return f"nobody has read the history of {partition[0]}-{partition[1]}"
             end = self.watch.committed.end(partition)
-            if (read.begin, read.end) != (begin, end) and not self.plan.loses_data:
+            if (read.begin, read.end) != (begin, end):
                 text = f"[{read.begin}, {read.end}) was read, the log is [{begin}, {end})"
                 raise SimulationFailure(f"{partition[0]}-{partition[1]}: {text}")
         return ""

@@ -129,6 +129,11 @@ class ClusterWatch:
         tier = self.tier.tier_of(partition) if self.tier is not None else None
         return 0 if tier is None else tier.log_start
 
+    def tier_end(self, partition: TopicPartition) -> int:
+        """As committed to the tier's state."""
+        tier = self.tier.tier_of(partition) if self.tier is not None else None
+        return 0 if tier is None else tier.tier_end
+
     def _told(self, partition: TopicPartition, files: ReplicaFiles, number: int) -> None:
         """A batch is committed."""
         if self.tier is not None and partition[0] == TIER_TOPIC:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 
 from common.errors import ErrorCode
 from records.builder import build_batch
@@ -15,6 +16,7 @@ from tests.sim.plan import TierPlan
 from wire.messages import CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, ProduceRequest
 
 REST_S = 0.6
+NOW_MS = 1_700_000_000_000
 DOOMED = "d"
 DOOMED_BATCHES = 24
 DELETE_SHARE = 0.25  # of what there is, at most, at a time
@@ -37,13 +39,13 @@ class Historian:
         links, history = self._links, self._links.history
         while True:
             try:
-                began_s = links.ports.clock.monotonic()
+                settled = history.settled
                 begin = await links.offset(partition, EARLIEST)
                 end = await links.offset(partition, LATEST)
                 if begin >= 0:
                     history.beginnings.append((partition, begin))
                 if 0 <= begin <= end and await self._read(partition, begin, end):
-                    history.passes[partition] = Pass(partition, began_s, begin, end)
+                    history.passes[partition] = Pass(partition, begin, end, settled)
                     history.counts["passes over the whole log"] += 1
                     await links.pause(REST_S)
                     continue
@@ -71,6 +73,29 @@ class Historian:
             await links.pause()
             await links.refresh(self._topics)
         return True
+
+
+class StubbornProducer:
+    """Sends to one broker whatever the others say, with `acks=1` and without idempotence. `target` is -1 at first."""
+
+    def __init__(self, links: ClusterLinks, partition: TopicPartition, target: Callable[[], int]) -> None:
+        self._links, self._partition, self._target = links, partition, target
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            await self._links.pause(0.02)
+            if self._target() >= 0:
+                with contextlib.suppress(Unreachable):
+                    await self._links.call(self._target(), produce_request(self._partition, number, 1), 10)
+                number += 1
+
+
+def produce_request(partition: TopicPartition, number: int, acks: int) -> ProduceRequest:
+    data = bytes(build_batch([Record(0, NOW_MS, b"%d" % number, b"gone" * 40, ())]))
+    row = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition[1], records=data)
+    topic = ProduceRequest.TopicProduceData(name=partition[0], partition_data=[row])
+    return ProduceRequest(transactional_id=None, acks=acks, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic])
 
 
 class Archivist:
@@ -153,11 +178,7 @@ class Archivist:
     async def _produce(self, number: int) -> None:
         links, key = self._links, (DOOMED, 0)
         leader = links.leaders.get(key)
-        now_ms = links.ports.clock.wall_ms()
-        data = bytes(build_batch([Record(0, now_ms, b"%d" % number, b"gone" * 40, ())]))
-        row = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=data)
-        topic = ProduceRequest.TopicProduceData(name=DOOMED, partition_data=[row])
-        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=PRODUCE_TIMEOUT_MS, topic_data=[topic])
+        request = produce_request(key, number, -1)
         try:
             if leader is not None and leader.node >= 0:
                 answer = await links.call(leader.node, request, 10)

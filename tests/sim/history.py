@@ -39,12 +39,12 @@ class OutOfRange(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A reader got all from `begin`, where the log began, to `end`. `began_s` is when it asked."""
+    """A reader got all from `begin`, where the log began, to `end`. `settled`: it began when all was at rest."""
 
     partition: TopicPartition
-    began_s: float
     begin: int
     end: int
+    settled: bool
 
 
 class Committed(NamedTuple):
@@ -106,6 +106,7 @@ class History:
     deleted: dict[TopicPartition, int] = field(default_factory=dict)  # and granted
     all_healed: bool = False
     stop_producing: bool = False
+    settled: bool = False  # nothing is to change any more
 
     def committed_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
         self.commits.append(Committed(group, partition, offset))

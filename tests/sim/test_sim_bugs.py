@@ -9,8 +9,9 @@ import pytest
 
 from tests.sim.bugs import BUGS, planted
 from tests.sim.cluster import run_plan
-from tests.sim.nemesis import Fault
-from tests.sim.plan import Plan, draw_plan
+from tests.sim.nemesis import BUCKET, Fault
+from tests.sim.plan import SMALL_CHUNK_BYTES, Plan, TierPlan, draw_plan
+from tests.sim.tier_bugs import TIER_BUGS
 
 pytestmark = pytest.mark.simulation
 SEEDS_MAX = 12
@@ -74,6 +75,14 @@ def power_lost_on_a_slow_disk(seed: int) -> list[Fault]:
     ]
 
 
+def a_leader_that_cannot_publish_is_cut_off(seed: int) -> list[Fault]:
+    """The store comes back while it still takes itself for the leader."""
+    a, b, c = brokers(seed)
+    others = [b, c, *(f"controller-{number}" for number in range(3))]
+    cuts = [Fault(800, "cut", a, other, 3_600) for other in others]
+    return [Fault(300, "store_down", BUCKET, "", 2_400), *cuts]
+
+
 FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "truncate_to_own_high_watermark": leaders_die_on_slow_links,
     "elect_outside_isr_and_elr": the_behind_one_comes_back_alone,
@@ -85,12 +94,22 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "join_with_old_broker_epoch": one_returns,
     "recover_last_segment_only": power_lost_on_a_slow_disk,
     "move_before_the_copy": one_returns,
+    "delete_without_claim": leaders_die_on_slow_links,
+    "ignore_lineage": lambda seed: [],
+    "delete_local_before_copied": lambda seed: [Fault(300, "store_down", BUCKET, "", 3_000)],
+    "overwrite_manifests": a_leader_that_cannot_publish_is_cut_off,
+    "delete_objects_before_manifest": one_returns,
+    "begin_without_producers": one_returns,
 }
 
 
 def plan_of(bug: str, seed: int) -> Plan:
     ambush = bug == "join_with_old_broker_epoch"
-    plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False)
+    plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
+    if bug in TIER_BUGS:
+        unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
+        tier = TierPlan(1_024, 1_024, 6_000, SMALL_CHUNK_BYTES, unclean=unclean)
+        plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
     if bug == "move_before_the_copy":
         plan = replace(plan, brokers=4, moves=True)
     if bug == "recover_last_segment_only":

@@ -1,0 +1,103 @@
+"""Mistakes of the tier to plant into the product; see `bugs.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.coordination.tier.client import TierClient
+from broker.tier import deletion, settling
+from object_store.store import Body, ObjectInfo
+from storage import segment_removal, tier_start
+from storage.producer_snapshot import Snapshot, encode_snapshot
+from tests.object_store.memory_store import MemoryStore
+from tests.sim.bucket import BucketClient
+from tiering import lineage, manifest_writer, tier_shard
+from tiering.partition_tier import PartitionTier
+from tiering.shard_protocol import Claim, FinishCopy, Refused, StartCopy
+
+Replace = Callable[[Any, str, object], None]
+
+
+def delete_without_claim(replace: Replace) -> None:
+    """Only the first leader of all claims; later ones take the state as it is, and shards let them delete."""
+    right, check = TierClient.claim, tier_shard._check_claim
+
+    async def claim(
+        self: TierClient, topic_id: bytes, partition: int, claim: Claim, timeout_s: float | None = None
+    ) -> PartitionTier | Refused:
+        known = await self.describe(topic_id, partition)
+        return known if known.is_claimed else await right(self, topic_id, partition, claim, timeout_s)
+
+    def check_claim(tier: PartitionTier, request: Any) -> None:
+        if isinstance(request, (StartCopy, FinishCopy)):
+            check(tier, request)
+
+    replace(TierClient, "claim", claim)
+    replace(tier_shard, "_check_claim", check_claim)
+
+
+def ignore_lineage(replace: Replace) -> None:
+    """A segment is copied behind any other, and read whatever its leader epochs."""
+    for module in (tier_shard, lineage, settling):
+        for name in ("follows", "fits"):
+            if name in vars(module):
+                replace(module, name, lambda *chains: True)
+
+
+def delete_local_before_copied(replace: Replace) -> None:
+    """Local retention stops at the high watermark, not at the tier's end."""
+    right = segment_removal.drop_local_segments
+
+    def drop(log: Any, now_ms: int, high_watermark: int, tier_end_offset: int) -> int:
+        return right(log, now_ms, high_watermark, high_watermark)
+
+    replace(segment_removal, "drop_local_segments", drop)
+
+
+def overwrite_manifests(replace: Replace) -> None:
+    """A deposed leader goes on publishing, and the store takes a version that is there already."""
+    right = MemoryStore.put
+
+    async def put(self: MemoryStore, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
+        return await right(self, key, body)
+
+    async def bucket_put(self: BucketClient, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
+        return await bucket_right(self, key, body)
+
+    bucket_right = BucketClient.put
+    replace(MemoryStore, "put", put)
+    replace(BucketClient, "put", bucket_put)
+    replace(manifest_writer.ManifestWriter, "_check", lambda self, head: None)
+
+
+def delete_objects_before_manifest(replace: Replace) -> None:
+    """Objects go as soon as their deletion has begun."""
+
+    def due(self: deletion.Deleter, led: Any) -> list[Any]:
+        return list(led.known.deleting())
+
+    replace(deletion.Deleter, "_due", due)
+
+
+def begin_without_producers(replace: Replace) -> None:
+    """A replica that begins at the tier's end does not take over what is known of producers there."""
+    right = tier_start.start_at
+
+    def start_at(log: Any, offset: int, log_start: int, epochs: Any, producer_snapshot: bytes) -> Any:
+        return right(log, offset, log_start, epochs, encode_snapshot(Snapshot([], [])))
+
+    replace(tier_start, "start_at", start_at)
+
+
+TIER_BUGS: dict[str, Callable[[Replace], None]] = {
+    plant.__name__: plant
+    for plant in (
+        delete_without_claim,
+        ignore_lineage,
+        delete_local_before_copied,
+        overwrite_manifests,
+        delete_objects_before_manifest,
+        begin_without_producers,
+    )
+}
