@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_offload.batch_reader import PushdownReader, TierReader
 from spark_offload.columns import check_schema, whole_schema
 from spark_offload.options import ReadOptions, parse_options
 
@@ -21,12 +20,14 @@ class TidelogSource(DataSource):
         return whole_schema(include_headers=self._options().include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        # Not at the top, here and below: each of Spark's short-lived Python processes pays for what it imports.
+        from spark_offload.batch_reader import PushdownReader, TierReader  # noqa: PLC0415
+
         check_schema(schema)
         options = self._options()
         return PushdownReader(schema, options) if options.pushdown else TierReader(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        # Not at the top: tasks of batch queries need none of it.
         from common.machine import MachineClock  # noqa: PLC0415
         from spark_offload.stream_reader import TierStreamReader  # noqa: PLC0415
 

@@ -11,13 +11,12 @@ import pyarrow as pa
 from spark_offload.aborted import AbortedRanges
 from spark_offload.arrow_columns import binary_column, headers_column, key_and_value_columns, timestamp_column
 from spark_offload.batch_scan import BatchTable, scan_batches
+from spark_offload.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
+from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.payload import Payload, payloads
 from spark_offload.record_table import RecordTable, locate_records
 from spark_offload.varints import DamagedRecords, Integers
 
-KEY, VALUE, TOPIC, PARTITION = "key", "value", "topic", "partition"
-OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS = "offset", "timestamp", "timestampType", "headers"
-INFLATED_BYTES_MAX = 256 << 20
 _FROM_BATCHES = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP_TYPE})  # what dense batches tell without their records
 
 

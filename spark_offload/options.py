@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_offload.decoding import INFLATED_BYTES_MAX
-
 EARLIEST, LATEST = -2, -1  # as Kafka's ListOffsets and Spark's Kafka source count them
 SPLIT_BYTES = 64 << 20
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20  # decoding is fastest while a chunk and its columns fit the caches
+INFLATED_BYTES_MAX = 256 << 20
 PARTITION_NUMBER_MAX = 2**31 - 1
 OFFSET_MAX = 2**63 - 1
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_offload.catalog import OffsetRange
-from spark_offload.decoding import OFFSET, PARTITION, TIMESTAMP, TOPIC
+from spark_offload.column_names import OFFSET, PARTITION, TIMESTAMP, TOPIC
 from spark_offload.options import OFFSET_MAX
 from tiering.keys import PartitionPath
 
