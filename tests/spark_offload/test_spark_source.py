@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from object_store.blocking import BlockingStore
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
@@ -185,6 +186,25 @@ def test_names_that_came_back_and_clusters_beside_each_other(read: Read, tmp_pat
     old.publish(dropped_ms=NOW)
     assert read(tier=built.uri, clusterId="cluster-one").count() == 11
     assert read(tier=built.uri, clusterId="cluster-one", topicId=f"{8:032x}").count() == 10
+
+
+def test_a_bucket_is_read_like_a_directory(
+    spark: SparkSession, read: Read, tier: TierBuilder, moto_endpoint: str
+) -> None:
+    """After the fixture `spark`, which sets credentials for this process too."""
+    from aiobotocore.session import get_session  # noqa: PLC0415  heavy
+
+    async def create_bucket() -> None:
+        async with get_session().create_client("s3", endpoint_url=moto_endpoint, region_name="us-east-1") as client:
+            await client.create_bucket(Bucket="spark")
+
+    uri = f"s3://spark/some/prefix?endpoint={moto_endpoint}&region=us-east-1"
+    with BlockingStore(uri) as store:
+        store.wait(create_bucket)
+        for path in sorted(one for one in tier.root.rglob("*") if one.is_file()):
+            store.put(str(path.relative_to(tier.root)), path.read_bytes())
+    assert offsets(read(tier=uri, partitions="0", splitBytes=2_048, chunkBytes=1_024)) == list(range(1_000))
+    assert offsets(read(tier=uri, topic="payments", isolation="read_committed")) == [4, 5]
 
 
 # streams ---------------------------------------------------------------------------------------------------
