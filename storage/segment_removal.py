@@ -110,7 +110,8 @@ def _largest_timestamp(segment: Segment) -> int:
 def remove_segments(log: PartitionLog, segments: list[Segment], cause: str) -> None:
     """Take segments out of the log and rename their files; an audit line comes first.
 
-    Newest first: a crash in between leaves a log without a hole where the log's end is cut.
+    From the log's front they go oldest first, else newest first: a crash in between must not leave a hole, behind which
+    recovery would cut off all that follows.
     """
     log.context.audit(
         "segments_deleted",
@@ -123,8 +124,9 @@ def remove_segments(log: PartitionLog, segments: list[Segment], cause: str) -> N
     doomed = {segment.base_offset for segment in segments}
     log.segments = [segment for segment in log.segments if segment.base_offset not in doomed]
     log.bound = None
+    from_front = bool(log.segments) and segments[0].base_offset < log.segments[0].base_offset
     try:
-        for segment in reversed(segments):
+        for segment in segments if from_front else reversed(segments):
             _discard(log, segment)
         first = log.segments[0].base_offset if log.segments else None
         for offset in [

@@ -1,6 +1,7 @@
 """A log whose history lies in a tier: what goes from the disk and what stays, what is read out for a copy, and how a
 replica begins where the tier ends."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
+from records.batch import iterate_batches
 from records.control import MarkerKind
 from storage import tier_start
 from storage.closed_segments import ClosedSegment, Contents
@@ -77,6 +79,50 @@ async def test_local_retention_takes_only_what_the_tier_holds(bench: Workbench) 
     with pytest.raises(ProtocolError) as caught:
         log.read(-1, 10, log.log_end_offset)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class Killed(BaseException): ...
+
+
+def bases_from(log: PartitionLog, offset: int) -> list[int]:
+    """The base offsets of all batches from `offset` on."""
+    found = []
+    while offset < log.log_end_offset:
+        region = log.read(offset, 1 << 20, log.log_end_offset)
+        assert region is not None
+        data = memoryview(region.file.pread(region.length, region.position))
+        region.release()
+        for _, header in iterate_batches(data, 0, len(data)):
+            found.append(header.base_offset)
+            offset = header.next_offset
+    return found
+
+
+@pytest.mark.parametrize("renames", range(13))
+async def test_a_kill_among_segments_that_go_leaves_no_hole(
+    bench: Workbench, renames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await filled(bench, config=replace(TIERED, local_retention_ms=0))
+    held = bases_from(log, 0)
+    rename, left = bench.disk.rename, renames
+
+    def fused(source: str, target: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        rename(source, target)
+
+    monkeypatch.setattr(bench.disk, "rename", fused)
+    bases = [segment.base_offset for segment in log.segments]
+    with contextlib.suppress(Killed):
+        log.delete_old_segments(NOW_MS, log.log_end_offset, bases[3])
+    monkeypatch.undo()
+    log = await bench.restart(clean=False)
+    assert log.log_end_offset == held[-1] + 1
+    assert log.local_log_start_offset in bases[:4]
+    first = log.local_log_start_offset
+    assert bases_from(log, first) == [offset for offset in held if offset >= first]
 
 
 async def test_local_retention_is_the_total_one_where_none_is_given(bench: Workbench) -> None:
