@@ -298,12 +298,14 @@ class ClusterWatch:
             self._stays.advanced(state, files)
             if self.committed.end(key) > before_end:
                 self.world.trace(f"{node.name}: {key[0]}-{key[1]} is committed up to {state.high_watermark}")
-                replica_files = {number: self.files(number, key) for number in partition_replicas(partition)}
+                replica_files = {number: self.files(number, key) for number in self._replicas(partition)}
                 self._in_sync.advanced(state, replica_files, self.promise.unregistered)
 
-
-def partition_replicas(partition: Partition) -> tuple[int, ...]:
-    return partition.image.replicas if partition.image is not None else ()
+    def _replicas(self, partition: Partition) -> list[int]:
+        """To the leader's knowledge, without those that may have given up their logs since: it may not know yet."""
+        newest = self.newest.partition(partition.topic_id, partition.index)
+        known = partition.image.replicas if partition.image is not None else ()
+        return [broker for broker in known if newest is None or broker in newest.replicas]
 
 
 def is_replica(image: MetadataImage, broker: int, partition: Partition) -> bool:

@@ -107,7 +107,8 @@ class TierWatch:
         what = f"{node} publishes version {head.version} of {head.topic}-{head.partition}"
         before = self._heads.get(identity)
         place = (head.leader_epoch, head.tier_state_offset)
-        if head.version != (1 if before is None else before.version + 1):
+        began_again = self._is_last(identity, head) and not self._manifests(key.path)
+        if head.version != (1 if before is None or began_again else before.version + 1):
             raise InvariantBroken(self._name, f"{what} after version {0 if before is None else before.version}")
         if before is not None and place < (before.leader_epoch, before.tier_state_offset):
             text = f"of epoch and state {place} after {(before.leader_epoch, before.tier_state_offset)}"
@@ -124,6 +125,14 @@ class TierWatch:
         self._heads[identity] = head
         self._coverage.add("manifests")
         self._trace(f"{what}: [{head.log_start_offset}, {head.end_offset}) of state {head.tier_state_offset}")
+
+    def _is_last(self, identity: Identity, head: ManifestHead) -> bool:
+        """Whether it is the last one of a deleted topic, which may be published again when all is removed."""
+        tier = self.records.tiers.get(identity)
+        return tier is not None and tier.is_dropped and not head.segments
+
+    def _manifests(self, path: PartitionPath) -> list[str]:
+        return self._bucket.names(self._root().manifest_prefix(path))
 
     def deleting(self, node: str, keys: Sequence[str], claims: Intent) -> None:
         """See `BucketWatch`."""
