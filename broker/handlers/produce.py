@@ -23,6 +23,7 @@ from broker.partitions.partition import Partition
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
+from kraft.controller.topic_names import INTERNAL_TOPICS
 from records.record import InvalidRecords
 from storage.partition_log import Appended
 from wire.connection import Connection, Reply
@@ -175,6 +176,10 @@ class ProduceHandler:
             partition = topics.get(part.topic, _EMPTY).get(part.partition)
             if partition is None:
                 pending.answer(number, self._missing(part, pending.version))
+                continue
+            if partition.topic in INTERNAL_TOPICS:  # a coordinator's state: what it did not decide must not be replayed
+                error = ErrorCode.INVALID_TOPIC_EXCEPTION
+                pending.answer(number, ProducedRow(part.topic, part.partition, error, -1))
                 continue
             try:
                 if partition.inspects_records or partition in self._inspection:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode
+from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.records import PartitionRecord, TopicRecord
 from records.batch import read_header
 from records.compression import Compression
 from tests.broker.replication_lab import (
     TOPIC,
+    TOPIC_ID,
     Lab,
     batch,
     eventually,
@@ -56,6 +59,19 @@ async def test_errors_are_kafkas(tmp_path: Path) -> None:
             assert (row.error_code, row.base_offset) == (error, -1), error
         assert lab[0].partition.log.log_end_offset == 0
         assert (await produce(client, good)).base_offset == 0, "the connection is as good as before"
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+async def test_internal_topics_take_no_record_of_a_client(tmp_path: Path, topic: str, version: int) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.change(TopicRecord(topic, TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (0,), (0,), 0, 0, 0))
+        client = await lab[0].connect()
+        for acks in (1, -1):
+            row = await produce(client, batch(b"x"), topic=topic, version=version, acks=acks)
+            assert (row.error_code, row.base_offset) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        partition = lab[0].plane.partitions.get(topic, 0)
+        assert partition is not None and partition.log.log_end_offset == 0
 
 
 async def test_a_transactional_batch_is_refused_for_good(tmp_path: Path) -> None:
