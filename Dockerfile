@@ -2,7 +2,7 @@
 #   docker build --target node -t tidelog .
 #   docker build --target spark -t tidelog-spark .
 
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11-slim-bookworm AS dependencies
 RUN python -m venv /opt/tidelog
 ENV PATH=/opt/tidelog/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
@@ -10,6 +10,8 @@ WORKDIR /src
 COPY requirements/ requirements/
 RUN pip install --quiet --require-hashes -r requirements/build.lock \
  && pip install --quiet --require-hashes --no-build-isolation -r requirements/s3.lock
+
+FROM dependencies AS build
 COPY . .
 RUN pip install --quiet --no-build-isolation --no-deps . \
  && python -m compileall -q /opt/tidelog/lib \
@@ -26,9 +28,11 @@ WORKDIR /var/lib/tidelog
 USER tidelog
 ENTRYPOINT ["tidelog"]
 
-FROM build AS spark-build
-RUN pip --version >/dev/null 2>&1 || python -m ensurepip >/dev/null
-RUN python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/spark.lock
+FROM dependencies AS spark-build
+RUN pip install --quiet --require-hashes --no-build-isolation -r requirements/spark.lock
+COPY . .
+RUN pip install --quiet --no-build-isolation --no-deps . \
+ && pip uninstall --quiet --yes wheel pip
 
 FROM node AS spark
 USER root
