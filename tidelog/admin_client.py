@@ -60,9 +60,10 @@ def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[K
                 client.close()
 
 
-def send(client: KafkaAdminClient, request: Any) -> Any:
-    """The response to a request of `wire.messages`, from any broker: for what the client has no method for."""
-    return client._manager.run(client._manager.send, request)
+def send(client: KafkaAdminClient, request: Any, broker: int | None = None) -> Any:
+    """The response to a request of `wire.messages`, from any broker or that one: for what the client has no method
+    for."""
+    return client._manager.run(client._manager.send, request, broker)
 
 
 def error_text(row: dict[str, Any]) -> str | None:

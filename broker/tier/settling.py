@@ -43,7 +43,9 @@ async def read_end(store: ObjectStore, root: TierRoot, tier: PartitionTier) -> T
     if segment.end_offset != tier.tier_end_offset:
         raise NotNow(f"the tier's last segment does not end at {tier.tier_end_offset}")
     key = root.segment_key(tier.path, segment.id)
-    snapshot = await _section(store, key, segment, PRODUCER_SNAPSHOT)
+    snapshot = encode_snapshot(Snapshot([], []))
+    if PRODUCER_SNAPSHOT in segment.sections:  # a restored topic's has none: under a new name producers begin anew
+        snapshot = await _section(store, key, segment, PRODUCER_SNAPSHOT)
     epochs = await _section(store, key, segment, LEADER_EPOCHS)
     try:
         decode_snapshot(snapshot)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import tier_rebuild
+from tidelog.commands import tier_rebuild, tier_repair, tier_status
 
 app = typer.Typer(
-    help="The tier: rebuild a cluster from it.",
+    help="The tier: status, ls, check; restore a deleted topic; rebuild the cluster.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command()(tier_status.status)
+app.command()(tier_status.ls)
+app.command()(tier_repair.check)
+app.command()(tier_repair.restore)
 app.command()(tier_rebuild.rebuild)
 app.command("commit-offsets")(tier_rebuild.commit_offsets)

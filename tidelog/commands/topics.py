@@ -41,7 +41,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a topic."""
-    wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": _parse(config or [])}
+    wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": parse_configs(config or [])}
     with admin_client(bootstrap, data) as client:
         row = client.create_topics({name: wanted}, raise_errors=False)["topics"][0]
     if problem := error_text(row):
@@ -84,7 +84,7 @@ def alter(
     """Change a topic's settings or raise its number of partitions."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
-    changes: dict[str, Any] = {key: ("SET", value) for key, value in _parse(config or []).items()}
+    changes: dict[str, Any] = {key: ("SET", value) for key, value in parse_configs(config or []).items()}
     for key in reset or []:
         _check(key)
         changes[key] = ("DELETE", None)
@@ -116,7 +116,7 @@ def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_D
         print(json.dumps([{"topic": name} for name in names]))
 
 
-def _parse(assignments: list[str]) -> dict[str, str]:
+def parse_configs(assignments: list[str]) -> dict[str, str]:
     """NAME=VALUE pairs, checked before a broker is asked, so that a slip is explained with its range."""
     found = {}
     for text in assignments:

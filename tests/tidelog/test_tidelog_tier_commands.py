@@ -1,0 +1,124 @@
+"""`tidelog tier status | ls | check | restore` as an operator uses them: real processes, a stock client."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+
+from bench.embedded import EmbeddedCluster
+from tests.tidelog.test_tidelog_tier_rebuild import TIERED, create, produce, read_all, succeeded, tidelog, wait_for
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+SETTINGS = {
+    "tidelog.tier.roll.ms": "1500",
+    "tidelog.tier.interval.ms": "100",
+    "tidelog.tier.delete.delay.ms": "15000",
+    "log.retention.check.interval.ms": "1000",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(brokers=2, settings=dict(SETTINGS), data=tmp_path / "data", controllers=1) as cluster:
+        yield cluster
+
+
+def tier(cluster: EmbeddedCluster, *words: str) -> Any:
+    return succeeded("tier", *words, "--data", str(cluster.data))
+
+
+def refused(cluster: EmbeddedCluster, *words: str) -> str:
+    done = tidelog("tier", *words, "--data", str(cluster.data))
+    assert done.returncode == 1, done.stdout
+    return done.stderr
+
+
+def rows_of(cluster: EmbeddedCluster, topic: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = tier(cluster, "status", topic)["partitions"]
+    return rows
+
+
+def test_status_ls_and_check_tell_what_is_so(cluster: EmbeddedCluster) -> None:
+    create(cluster, "flights", *TIERED)
+    produce(cluster.bootstrap, "flights", 6_000)
+    wait_for(lambda: [row["tier_end"] for row in rows_of(cluster, "flights")] == [3_000, 3_000])
+    for row in rows_of(cluster, "flights"):
+        assert row["claimed"]
+        assert (row["log_start"], row["high_watermark"], row["lag_bytes"], row["trouble"]) == (0, 3_000, 0, None)
+        assert row["local_start"] >= 0
+    listed = tier(cluster, "ls", "flights", "--partition", "1")
+    assert [row["base_offset"] for row in listed] == [0, *(row["end_offset"] for row in listed[:-1])]
+    assert listed[-1]["end_offset"] == 3_000
+    store = cluster.data / "tier"
+    assert all((store / row["object"]).stat().st_size == row["bytes"] for row in listed)
+    assert tier(cluster, "check")["disagreements"] == []
+
+    # the store goes away: all still answer, and say so
+    store.rename(cluster.data / "away")
+    status = wait_for(lambda: (found := tier(cluster, "status"))["store"]["answers"] or found)
+    assert status["store"]["answers"] is False
+    assert status["store"]["reason"]
+    assert len(status["partitions"]) == 2
+    assert "DOES NOT ANSWER" in tidelog("tier", "status", "--data", str(cluster.data)).stdout
+    assert tier(cluster, "ls", "flights", "--partition", "1") == listed
+    done = tidelog("tier", "check", "--json", "--data", str(cluster.data))
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["store"] != "answers"
+    produce(cluster.bootstrap, "flights", 100)
+    time.sleep(3)  # segments close, and cannot be copied: no broker minds
+    assert {node["state"] for node in cluster.nodes()} == {"running"}
+    assert all(row["tier_end"] == 3_000 for row in rows_of(cluster, "flights"))
+    (cluster.data / "away").rename(store)
+    wait_for(lambda: [row["tier_end"] for row in rows_of(cluster, "flights")] == [3_050, 3_050])
+    assert tier(cluster, "status")["store"]["answers"] is True
+
+    # damage
+    objects = [store / row["object"] for row in listed]
+    os.truncate(objects[0], 100)
+    objects[1].unlink()
+    done = tidelog("tier", "check", "flights", "--json", "--data", str(cluster.data))
+    assert done.returncode == 1
+    told = {row["disagreement"] for row in json.loads(done.stdout)["disagreements"]}
+    assert any("has 100 bytes" in text for text in told)
+    assert any("is missing" in text for text in told)
+    assert refused(cluster, "ls", "nothing")
+    assert tidelog("tier", "ls", "flights@zzz", "--data", str(cluster.data)).returncode == 2
+
+
+def test_a_deleted_topic_comes_back_under_a_new_name(cluster: EmbeddedCluster) -> None:
+    create(cluster, "flights", *TIERED)
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), acks="all")
+    produce(cluster.bootstrap, "flights", 4_000)
+    producer.send("flights", b"the same producer goes on", partition=0).get(30)
+    wait_for(lambda: [row["tier_end"] for row in rows_of(cluster, "flights")] == [2_001, 2_000])
+    before = read_all(cluster.bootstrap, "flights")
+    assert "lives" in refused(cluster, "restore", "flights", "--as", "again")
+    cluster.command_of("topics", "delete", "flights")
+    deleted = wait_for(lambda: tier(cluster, "status")["deleted"])
+    assert [(row["topic"], row["partitions"]) for row in deleted] == [("flights", 2)]
+    assert tier(cluster, "check")["disagreements"] == []
+    assert len(tier(cluster, "ls", "flights")) > 2
+
+    rows = tier(cluster, "restore", f"flights@{deleted[0]['id']}", "--as", "again", "--config", "segment.bytes=2097152")
+    assert [row["end_offset"] for row in rows] == [2_001, 2_000]
+    assert read_all(cluster.bootstrap, "again") == before
+    assert producer.send("again", b"the same producer goes on", partition=0).get(30).offset == 2_001
+    producer.close()
+    configs = succeeded("topics", "describe", "again", "--data", str(cluster.data))["configs"]
+    assert (configs["segment.bytes"], configs["retention.ms"]) == ("2097152", "-1")
+    assert "already" in refused(cluster, "restore", "flights", "--as", "again")
+    assert "nothing of it" in refused(cluster, "restore", "unknown", "--as", "other")
+
+    wait_for(lambda: not tier(cluster, "status")["deleted"])  # the delay has passed
+    assert "cannot be restored" in refused(cluster, "restore", "flights", "--as", "late")
+    assert read_all(cluster.bootstrap, "again")[: len(before) // 2] == before[: len(before) // 2]
+    wait_for(lambda: [row["tier_end"] for row in rows_of(cluster, "again")] == [2_002, 2_000])
+    assert tier(cluster, "check")["disagreements"] == []

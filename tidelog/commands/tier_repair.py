@@ -1,0 +1,233 @@
+"""`tidelog tier check | restore`: whether everything about the tier agrees, and deleted topics under new names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common.errors import ErrorCode
+from common.identifiers import random_uuid
+from common.machine import MachineClock
+from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.commands.topics import Configs, parse_configs
+from tidelog.output import fail, show
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+    from object_store.blocking import BlockingStore
+    from tidelog.tier_access import Answers
+    from tiering.inventory import FoundTopic
+    from tiering.keys import PartitionPath, TierRoot
+    from tiering.restoring import NewTopic
+
+Tier = Annotated[str | None, typer.Option("--tier", help="The object store, if not as the brokers say.", metavar="URI")]
+READY_WITHIN_S = 120.0
+LOOK_S = 0.2
+_IN_DOUBT = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def check(
+    topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
+    tier: Tier = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Compare manifests, `__tier_state` and the names and sizes of objects. Exit code 1 when something disagrees."""
+    from tidelog.tier_access import ask_brokers, opened_store, store_trouble  # noqa: PLC0415
+    from tidelog.tier_check import check_partition, rows  # noqa: PLC0415
+
+    found: list[dict[str, Any]] = []
+    with admin_client(bootstrap, data) as client:
+        answers = ask_brokers(client)
+        paths = _paths(client, answers, topic)
+        if topic is not None and not paths:
+            fail(f"there is no tiered topic {topic}")
+        down = store_trouble(answers, tier)
+        with contextlib.nullcontext() if down else opened_store(answers, tier) as opened:
+            for path in paths:
+                found += rows(path, check_partition(client, opened, path))
+    report = {"partitions": len(paths), "store": down or "answers", "disagreements": found}
+    if as_json:
+        print(json.dumps(report))
+    else:
+        if down:
+            print(f"the object store does not answer, so __tier_state alone was read: {down}")
+        columns = ["topic", "partition", "what", "disagreement"]
+        show(found, as_json=False, columns=columns, empty=f"{len(paths)} partitions agree" if not down else "-")
+    if down or any(not row["harmless"] for row in found):
+        raise typer.Exit(1)
+
+
+def restore(
+    topic: Annotated[str, typer.Argument(help="The deleted topic; @ID says which.", metavar="TOPIC[@ID]")],
+    as_: Annotated[str, typer.Option("--as", help="The name of the topic that is made of it.", metavar="NAME")],
+    config: Configs = None,
+    replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
+    tier: Tier = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Bring a deleted topic back under a new name, at its old offsets, while tidelog.tier.delete.delay.ms lasts.
+
+    What was on the brokers alone when it was deleted is gone. The new topic is kept without bounds unless --config
+    says otherwise; its other settings are defaults.
+    """
+    from tidelog.tier_access import ask_brokers, live_topics, opened_store, split_name  # noqa: PLC0415
+    from tiering.inventory import find_topics  # noqa: PLC0415
+
+    name, topic_id = split_name(topic)
+    configs = {"retention.ms": "-1", "retention.bytes": "-1"} | parse_configs(config or [])
+    with admin_client(bootstrap, data) as client:
+        answers, live = ask_brokers(client), live_topics(client)
+        store_status = answers.store
+        if store_status is not None and store_status.stale is not None:
+            fail(store_status.stale)
+        if as_ in live:
+            fail(f"there is a topic {as_} already")
+        with opened_store(answers, tier) as (store, root):
+            topics = store.wait(lambda: find_topics(store.store, root, name))
+            found = _chosen(topics, name, topic_id, {known.topic_id for known in live.values()})
+            new_id = random_uuid(random.SystemRandom())
+            _restore(client, store, root, found, (as_, new_id), configs, replicas, answers)
+        _wait_ready(client, found, as_)
+    rows = [
+        {
+            "topic": as_,
+            "partition": index,
+            "log_start_offset": partition.log_start_offset,
+            "end_offset": partition.end_offset,
+        }
+        for index, partition in found.partitions.items()
+    ]
+    show(rows, as_json=as_json, columns=["topic", "partition", "log_start_offset", "end_offset"])
+
+
+# checking ----------------------------------------------------------------------------------------------------
+
+
+def _paths(client: KafkaAdminClient, answers: Answers, topic: str | None) -> list[PartitionPath]:
+    """The tiered partitions that live, and those of deleted topics whose delay lasts."""
+    from tiering.keys import PartitionPath  # noqa: PLC0415
+
+    found: dict[tuple[str, str, int], None] = {}
+    for broker in answers.brokers:
+        for led in broker.partitions:
+            found[led.topic, led.topic_id, led.partition] = None
+        for dropped in broker.dropped:
+            found[dropped.topic, dropped.topic_id, dropped.partition] = None
+    return [
+        PartitionPath(name, bytes.fromhex(topic_id), index)
+        for name, topic_id, index in sorted(found)
+        if topic in (None, name)
+    ]
+
+
+# restoring ---------------------------------------------------------------------------------------------------
+
+
+def _chosen(topics: list[FoundTopic], name: str, topic_id: bytes | None, live: set[bytes]) -> FoundTopic:
+    """The one that is meant; ends the command when it lives, is gone, or several could be."""
+    from tiering.restoring import CannotRestore, check_restorable  # noqa: PLC0415
+
+    if topic_id in live or (topics and all(topic.topic_id in live for topic in topics)):
+        fail(f"the topic {name} lives: only a deleted one is restored")
+    deleted = [topic for topic in topics if topic.topic_id not in live and topic_id in (None, topic.topic_id)]
+    usable, problem = [], ""
+    for topic in deleted:
+        try:
+            check_restorable(topic)
+            usable.append(topic)
+        except CannotRestore as error:
+            problem = str(error)
+    if not usable:
+        fail(f"{name} cannot be restored: {problem or 'the object store holds nothing of it'}")
+    if len(usable) > 1:
+        names = ", ".join(f"{name}@{topic.topic_id.hex()}" for topic in usable)
+        fail(f"several topics {name} were deleted; name one: {names}")
+    return usable[0]
+
+
+def _restore(
+    client: KafkaAdminClient,
+    store: BlockingStore,
+    root: TierRoot,
+    found: FoundTopic,
+    new: tuple[str, bytes],
+    configs: dict[str, str],
+    replicas: int,
+    answers: Answers,
+) -> None:
+    """Copy, describe, create. What was copied goes again when the topic cannot be made."""
+    from tiering.restoring import CannotRestore, NewTopic, copy_topic, remove_copies, write_manifests  # noqa: PLC0415
+
+    chance = random.SystemRandom()
+    incarnation = answers.store.incarnation if answers.store is not None else 1
+    topic = NewTopic(*new, found.tenant, incarnation)
+    now_ms = MachineClock().wall_ms()
+    try:
+        store.wait(lambda: copy_topic(store.store, root, found, topic, _progress()))
+        store.wait(lambda: write_manifests(store.store, root, found, topic, now_ms, lambda: random_uuid(chance).hex()))
+        problem = _create(client, found, topic, configs, replicas)
+    except CannotRestore as error:
+        problem = str(error)
+    if problem:
+        store.wait(lambda: remove_copies(store.store, root, topic))
+        fail(f"{found.name} cannot be restored as {topic.name}: {problem}")
+
+
+def _create(
+    client: KafkaAdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
+) -> str | None:
+    from tiering.restoring import first_epochs  # noqa: PLC0415
+    from wire.messages import RestoreTopicRequest, schema_uuid  # noqa: PLC0415
+
+    request = RestoreTopicRequest(
+        topic_name=new.name,
+        topic_id=schema_uuid(new.topic_id),
+        replication_factor=replicas,
+        leader_epochs=first_epochs(found),
+        configs=[RestoreTopicRequest.RestoredTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+    response = send(client, request)
+    problem = error_text({"error_code": response.error_code, "error_message": response.error_message})
+    if response.error_code in _IN_DOUBT:  # it may exist, and then needs its objects; else the sweeper takes them
+        fail(f"whether {new.name} was made is not known: {problem}; see `tidelog topics list` and tier status")
+    return problem
+
+
+def _wait_ready(client: KafkaAdminClient, found: FoundTopic, name: str) -> None:
+    """Until every partition's leader has taken over what the manifests say."""
+    from tidelog.tier_access import ask_brokers  # noqa: PLC0415
+
+    deadline = time.monotonic() + READY_WITHIN_S
+    missing: dict[int, None] = {}
+    while time.monotonic() < deadline:
+        missing = dict.fromkeys(found.partitions)
+        for broker in ask_brokers(client).brokers:
+            for led in broker.partitions:
+                if led.topic == name and led.claimed:
+                    missing.pop(led.partition, None)
+        if not missing:
+            return
+        time.sleep(LOOK_S)
+    names = ", ".join(map(str, missing))
+    fail(f"{name} was made, but its partitions {names} have not begun within {READY_WITHIN_S:g} s; see tier status")
+
+
+def _progress() -> Callable[[int, int], None]:
+    def tell(done: int, total: int) -> None:
+        if done == total or done % 100 == 0:
+            print(f"{done} of {total} segments copied", file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,212 @@
+"""`tidelog tier status | ls`: how far the tier has come and what it holds, told by brokers; the store may be down."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.output import fail, show
+
+if TYPE_CHECKING:
+    from tidelog.tier_access import Answers
+    from tiering.description import LedStatus
+
+PARTITION_COLUMNS = [
+    "topic", "partition", "leader", "log_start", "local_start", "high_watermark", "tier_end", "segments", "tier_bytes",
+    "lag_bytes", "claimed", "deleting", "trouble",
+]  # fmt: skip
+SEGMENT_COLUMNS = ["partition", "base_offset", "end_offset", "bytes", "records", "latest", "state", "object"]
+
+
+def status(
+    topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
+    from tidelog.tier_access import ask_brokers  # noqa: PLC0415
+
+    with admin_client(bootstrap, data) as client:
+        answers = ask_brokers(client)
+    partitions = [
+        _row(broker.broker_id, led)
+        for broker in answers.brokers
+        for led in broker.partitions
+        if topic in (None, led.topic)
+    ]
+    partitions.sort(key=lambda row: (row["topic"], row["partition"]))
+    deleted = _deleted(answers, topic)
+    report = {
+        "store": _store(answers),
+        "brokers": [_broker(broker) for broker in answers.brokers],
+        "silent_brokers": answers.silent,
+        "partitions": partitions,
+        "deleted": deleted,
+    }
+    if as_json:
+        print(json.dumps(report))
+        return
+    for line in _store_lines(answers):
+        print(line)
+    show(partitions, as_json=False, columns=PARTITION_COLUMNS, empty="no tiered partitions")
+    if deleted:
+        print("deleted topics, which `tidelog tier restore` can bring back:")
+        show(deleted, as_json=False, columns=["topic", "id", "partitions", "deleted", "gone"])
+
+
+def ls(
+    topic: Annotated[str, typer.Argument(help="Its name; @ID behind it for a deleted one.", metavar="TOPIC[@ID]")],
+    partition: Annotated[int | None, typer.Option(min=0, help="This partition alone.")] = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Every segment that the tier holds of a topic, as `__tier_state` has it."""
+    from tidelog.tier_access import ask_brokers, live_topics, read_state, split_name  # noqa: PLC0415
+    from tiering.keys import PartitionPath, TierRoot  # noqa: PLC0415
+
+    name, topic_id = split_name(topic)
+    rows: list[dict[str, Any]] = []
+    with admin_client(bootstrap, data) as client:
+        answers, live = ask_brokers(client), live_topics(client)
+        known = live.get(name)
+        if known is not None and topic_id in (None, known.topic_id):
+            topic_id, wanted = known.topic_id, list(range(known.partitions))
+        else:
+            topic_id, wanted = _deleted_topic(answers, name, topic_id)
+        for index in wanted if partition is None else [partition]:
+            state = read_state(client, topic_id, index)
+            if isinstance(state, str):
+                fail(f"{name}-{index}: {state}")
+            root, path = TierRoot(answers.cluster_id), PartitionPath(name, topic_id, index)
+            rows += [
+                {
+                    "partition": index,
+                    "base_offset": segment.base_offset,
+                    "end_offset": segment.end_offset,
+                    "bytes": segment.object_bytes,
+                    "records": segment.records,
+                    "latest": _time(segment.max_timestamp) if segment.max_timestamp >= 0 else None,
+                    "state": str(segment.state),
+                    "object": root.segment_key(path, segment.id),
+                }
+                for segment in state.segments
+            ]
+    show(rows, as_json=as_json, columns=SEGMENT_COLUMNS, empty="nothing of it is in the tier")
+
+
+def _deleted_topic(answers: Answers, name: str, topic_id: bytes | None) -> tuple[bytes, list[int]]:
+    """Id and partitions of a deleted topic; ends the command unless there is one that fits."""
+    found: dict[str, list[int]] = {}
+    for broker in answers.brokers:
+        for dropped in broker.dropped:
+            if dropped.topic == name and (topic_id is None or dropped.topic_id == topic_id.hex()):
+                found.setdefault(dropped.topic_id, []).append(dropped.partition)
+    if not found:
+        fail(f"there is no topic {name}, and none of that name was deleted lately")
+    if len(found) > 1:
+        fail(f"several topics {name} were deleted; name one: {', '.join(f'{name}@{one}' for one in found)}")
+    ((text, partitions),) = found.items()
+    return bytes.fromhex(text), sorted(partitions)
+
+
+def _row(broker: int, led: LedStatus) -> dict[str, Any]:
+    trouble = led.manifest_trouble or (f"{led.failures} failures in a row" if led.failures else None)
+    return {
+        "topic": led.topic,
+        "topic_id": led.topic_id,
+        "partition": led.partition,
+        "leader": broker,
+        "leader_epoch": led.leader_epoch,
+        "log_start": led.log_start_offset,
+        "local_start": led.local_log_start_offset,
+        "high_watermark": led.high_watermark,
+        "log_end": led.log_end_offset,
+        "tier_end": led.tier_end_offset,
+        "segments": led.segments,
+        "tier_bytes": led.tier_bytes,
+        "lag_bytes": led.copy_lag_bytes,
+        "claimed": led.claimed,
+        "copying": led.copying,
+        "deleting": led.deleting,
+        "manifest_version": led.manifest_version,
+        "trouble": trouble,
+    }
+
+
+def _store(answers: Answers) -> dict[str, Any] | None:
+    store = answers.store
+    if store is None:
+        return None
+    return {
+        "uri": store.uri,
+        "answers": store.answers,
+        "since_ms": store.since_ms,
+        "reason": store.reason,
+        "incarnation": store.incarnation,
+        "stale": store.stale,
+    }
+
+
+def _broker(broker: Any) -> dict[str, Any]:
+    store = broker.store
+    if store is None:
+        return {"broker": broker.broker_id, "tier": False}
+    sweep = broker.sweep
+    return {
+        "broker": broker.broker_id,
+        "tier": True,
+        "answers": store.answers,
+        "since_ms": store.since_ms,
+        "reason": store.reason,
+        "refused_since_ms": store.refused_since_ms,
+        "export_trouble_since_ms": store.export_trouble_since_ms,
+        "export_trouble": store.export_trouble,
+        "swept": None if sweep is None else {"objects": sweep.objects, "bytes": sweep.bytes, "left": sweep.left},
+    }
+
+
+def _store_lines(answers: Answers) -> list[str]:
+    store = answers.store
+    if store is None:
+        return ["this cluster has no tier: tidelog.tier.uri is not set"]
+    lines = [f"store {store.uri}: answers"]
+    if not store.answers:
+        since = f" since {_time(store.since_ms)}" if store.since_ms else ""
+        lines = [f"store {store.uri}: DOES NOT ANSWER{since}: {store.reason}"]
+    if store.stale is not None:
+        lines.append(f"NOT THIS CLUSTER'S ANY MORE: {store.stale}")
+    if answers.silent:
+        lines.append(f"brokers that do not answer: {', '.join(map(str, answers.silent))}")
+    return lines
+
+
+def _deleted(answers: Answers, topic: str | None) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for broker in answers.brokers:
+        for one in broker.dropped:
+            if topic not in (None, one.topic):
+                continue
+            row = found.setdefault(
+                one.topic_id,
+                {
+                    "topic": one.topic,
+                    "id": one.topic_id,
+                    "partitions": 0,
+                    "deleted": _time(one.dropped_ms),
+                    "gone": _time(one.gone_ms),
+                },
+            )
+            row["partitions"] += 1
+            row["gone"] = min(row["gone"], _time(one.gone_ms))
+    return sorted(found.values(), key=lambda row: (row["topic"], row["deleted"]))
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

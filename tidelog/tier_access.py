@@ -1,0 +1,153 @@
+"""What the commands of the tier ask: brokers, over their clients' listeners, and the object store itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from common.identifiers import parse_uuid
+from object_store.blocking import BlockingStore
+from object_store.errors import ObjectMissing, StoreError
+from object_store.uri import InvalidStoreUri
+from tidelog.admin_client import send
+from tidelog.output import EXIT_USAGE, fail
+from tiering.checking import State
+from tiering.description import BrokerTier, StoreStatus, decode_broker, decode_page
+from tiering.keys import TierRoot
+from tiering.segment import TieredSegment
+from wire.messages import DescribeTierRequest, schema_uuid
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+NOTHING = bytes(16)
+
+
+class LiveTopic(NamedTuple):
+    name: str
+    topic_id: bytes
+    partitions: int
+
+
+@dataclass(slots=True)
+class Answers:
+    """What the brokers said. `silent` did not."""
+
+    brokers: list[BrokerTier]
+    silent: list[int]
+
+    @property
+    def store(self) -> StoreStatus | None:
+        """As the broker meets it that has had trouble for the longest time; None when no broker has a tier."""
+        stores = [broker.store for broker in self.brokers if broker.store is not None]
+        return min(stores, key=lambda store: (store.answers, store.stale is None, store.since_ms), default=None)
+
+    @property
+    def cluster_id(self) -> str:
+        return next((broker.cluster_id for broker in self.brokers), "")
+
+
+def ask_brokers(client: KafkaAdminClient) -> Answers:
+    """Every broker that lives. Ends the command when none answers."""
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    found, silent, reason = list[BrokerTier](), list[int](), ""
+    for row in sorted(client.describe_cluster()["brokers"], key=lambda row: int(row["broker_id"])):
+        broker = row["broker_id"]
+        if row["is_fenced"]:
+            silent.append(broker)
+            continue
+        try:
+            response = send(client, DescribeTierRequest(topic_id=schema_uuid(NOTHING), partition_index=-1), broker)
+            found.append(decode_broker(response.description))
+        except (KafkaError, ValueError) as error:
+            silent.append(broker)
+            reason = str(error)
+    if not found:
+        fail(f"no broker tells of its tier: {reason or 'all are fenced'}")
+    return Answers(found, silent)
+
+
+def read_state(client: KafkaAdminClient, topic_id: bytes, partition: int) -> State | str:
+    """What `__tier_state` holds of a partition; or why it cannot be told."""
+    from kafka.errors import KafkaError  # noqa: PLC0415
+
+    segments: list[TieredSegment] = []
+    after = -1
+    while True:
+        request = DescribeTierRequest(
+            topic_id=schema_uuid(topic_id), partition_index=partition, after_base_offset=after
+        )
+        try:
+            response = send(client, request)
+        except KafkaError as error:
+            return str(error)
+        if response.error_code:
+            return response.error_message or f"error {response.error_code}"
+        page = decode_page(response.description)
+        segments += page.segments
+        if not page.more:
+            return State(
+                page.known,
+                page.log_start_offset,
+                page.tier_end_offset,
+                page.dropped_ms,
+                page.state_offset,
+                segments,
+            )
+        after = segments[-1].base_offset
+
+
+def live_topics(client: KafkaAdminClient) -> dict[str, LiveTopic]:
+    return {
+        row["name"]: LiveTopic(row["name"], uuid.UUID(str(row["topic_id"])).bytes, len(row["partitions"]))
+        for row in client.describe_topics()
+    }
+
+
+def split_name(text: str) -> tuple[str, bytes | None]:
+    """TOPIC or TOPIC@ID, the id as 32 hex digits or as Kafka writes it."""
+    name, _, id_text = text.partition("@")
+    if not id_text:
+        return name, None
+    try:
+        return name, bytes.fromhex(id_text) if len(id_text) == 32 else parse_uuid(id_text)
+    except ValueError:
+        fail(f"{id_text!r} is no topic id: 32 hex digits, or the form that `tidelog topics` shows", EXIT_USAGE)
+
+
+@contextmanager
+def opened_store(answers: Answers, uri: str | None) -> Iterator[tuple[BlockingStore, TierRoot]]:
+    """The store that the brokers use, or the one at `uri`. StoreErrors inside the block end the command."""
+    try:
+        with BlockingStore(_place(answers, uri)) as opened:
+            yield opened, TierRoot(answers.cluster_id)
+    except InvalidStoreUri as error:
+        fail(f"--tier: {error}", EXIT_USAGE)
+    except StoreError as error:
+        fail(f"the object store does not answer as it should: {error}")
+
+
+def store_trouble(answers: Answers, uri: str | None) -> str:
+    """Why the store does not answer now; "" when it does. As `opened_store` otherwise."""
+    try:
+        with BlockingStore(_place(answers, uri)) as opened:
+            opened.head(TierRoot(answers.cluster_id).cluster_file)
+    except InvalidStoreUri as error:
+        fail(f"--tier: {error}", EXIT_USAGE)
+    except ObjectMissing:
+        return ""
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def _place(answers: Answers, uri: str | None) -> str:
+    if uri is not None:
+        return uri
+    if answers.store is None:
+        fail("this cluster has no tier: tidelog.tier.uri is not set")
+    return answers.store.uri

@@ -1,0 +1,77 @@
+"""Reading what `tidelog tier check` compares, in an order in which a cluster that goes on writing causes no alarm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from object_store.errors import ObjectMissing, StoreError
+from tidelog.tier_access import read_state
+from tiering.checking import Disagreement, State, compare
+from tiering.keys import SegmentKey
+from tiering.manifest import DamagedManifest, Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+    from object_store.blocking import BlockingStore
+    from tiering.keys import PartitionPath, TierRoot
+    from tiering.segment import SegmentId
+
+LOOKS = 8
+PAUSE_S = 0.5
+
+
+def check_partition(
+    client: KafkaAdminClient,
+    bucket: tuple[BlockingStore, TierRoot] | None,
+    path: PartitionPath,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[Disagreement]:
+    """What disagrees about one partition. The state is read first: what changes meanwhile makes the bucket newer, and
+    all is looked at again, a few times. Without `bucket` the state alone is read."""
+    found: list[Disagreement] = []
+    for look in range(LOOKS):
+        if look:
+            pause(PAUSE_S)
+        state = read_state(client, path.topic_id, path.partition)
+        if isinstance(state, str):
+            found = [Disagreement("state", f"__tier_state cannot be read: {state}")]
+            continue
+        if bucket is None:
+            return []
+        found = _compare(*bucket, path, state)
+        if all(one.is_harmless for one in found):
+            return found
+    return found
+
+
+def _compare(store: BlockingStore, root: TierRoot, path: PartitionPath, state: State) -> list[Disagreement]:
+    try:
+        manifest: Manifest | None = store.wait(lambda: read_manifest(store.store, root, path))
+    except (DamagedManifest, ObjectMissing) as error:
+        return [Disagreement("manifest", str(error))]
+    except StoreError as error:
+        return [Disagreement("manifest", f"the object store does not answer: {error}")]
+    objects: dict[SegmentId, int] = {}
+    try:
+        for info in store.list(root.partition_prefix(path)):
+            key = root.parse_key(info.key)
+            if isinstance(key, SegmentKey):
+                objects[key.segment] = info.size
+    except StoreError as error:
+        return [Disagreement("objects", f"the object store does not answer: {error}")]
+    return compare(state, manifest, objects)
+
+
+def rows(path: PartitionPath, found: list[Disagreement]) -> Iterator[dict[str, Any]]:
+    for one in found:
+        yield {
+            "topic": path.topic,
+            "topic_id": path.topic_id.hex(),
+            "partition": path.partition,
+            "what": one.what,
+            "disagreement": one.text,
+            "harmless": one.is_harmless,
+        }

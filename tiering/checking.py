@@ -1,0 +1,109 @@
+"""Whether manifest, `__tier_state` and objects of a partition agree. By names and sizes; no record is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tiering.manifest import Manifest
+from tiering.segment import SegmentId, SegmentState, TieredSegment
+
+
+class State(NamedTuple):
+    """What `__tier_state` holds of a partition: all segments, in whatever state, at one offset."""
+
+    known: bool
+    log_start_offset: int
+    tier_end_offset: int
+    dropped_ms: int
+    state_offset: int
+    segments: Sequence[TieredSegment]
+
+
+class Disagreement(NamedTuple):
+    """`what` disagrees: "manifest", "state" or "objects". `is_harmless`: it is to be expected, and cures itself."""
+
+    what: str
+    text: str
+    is_harmless: bool = False
+
+
+def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
+    """`objects` are the sizes of the segment objects that are there."""
+    found: list[Disagreement] = []
+    if manifest is not None:
+        found += _objects(manifest, objects)
+    if not state.known:
+        if manifest is not None:
+            found.append(Disagreement("state", "__tier_state knows nothing of it, and there is a manifest"))
+    elif manifest is None:
+        if any(segment.state is SegmentState.COPY_FINISHED for segment in state.segments):
+            found.append(Disagreement("manifest", "there is none, and __tier_state has finished segments"))
+    else:
+        found += _manifest(state, manifest)
+    if state.known:
+        found += _left_over(state, manifest, objects)
+    return found
+
+
+def _objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
+    found = []
+    for segment in manifest.segments:
+        size = objects.get(segment.id)
+        if size is None:
+            found.append(Disagreement("objects", f"the object of {_name(segment)} is missing"))
+        elif size != segment.object_bytes:
+            text = f"the object of {_name(segment)} has {size} bytes, not {segment.object_bytes}"
+            found.append(Disagreement("objects", text))
+    return found
+
+
+def _manifest(state: State, manifest: Manifest) -> list[Disagreement]:
+    head = manifest.head
+    if head.tier_state_offset < state.state_offset:
+        text = f"it shows __tier_state up to offset {head.tier_state_offset}, which stands at {state.state_offset}"
+        return [Disagreement("manifest", text)]
+    if head.tier_state_offset > state.state_offset:
+        text = f"the manifest shows offset {head.tier_state_offset}, and the state ends at {state.state_offset}"
+        return [Disagreement("state", text)]
+    found = []
+    for name, shown, kept in (
+        ("log start", head.log_start_offset, state.log_start_offset),
+        ("tier end", head.end_offset, state.tier_end_offset),
+        ("time of deletion", head.dropped_ms, state.dropped_ms),
+    ):
+        if shown != kept:
+            found.append(Disagreement("manifest", f"its {name} is {shown}, that of __tier_state {kept}"))
+    finished = {
+        segment.id: segment
+        for segment in state.segments
+        if segment.state is SegmentState.COPY_FINISHED and segment.end_offset > state.log_start_offset
+    }
+    named = {segment.id: segment for segment in manifest.segments}
+    if named or not head.dropped_ms:
+        found += [
+            Disagreement("manifest", f"it does not name {_name(segment)}")
+            for identity, segment in finished.items()
+            if identity not in named
+        ]
+    for identity, segment in named.items():
+        if identity not in finished:
+            found.append(Disagreement("state", f"__tier_state does not have {_name(segment)}"))
+        elif segment != finished[identity]:
+            found.append(Disagreement("manifest", f"it says other things of {_name(segment)} than __tier_state"))
+    return found
+
+
+def _left_over(state: State, manifest: Manifest | None, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
+    named = {segment.id for segment in state.segments}
+    if manifest is not None:
+        named.update(segment.id for segment in manifest.segments)
+    return [
+        Disagreement("objects", f"{one.base_offset}-{one.uuid} is named by nobody; the sweeper takes it", True)
+        for one in sorted(objects)
+        if one not in named
+    ]
+
+
+def _name(segment: TieredSegment) -> str:
+    return f"segment [{segment.base_offset}, {segment.end_offset}) {segment.uuid}"
