@@ -101,7 +101,10 @@ class IdempotentProducer:
         name, sequence = f"{producer_id} {partition[0]}-{partition[1]}", 0
         while True:
             if not history.stop_producing:
-                for _ in range(rng.randint(1, IN_FLIGHT_MAX) - len(waiting)):
+                # A broker takes any first sequence of a producer that it does not know (as Apache Kafka does): were
+                # the first of several batches refused by a leader to be, the second would be taken as the first.
+                at_once = IN_FLIGHT_MAX if sequence > sum(batch.count for batch in waiting) else 1
+                for _ in range(rng.randint(1, at_once) - len(waiting)):
                     batch = self._build(partition, producer_id, epoch, sequence)
                     sequence += batch.count
                     waiting.append(batch)

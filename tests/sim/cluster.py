@@ -53,6 +53,7 @@ SERVES_AGAIN_S = 8.0
 SETTLES_S = 8.0
 TIER_SETTLES_S = 25.0  # a clock that jumped by seconds makes deletions and sweeps wait that long
 LOOK_S = 0.1
+SLEEP_S = 1.5  # of a producer whose last batch is in the tier alone most of the time
 
 
 class NodeStopped(Exception):
@@ -201,7 +202,14 @@ class Cluster:
         links = ClusterLinks(ports, self.bootstrap, self.history, "producer")
         await self._make_topic(links)
         partitions, idempotent = self.plan.topic_partitions, not self.plan.loses_data
-        await IdempotentProducer(links, partitions, self.plan.pause_s, idempotent=idempotent).run()
+        producer = IdempotentProducer(links, partitions, self.plan.pause_s, idempotent=idempotent)
+        if self.plan.tier is None:
+            await producer.run()
+            return
+        links = ClusterLinks(ports, self.bootstrap, self.history, "sleepy producer")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(producer.run())
+            tasks.create_task(IdempotentProducer(links, partitions, SLEEP_S, idempotent=idempotent).run())
 
     async def _make_topic(self, links: ClusterLinks) -> None:
         topic = CreateTopicsRequest.CreatableTopic(
