@@ -23,7 +23,6 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
-from object_store.uri import InvalidStoreUri, parse_uri
 from tidelog.settings_check import check_settings
 from wire.listeners import ListenerConfig, ListenerKind
 
@@ -165,11 +164,6 @@ def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
     if "," in values["log.dirs"]:
         raise SettingError("log.dirs: it must name one directory")
     host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener")
-    if values["tidelog.tier.uri"]:
-        try:
-            parse_uri(values["tidelog.tier.uri"])
-        except InvalidStoreUri as error:
-            raise SettingError(f"tidelog.tier.uri: {error}") from error
     if values["tidelog.tier.enable"] and not values["tidelog.tier.uri"]:
         raise SettingError("tidelog.tier.enable: true is not valid without tidelog.tier.uri, the tier's object store")
     return values

@@ -13,6 +13,8 @@ def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
     """All values; SettingError when one is unknown, out of range, or two contradict each other."""
     values = NODE_SETTINGS.values(given)
     _check_contradictions(values)
+    if values["tidelog.tier.uri"]:
+        _check_tier_uri(values["tidelog.tier.uri"])
     return values
 
 
@@ -36,3 +38,12 @@ def _check_contradictions(values: Mapping[str, Any]) -> None:
             f"socket.request.max.bytes: {values['socket.request.max.bytes']} is not valid, it must be at most "
             f"tidelog.connection.request.bytes.max ({values['tidelog.connection.request.bytes.max']})"
         )
+
+
+def _check_tier_uri(uri: str) -> None:
+    from object_store.uri import InvalidStoreUri, parse_uri  # noqa: PLC0415  only where a store is named
+
+    try:
+        parse_uri(uri)
+    except InvalidStoreUri as error:
+        raise SettingError(f"tidelog.tier.uri: {error}") from error

@@ -135,7 +135,7 @@ def alive(pid: int) -> bool:
         (["up", "--controllers", "2"], "--controllers"),
         (["up", "--port", "70000"], "--port"),
         (["up", "--set", "log.dirs=/tmp/x"], "log.dirs"),
-        (["up", "--tier", "file:///tmp"], "--tier"),
+        (["up", "--tier", "tier"], "tidelog.tier.uri"),
         (["up", "--proxies", "1"], "--proxies"),
         (["tenants", "list"], "tenants"),
         (["config", "--describe", "no.such"], "no.such"),
@@ -153,6 +153,14 @@ def test_wrong_usage_ends_with_2_and_names_it(tmp_path: Path, words: list[str], 
     assert done.returncode == 2, done.stderr
     assert named in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_configuration_that_is_no_text_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "broker.properties"
+    config.write_bytes(b"\xff\xfe")
+    done = tidelog("broker", "--config", str(config))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert str(config) in done.stderr
 
 
 def test_a_variable_sets_a_setting_and_a_wrong_one_is_named(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> Non
         ({"broker.heartbeat.interval.ms": "2000"}, "broker.session.timeout.ms"),
         ({"socket.request.max.bytes": "2000000000"}, "tidelog.connection.request.bytes.max"),
         ({"log.segment.byte": "1"}, "log.segment.bytes"),
+        ({"tidelog.tier.uri": "tier"}, "tidelog.tier.uri"),
     ],
 )
 def test_settings_that_contradict_each_other_stop_the_start(settings: dict[str, str], named: str) -> None:

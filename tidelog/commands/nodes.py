@@ -42,4 +42,6 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
         fail(f"{config}: {error}" if config and str(error).startswith("line ") else str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"{config}: {error.strerror}", EXIT_USAGE)
+    except UnicodeDecodeError:
+        fail(f"{config}: this is no text in UTF-8", EXIT_USAGE)
     raise typer.Exit(run_node(role, given))
