@@ -32,6 +32,17 @@ def fits(segment_epochs: Chain, end_offset: int, partition_epochs: Chain) -> boo
     return after == len(partition_epochs) or partition_epochs[after][1] >= end_offset
 
 
+def fits_from(segment_epochs: Chain, end_offset: int, partition_epochs: Chain, low: int) -> bool:
+    """As `fits`, but of offsets from `low` on alone: what lies below, one of both may have forgotten."""
+    return fits(_from(segment_epochs, low), end_offset, _from(partition_epochs, low))
+
+
+def _from(chain: Chain, low: int) -> list[tuple[int, int]]:
+    """The epochs of `low` and above; the first begins at `low`."""
+    at = max(sum(start <= low for _, start in chain) - 1, 0)
+    return [(epoch, max(start, low)) for epoch, start in chain[at:]]
+
+
 def follows(newer: Chain, older: Chain, older_end: int) -> bool:
     """Whether a segment with `newer` epochs can come after one with `older` epochs that ends at `older_end`.
 

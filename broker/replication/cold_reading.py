@@ -7,7 +7,6 @@ settled. Only leaders serve the tier, and only after the tier's shard has answer
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from broker.partitions.partition import Partition
@@ -15,7 +14,7 @@ from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
 from tiering.downloads import Ticket
 from tiering.keys import TierRoot
-from tiering.lineage import fits
+from tiering.lineage import fits_from
 from tiering.partition_tier import PartitionTier
 from tiering.remote_index import RemoteSegment
 from tiering.remote_reader import RemoteReader
@@ -74,13 +73,7 @@ class ReadableTier:
         if low >= segment.end_offset:
             return True
         known = self._partition.log.leader_epochs.entries()
-        return fits(_from(segment.epochs, low), segment.end_offset, _from(known, low))
-
-
-def _from(chain: Sequence[tuple[int, int]], low: int) -> list[tuple[int, int]]:
-    """The epochs of `low` and above; the first begins at `low`."""
-    at = max(sum(start <= low for _, start in chain) - 1, 0)
-    return [(epoch, max(start, low)) for epoch, start in chain[at:]]
+        return fits_from(segment.epochs, segment.end_offset, known, low)
 
 
 class ColdReading:

@@ -1,7 +1,8 @@
 """Making a leader's log fit what the tier says once its claim is answered, and where a log begins that the tier holds.
 
 The tier's log start is the truth for all. A leader that was elected from the ISR has everything that is in the tier.
-One that was not may end below the tier's end: it has lost what was committed, and begins where the tier ends.
+One that was not may end below the tier's end, or hold there what was never committed: it has lost what was committed,
+and begins where the tier ends.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from storage import tier_start
 from storage.leader_epochs import LeaderEpochCache
 from storage.producer_snapshot import Snapshot, decode_snapshot, encode_snapshot
 from tiering.keys import TierRoot
+from tiering.lineage import fits_from
 from tiering.partition_tier import PartitionTier
 from tiering.segment import LEADER_EPOCHS, PRODUCER_SNAPSHOT, TieredSegment
 from tiering.shard_protocol import MoveLogStart
@@ -112,5 +114,13 @@ def _restore_epochs(partition: Partition, tier: PartitionTier) -> None:
 
 
 def lost_committed(led: LedPartition) -> bool:
-    """Whether this leader's log ends before the tier: it has lost records that were acknowledged."""
-    return led.partition.log.log_end_offset < led.known.tier_end_offset
+    """Whether this leader has lost records that were acknowledged: its log ends before the tier, or, where it was
+    elected though it was not in sync, it went another way than the tier did."""
+    log, tier = led.partition.log, led.known
+    if log.log_end_offset < tier.tier_end_offset:
+        return True
+    last, known = tier.last(), log.leader_epochs.entries()
+    if not led.held or last is None or not known:
+        return False
+    low = max(last.base_offset, tier.log_start_offset, log.log_start_offset, known[0][1])
+    return low < last.end_offset and not fits_from(last.epochs, last.end_offset, known, low)

@@ -228,6 +228,36 @@ async def test_a_leader_that_lacks_what_the_tier_holds_begins_at_its_end(tmp_pat
         assert "log_behind_tier" in [event for event, _ in lab[1].audited]
 
 
+async def test_a_leader_that_went_another_way_than_the_tier_begins_at_its_end(tmp_path: Path) -> None:
+    async with TierLab(tmp_path, 2) as lab:
+        lab.create_tiered(0, 1)
+        await filled(lab, 5)
+        await lab.kill(0)
+        lab.tiers[1].store.faults.down = True
+        lab.controller.elect(1, isr=(1,))
+        await eventually(lambda: lab.partition(1).is_leader)
+        await filled(lab, 60, node=1)
+        await lab.kill(1)
+        await lab[0].start()
+        lab.controller.elect(0, isr=(0,))
+        await eventually(lambda: lab.partition(0).is_leader)
+        await filled(lab)
+        await lab.copied()
+        tier_end, kept = lab.bucket.tier.tier_end_offset, lab.partition(0).log.leader_epochs.entries()
+        await lab.kill(0)
+        await lab[1].start()
+        assert lab.partition(1).log.log_end_offset > tier_end > 5
+        lab.controller.elect(1, isr=(1,))
+        await eventually(lambda: lab.partition(1).is_leader)
+        partition = lab.partition(1)
+        assert partition.log.local_log_start_offset == tier_end
+        assert partition.log.leader_epochs.entries()[: len(kept)] == kept
+        await filled(lab, 10, node=1)
+        await lab.copied(1)
+        lab.bucket.check()
+        assert "log_behind_tier" in [event for event, _ in lab[1].audited]
+
+
 async def test_nobody_is_served_while_the_tier_has_not_said_what_it_holds(tmp_path: Path) -> None:
     async with TierLab(tmp_path, 2) as lab:
         lab.create_tiered(0, 1)

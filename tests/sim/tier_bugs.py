@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.coordination.tier.client import TierClient
+from broker.replication import cold_reading
 from broker.tier import deletion, settling
 from object_store.store import Body, ObjectInfo
 from storage import segment_removal, tier_start
@@ -39,8 +40,8 @@ def delete_without_claim(replace: Replace) -> None:
 
 def ignore_lineage(replace: Replace) -> None:
     """A segment is copied behind any other, and read whatever its leader epochs."""
-    for module in (tier_shard, lineage, settling):
-        for name in ("follows", "fits"):
+    for module in (tier_shard, lineage, settling, cold_reading):
+        for name in ("follows", "fits", "fits_from"):
             if name in vars(module):
                 replace(module, name, lambda *chains: True)
 
