@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from bench.embedded import EmbeddedCluster, free_ports
 
@@ -53,8 +54,11 @@ def test_a_cluster_lives_is_hurt_and_keeps_its_records(tmp_path: Path) -> None:
         at = ("--data", str(data))
         assert tidelog("topics", "create", "words", "--partitions", "2", *at).returncode == 0
         assert tidelog("topics", "alter", "words", "--config", "retention.ms=1000000", *at).returncode == 0
+        with KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{cluster.port}") as admin:
+            change = {"log.retention.bytes": ("SET", "1000000000")}
+            admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, str(i), change) for i in range(3)])
         before = json.loads(tidelog("topics", "describe", "words", "--json", *at).stdout)
-        assert before["configs"] == {"retention.ms": "1000000"}
+        assert before["configs"] == {"retention.ms": "1000000"}, "only what the topic overrides, not a broker"
         assert len(before["partitions"]) == 2
         for wrong in (
             ["words", "--partitions", "1"],

@@ -60,7 +60,8 @@ def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, 
         if problem := error_text(topic):
             fail(f"{name}: {problem}")
         described = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="modified")
-    configs = {key: entry["value"] for found in described.values() for key, entry in found.get(name, {}).items()}
+    entries = [item for found in described.values() for item in found.get(name, {}).items()]
+    configs = {key: entry["value"] for key, entry in entries if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
     partitions = sorted((_partition(row) for row in topic["partitions"]), key=lambda row: int(row["partition"]))
     if as_json:
         print(json.dumps(_summary(topic) | {"configs": configs, "partitions": partitions}))
