@@ -55,11 +55,7 @@ class ExportingController:
         cluster_id = self.node.image.cluster_id
         if self._writer is None and cluster_id is not None:
             root = TierRoot(cluster_id)
-
-            async def incarnation(_in_bucket: int) -> int:
-                return self.node.image.incarnation
-
-            guard = ClusterGuard(self._store, root, incarnation, self._ports.clock)
+            guard = ClusterGuard(self._store, root, lambda: self.node.image.incarnation, self._ports.clock)
             self._writer = ExportWriter(self._store, root, guard, self._ports.clock)
         return self._writer
 

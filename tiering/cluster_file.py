@@ -5,7 +5,7 @@ from the bucket; a cluster that sees a newer one than its own stops writing, for
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 
@@ -74,22 +74,18 @@ async def begin_incarnation(store: ObjectStore, root: TierRoot, now_ms: int) -> 
     return await set_incarnation(store, root, found[0], found[1], found[0].incarnation + 1, now_ms)
 
 
-EnterCluster = Callable[[int], Awaitable[int]]
-"""Asks the tier shards for the incarnation of this cluster, naming what the bucket has; the first one named stays."""
-
-
 class ClusterGuard:
     """Asked before each write of a manifest: whether the bucket is still this cluster's.
 
-    What this cluster is stands in `__tier_state`, so that a broker that joins the old cluster after a rebuild does not
-    take itself for the new one. The bucket is looked at once per `interval_s` at most.
+    What this cluster is stands in its metadata, not in the bucket, so that a broker that joins the old cluster after a
+    rebuild does not take itself for the new one. The bucket is looked at once per `interval_s` at most.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         root: TierRoot,
-        enter: EnterCluster,
+        own: Callable[[], int],
         clock: Clock,
         interval_s: float = CHECK_INTERVAL_S,
     ) -> None:
@@ -99,14 +95,14 @@ class ClusterGuard:
         """Why nothing may be written any more; for status and log."""
         self._store = store
         self._root = root
-        self._enter = enter
+        self._own = own
         self._clock = clock
         self._interval_s = interval_s
         self._checked_at = float("-inf")
 
     async def check(self) -> int:
-        """This cluster's incarnation. Raises StaleCluster, once for ever; StoreError, ValueError, and what `enter`
-        raises, when it cannot be known now."""
+        """This cluster's incarnation. Raises StaleCluster, once for ever; StoreError and ValueError when it cannot be
+        known now whose the bucket is."""
         if self.stale is None and self._clock.monotonic() - self._checked_at >= self._interval_s:
             began_at = self._clock.monotonic()
             await self._look()
@@ -125,7 +121,7 @@ class ClusterGuard:
         found = await read_cluster_file(self._store, self._root)
         in_bucket = FIRST_INCARNATION if found is None else found[0].incarnation
         if not self.incarnation:
-            self.incarnation = await self._enter(in_bucket)
+            self.incarnation = self._own()
         if in_bucket > self.incarnation:
             self._become_stale(in_bucket)
             return

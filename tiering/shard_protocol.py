@@ -27,7 +27,6 @@ class RefusalCode(StrEnum):
     LINEAGE = "LINEAGE"
     ILLEGAL_TRANSITION = "ILLEGAL_TRANSITION"
     INVALID = "INVALID"
-    STALE_CLUSTER = "STALE_CLUSTER"
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim"):
@@ -120,12 +119,6 @@ class ForgetPartition(msgspec.Struct, frozen=True, tag="forget_partition"):
     the reply's `records` are empty (each forgets at most SEGMENTS_PER_REQUEST_MAX segments)."""
 
 
-class EnterCluster(msgspec.Struct, frozen=True, tag="enter_cluster"):
-    """The incarnation in which this cluster writes to the bucket: the first one named stays, and is the reply."""
-
-    incarnation: int
-
-
 class Description(msgspec.Struct, frozen=True, tag="description"):
     """Encoded records of `__tier_state` (tier_records): the partition's own, None while there is none, and segments
     in order of their keys. `more`: further ones follow the last one here."""
@@ -152,10 +145,6 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     records: list[tuple[bytes, bytes | None]]
 
 
-class Entered(msgspec.Struct, frozen=True, tag="entered"):
-    incarnation: int
-
-
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """`error` is a RefusalCode; `text` is for the log."""
 
@@ -166,8 +155,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 Mutation = Adopt | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart
 """What a claimed leader may ask."""
 
-Request = Claim | Mutation | Describe | DropPartition | ForgetPartition | EnterCluster
-Reply = ClaimReply | Done | Description | Entered | Refused
+Request = Claim | Mutation | Describe | DropPartition | ForgetPartition
+Reply = ClaimReply | Done | Description | Refused
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

@@ -1,5 +1,5 @@
-"""Keys and values of `__tier_state`: one key per partition, one per segment, one for the cluster. Compaction keeps the
-newest value of each, which is the whole state; a tombstone ends a segment or a partition.
+"""Keys and values of `__tier_state`: one key per partition, one per segment. Compaction keeps the newest value of
+each, which is the whole state; a tombstone ends a segment or a partition.
 
 Key: version byte 0, kind byte, then big-endian: topic id (16 bytes), partition (int32), and for a segment its base
 offset (int64) and uuid (16 bytes). Value: one MessagePack array, to which fields are only ever added at the end.
@@ -20,7 +20,6 @@ KEY_VERSION = 0
 
 
 class KeyKind(IntEnum):
-    CLUSTER = 0
     PARTITION = 1
     SEGMENT = 2
 
@@ -66,12 +65,6 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     state_offset: int = -1
 
 
-class ClusterRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The incarnation in which this cluster writes to its object store."""
-
-    incarnation: int
-
-
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     """`sections` are (name, position, length, crc32c); base offset and uuid are in the key."""
 
@@ -104,12 +97,7 @@ _PARTITION = Struct(">BB16si")
 _SEGMENT = Struct(">BB16siq16s")
 _encoder = msgspec.msgpack.Encoder()
 _partition_decoder = msgspec.msgpack.Decoder(PartitionRecord)
-_cluster_decoder = msgspec.msgpack.Decoder(ClusterRecord)
 _segment_decoder = msgspec.msgpack.Decoder(SegmentRecord)
-
-
-def cluster_key() -> bytes:
-    return _HEAD.pack(KEY_VERSION, KeyKind.CLUSTER)
 
 
 def partition_key(topic_id: bytes, partition: int) -> bytes:
@@ -136,7 +124,7 @@ def decode_key(key: bytes) -> TierKey | None:
         _check_length(key, _PARTITION.size)
         _, _, topic_id, partition = _PARTITION.unpack(key)
         return TierKey(KeyKind.PARTITION, topic_id, partition)
-    return TierKey(KeyKind.CLUSTER) if kind == KeyKind.CLUSTER else None
+    return None
 
 
 def _check_length(key: bytes, size: int) -> None:
@@ -144,7 +132,7 @@ def _check_length(key: bytes, size: int) -> None:
         raise ValueError(f"a key of {len(key)} bytes, not {size}")
 
 
-def encode_value(record: PartitionRecord | ClusterRecord) -> bytes:
+def encode_value(record: PartitionRecord) -> bytes:
     return _encoder.encode(record)
 
 
@@ -169,12 +157,8 @@ def encode_segment(segment: TieredSegment, state_offset: int) -> bytes:
 
 
 def decode_partition(value: bytes) -> PartitionRecord:
-    """ValueError when the value is damaged, as for the two below (msgspec's errors are ValueErrors)."""
+    """ValueError when the value is damaged, as for the one below (msgspec's errors are ValueErrors)."""
     return _partition_decoder.decode(value)
-
-
-def decode_cluster(value: bytes) -> ClusterRecord:
-    return _cluster_decoder.decode(value)
 
 
 def decode_segment_record(value: bytes) -> SegmentRecord:

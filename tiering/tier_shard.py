@@ -32,8 +32,6 @@ from tiering.shard_protocol import (
     Description,
     Done,
     DropPartition,
-    EnterCluster,
-    Entered,
     FinishCopy,
     FinishDelete,
     ForgetPartition,
@@ -47,12 +45,8 @@ from tiering.shard_protocol import (
     StartDelete,
 )
 from tiering.tier_records import (
-    ClusterRecord,
-    KeyKind,
     PartitionRecord,
     TierRecord,
-    cluster_key,
-    decode_cluster,
     decode_key,
     encode_segment,
     encode_value,
@@ -130,8 +124,6 @@ class TierShard:
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionId, PartitionTier] = {}
-        self.incarnation = 0
-        """The cluster's, kept by one shard of all; 0 where it is not kept."""
 
     # replay ------------------------------------------------------------------------------------------------
 
@@ -139,9 +131,6 @@ class TierShard:
         """Apply one record. ValueError when it cannot be read; the state is then as before."""
         decoded = decode_key(key)
         if decoded is None:
-            return
-        if decoded.kind is KeyKind.CLUSTER:
-            self.incarnation = 0 if value is None else decode_cluster(value).incarnation
             return
         identity = (decoded.topic_id, decoded.partition)
         tier = self.partitions.get(identity)
@@ -160,8 +149,6 @@ class TierShard:
 
     def records(self) -> Iterator[TierRecord]:
         """The whole state; what a compacted topic holds of it in the end."""
-        if self.incarnation:
-            yield TierRecord(cluster_key(), encode_value(ClusterRecord(self.incarnation)))
         for tier in self.partitions.values():
             yield from tier.to_records()
 
@@ -174,8 +161,6 @@ class TierShard:
         tier = self.partitions.get((topic_id, partition)) or PartitionTier(topic_id, partition)
         try:
             match request:
-                case EnterCluster():
-                    return self._enter(request)
                 case Claim():
                     return _claim(tier, request, moment)
                 case Describe():
@@ -189,14 +174,6 @@ class TierShard:
                     return _mutate(tier, request, moment)
         except RefusedError as error:
             return Decision(error.reply)
-
-    def _enter(self, request: EnterCluster) -> Decision[TierRecord, Reply]:
-        if self.incarnation:
-            return Decision(Entered(self.incarnation))
-        if request.incarnation <= 0:
-            raise RefusedError(RefusalCode.INVALID, "an incarnation is positive")
-        record = TierRecord(cluster_key(), encode_value(ClusterRecord(request.incarnation)))
-        return Decision(Entered(request.incarnation), [record])
 
 
 def describe(tier: PartitionTier, request: Describe) -> Description:
@@ -413,9 +390,11 @@ def _finish_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: 
         return segment.state is SegmentState.DELETE_STARTED
 
     known = _wanted(tier, segments, legal)
+    if known:  # a tombstone cannot say how far the state has come: once for those that remain if the host dies between
+        changes.put_partition(tier.record)
     for segment in known:
         changes.forget_segment(segment.id)
-    if known:  # a tombstone cannot say how far the state has come
+    if known:
         changes.put_partition(tier.record)
     return changes.done(segments)
 

@@ -53,11 +53,7 @@ class TierPlane:
         self.delete_delay_ms = config.delete_delay_ms
         self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store, ports.clock)
         self.root = TierRoot(cluster_id)
-
-        async def incarnation(_in_bucket: int) -> int:
-            return hosted.image.incarnation
-
-        self.guard = ClusterGuard(self.store, self.root, incarnation, ports.clock)
+        self.guard = ClusterGuard(self.store, self.root, lambda: hosted.image.incarnation, ports.clock)
         self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         self.service = TierService(

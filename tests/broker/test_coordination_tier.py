@@ -256,7 +256,7 @@ def bucket(cluster: TierCluster) -> tuple[MemoryStore, WorldClock, TierUpkeep, M
     clock = WorldClock()
     store = MemoryStore(clock.wall_ms)
     root = TierRoot("cluster-1")
-    guard = ClusterGuard(store, root, cluster.client.enter_cluster, clock)
+    guard = ClusterGuard(store, root, lambda: 1, clock)
     services = ManifestServices(store, root, guard, clock, random.Random(1))
     upkeep = TierUpkeep(
         services, cluster.coordinators[0], cluster.client, lambda: cluster.world.image, UpkeepConfig(1_000)

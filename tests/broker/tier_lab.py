@@ -24,7 +24,7 @@ from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices
 from tiering.partition_tier import PartitionTier
 from tiering.segment import OFFSET_INDEX, TieredSegment
-from tiering.shard_protocol import Claim, ClaimReply, Done, EnterCluster, Entered, Mutation, Refused, Reply, Request
+from tiering.shard_protocol import Claim, ClaimReply, Done, Mutation, Refused, Reply, Request
 from tiering.tier_shard import Moment, TierShard
 
 ROOT = TierRoot("cluster-1")
@@ -139,11 +139,6 @@ class LabCalls:
             tier.replay(known.to_records())
         return tier
 
-    async def enter(self, incarnation: int) -> int:
-        reply = self._bucket.ask(EnterCluster(incarnation))
-        assert isinstance(reply, Entered)
-        return reply.incarnation
-
 
 class BrokerTier:
     """The tier's side of one broker in one life."""
@@ -153,7 +148,7 @@ class BrokerTier:
         self.store = FaultyStore(bucket.store, random.Random(1))
         ports = broker.machinery.ports
         store: ObjectStore = self.store
-        guard = ClusterGuard(store, ROOT, self.calls.enter, ports.clock)
+        guard = ClusterGuard(store, ROOT, lambda: 1, ports.clock)
         self.publisher = ManifestPublisher(
             ManifestServices(store, ROOT, guard, ports.clock, random.Random(2)),
             PublisherLimits(interval_s=0.0, backoff_min_s=0.01, backoff_max_s=0.02),

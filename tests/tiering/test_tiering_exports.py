@@ -37,10 +37,7 @@ class World:
         self.value = 1
         self.refused: int | None = None
 
-        async def enter(_in_bucket: int) -> int:
-            return incarnation
-
-        guard = ClusterGuard(self.store, ROOT, enter, self.clock)
+        guard = ClusterGuard(self.store, ROOT, lambda: incarnation, self.clock)
         self.writer = ExportWriter(self.store, ROOT, guard, self.clock)
         services = ExporterServices(lambda: self.writer, self.exports, self.clock, random.Random(1), 60.0)
         self.exporter = Exporter(services)

@@ -175,7 +175,7 @@ async def test_a_rebuilt_cluster_silences_the_old_one(world: TierWorld) -> None:
     old = ManifestWriter(world.services, world.view())
     first = await old.publish()
     await begin_incarnation(world.store, ROOT, 5)
-    new_world = TierWorld(world.store, world.clock)
+    new_world = TierWorld(world.store, world.clock, incarnation=2)
     new_world.claim(10)
     too_early = ManifestWriter(new_world.services, new_world.view())
     with pytest.raises(ManifestContested, match="adopted"):
@@ -199,7 +199,7 @@ async def test_a_manifest_of_a_newer_incarnation_is_enough(world: TierWorld) -> 
     world.claim(9)
     await world.guard.check()
     await begin_incarnation(world.store, ROOT, 5)
-    new_world = TierWorld(world.store, world.clock)
+    new_world = TierWorld(world.store, world.clock, incarnation=2)
     new_world.claim(1)
     await ManifestWriter(new_world.services, new_world.view()).publish()
     with pytest.raises(StaleCluster):

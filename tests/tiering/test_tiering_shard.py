@@ -18,8 +18,6 @@ from tiering.shard_protocol import (
     Description,
     Done,
     DropPartition,
-    EnterCluster,
-    Entered,
     FinishCopy,
     FinishDelete,
     ForgetPartition,
@@ -305,12 +303,6 @@ def test_a_deleted_topic_is_dropped_kept_and_forgotten(driver: ShardDriver) -> N
     assert replayed(driver.log).partitions == {}
 
 
-def test_the_first_incarnation_stays(driver: ShardDriver) -> None:
-    assert driver.ask(EnterCluster(3)) == Entered(3)
-    assert driver.ask(EnterCluster(4)) == Entered(3)
-    assert replayed(driver.log).incarnation == 3
-
-
 def test_records_that_nobody_knows_are_left_alone() -> None:
     shard = TierShard()
     shard.replay(b"\x07\x01rest", b"x")
@@ -324,7 +316,6 @@ def test_records_that_nobody_knows_are_left_alone() -> None:
 
 def test_compaction_keeps_the_state(driver: ShardDriver) -> None:
     rng = random.Random(4)
-    driver.ask(EnterCluster(2))
     driver.claim(1)
     for base in range(0, 100, 10):
         driver.copy(base, base + 10)

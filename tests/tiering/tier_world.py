@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
@@ -16,8 +16,6 @@ from tiering.shard_protocol import (
     Claim,
     ClaimReply,
     DropPartition,
-    EnterCluster,
-    Entered,
     FinishCopy,
     MoveLogStart,
     Reply,
@@ -46,21 +44,13 @@ class WorldClock:
 class TierWorld:
     """One cluster's view of a bucket; another world may share `store` and `clock`."""
 
-    def __init__(self, store: MemoryStore | None = None, clock: WorldClock | None = None) -> None:
+    def __init__(self, store: MemoryStore | None = None, clock: WorldClock | None = None, incarnation: int = 1) -> None:
         self.clock = clock or WorldClock()
         self.store = store or MemoryStore(self.clock.wall_ms)
         self.shard = TierShard()
         self.offset = 0
-        self.guard = ClusterGuard(self.store, ROOT, self._enter(), self.clock)
+        self.guard = ClusterGuard(self.store, ROOT, lambda: incarnation, self.clock)
         self.services = ManifestServices(self.store, ROOT, self.guard, self.clock, random.Random(5))
-
-    def _enter(self) -> Callable[[int], Awaitable[int]]:
-        async def enter(incarnation: int) -> int:
-            reply = self.ask(EnterCluster(incarnation))
-            assert isinstance(reply, Entered)
-            return reply.incarnation
-
-        return enter
 
     def ask(self, request: Request) -> Reply:
         decision = self.shard.decide(TOPIC_ID, 0, request, Moment(self.clock.wall_ms(), self.offset))

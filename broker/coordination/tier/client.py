@@ -20,7 +20,6 @@ from broker.coordination.internal_topics import InternalTopics
 from broker.coordination.placement import tier_partition_for
 from broker.coordination.tier.coordinator import TierCoordinator
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
-from common.identifiers import ZERO_UUID
 from common.lifecycle import duty
 from common.ports import Address
 from kraft.controller.topic_names import TIER_TOPIC
@@ -34,8 +33,6 @@ from tiering.shard_protocol import (
     Describe,
     Description,
     Done,
-    EnterCluster,
-    Entered,
     Mutation,
     Refused,
     Reply,
@@ -270,13 +267,6 @@ class TierClient:
         if not isinstance(reply, Description):
             raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the tier shard answered something else")
         return reply
-
-    async def enter_cluster(self, incarnation: int) -> int:
-        """This cluster's incarnation in its bucket: `incarnation`, if none was named before. Raises as `call`."""
-        reply = await self.call(ZERO_UUID, 0, EnterCluster(incarnation))
-        if not isinstance(reply, Entered):
-            raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the tier shard answered something else")
-        return reply.incarnation
 
     # calls -------------------------------------------------------------------------------------------------
 
