@@ -314,8 +314,12 @@ class HostedPartitions:
         partition = self._hosted(partition_image)
         if not partition.is_leader and self.following is not None:
             self.following.unfollow(partition)
-        if self.tier is not None and not partition.is_leader and not self.tier.may_lead(partition, partition_image):
+        led = partition.is_leader
+        is_new = not led or partition.leader_epoch != partition_image.leader_epoch
+        if self.tier is not None and is_new and not self.tier.may_lead(partition, partition_image):
             partition.await_tier(partition_image)
+            if led:  # somebody else led meanwhile, of whom this broker never heard
+                self._tell(partition, None)
         elif partition.become_leader(partition_image):
             self._tell(partition, partition.leader_epoch)
 

@@ -174,12 +174,18 @@ class TierService:
             return True
         before = partition.image
         is_new = image.partition_epoch == 0 and not self._adopts(partition)
-        if is_new or (before is not None and self._node_id in before.isr and not self._must_adopt(partition)):
+        if is_new or (before is not None and self._was_in_sync(before, image) and not self._must_adopt(partition)):
             return True
         if led is not None:
             self._forget(led)
         self._lead(LedPartition(partition, image.leader_epoch, self._services.broker_epoch(), held=True))
         return False
+
+    def _was_in_sync(self, before: PartitionImage, image: PartitionImage) -> bool:
+        """Whether this broker was elected from the ISR. What it last knew may be long past: then the ISR tells, which
+        consists of the leader alone after any other election."""
+        is_next = image.partition_epoch == before.partition_epoch + 1
+        return self._node_id in before.isr and (is_next or len(image.isr) > 1)
 
     def _adopts(self, partition: Partition) -> bool:
         topic = self._hosted.image.topics.get_by_id(partition.topic_id)
