@@ -289,10 +289,17 @@ class LeaderLink:
         try:
             self._obey(followed, verdict, row, view)
         except ProtocolError as error:
-            if error.code is ErrorCode.CORRUPT_MESSAGE:
+            failures = followed.failures
+            if error.code is ErrorCode.CORRUPT_MESSAGE and failures & (failures - 1) == 0:  # it may never end
                 logger.error(
                     "a leader sent a damaged batch",
-                    extra={"partition": repr(followed.partition), "leader": self.leader, "cause": error.message},
+                    extra={
+                        "partition": repr(followed.partition),
+                        "offset": followed.partition.log.log_end_offset,
+                        "leader": self.leader,
+                        "cause": error.message,
+                        "times": failures + 1,
+                    },
                 )
             self.followed.rest(followed, self._loop.time())
         except StorageFailure:
