@@ -196,8 +196,8 @@ def test_an_old_cluster_that_still_lives_stops_writing_and_says_so(old: Embedded
     assert out.stat().st_mode & 0o777 == 0o600
 
     def has_noticed() -> bool:
-        logs = [(old.data / "logs" / f"broker-{index}.log").read_text() for index in range(3)]
-        return any("belongs to incarnation 2" in log for log in logs)
+        nodes = ["broker-0", "broker-1", "broker-2", "controller-0"]  # each looks once in ten seconds
+        return all("belongs to incarnation 2" in (old.data / "logs" / f"{node}.log").read_text() for node in nodes)
 
     produce(old.bootstrap, "flights", 100)  # goes on: only the bucket is not theirs any more
     wait_for(has_noticed)
