@@ -17,6 +17,7 @@ from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
 from storage.log_flusher import FlushDepth, FlushJob
 from storage.open_files import FileHandle
+from storage.producer_marks import ProducerMarks
 from storage.producer_state import Duplicate
 from storage.segment import (
     INDEX_SUFFIX,
@@ -73,6 +74,7 @@ class AppendableLog:
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
+        "marks",
         "names_changed",
         "on_written",
         "partition",
@@ -100,6 +102,7 @@ class AppendableLog:
         self.active = loaded.segments[-1]
         self.leader_epochs = loaded.epochs
         self.producers = loaded.producers
+        self.marks = ProducerMarks()
         self.snapshots = loaded.snapshots
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.written_end_offset = self.readable_end_offset = loaded.log_end_offset
@@ -295,6 +298,7 @@ class AppendableLog:
             self._writer.prepare(active.log)  # from here on nothing may be refused
         if not active.exists:
             self._create_files(active)
+        self.marks.before_run(self, len(headers))
         start = position = active.size
         if start == 0:
             active.rolling_timestamp = headers[0].max_timestamp

@@ -107,6 +107,7 @@ def _end_at(log: PartitionLog, active: Segment, end_offset: int) -> None:
     log.recovery_point = min(log.recovery_point, active.base_offset)
     log.leader_epochs.truncate_from_end(end_offset)
     log.epochs_changed = True
+    log.marks.cut(log)
     log.make_active(active)
 
 

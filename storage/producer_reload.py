@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from storage.partition_log import PartitionLog
 
 
+READ_PER_BATCH_BYTES = 128  # about as long as a header takes to be read from among others: 2 to 10 microseconds
+
+
 class ProducerReloads:
     """One per log directory; calls on the loop."""
 
-    __slots__ = ("_bytes_max", "_clock", "_disk", "_health", "_task", "_waiting", "reload_count")
+    __slots__ = ("_batches_max", "_bytes_max", "_clock", "_disk", "_health", "_task", "_waiting", "reload_count")
 
     def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth, bytes_max: int) -> None:
-        """Up to `bytes_max` are read at once."""
+        """Up to `bytes_max`, or the headers of as many batches as fit in there, are read at once."""
         self._disk = disk
         self._clock = clock
         self._health = health
         self._bytes_max = bytes_max
+        self._batches_max = bytes_max // READ_PER_BATCH_BYTES
         self._waiting: dict[PartitionLog, None] = {}
         self._task: asyncio.Task[None] | None = None
         self.reload_count = 0  # how many logs a thread has read
@@ -39,7 +43,7 @@ class ProducerReloads:
         log.barred = "its producers have not been read since it was cut"
         replay = _replay_of(log)
         try:
-            if replay.bytes_to_read(self._disk) <= self._bytes_max:
+            if self._is_short(log, replay):
                 replay.run(self._disk, self._clock.wall_ms())
                 _adopt(log, replay.producers)
                 return
@@ -53,6 +57,11 @@ class ProducerReloads:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("reload-producers"))
             self._task.add_done_callback(self._stopped)
+
+    def _is_short(self, log: PartitionLog, replay: Replay) -> bool:
+        if replay.mark is not None:
+            return log.marks.batches_behind(replay.mark) <= self._batches_max
+        return replay.bytes_to_read(self._disk) <= self._bytes_max
 
     async def _run(self) -> None:
         while self._waiting and self._health.offline is None:
@@ -111,11 +120,14 @@ def _adopt(log: PartitionLog, producers: ProducerStates) -> None:
 
 
 def _replay_of(log: PartitionLog) -> Replay:
-    config = log.config
+    config, mark = log.config, log.marks.newest(log)
+    if mark is not None and mark.offset < max((at for at in log.snapshots if at <= log.log_end_offset), default=0):
+        mark = None
     return Replay(
         log.directory,
         list(log.segments),
         list(log.snapshots),
         log.log_end_offset,
         ProducerStates(config.producer_id_expiration_ms, config.producers_max),
+        mark,
     )

@@ -13,6 +13,7 @@ from records.batch import CONTROL, BatchHeader
 from records.control import EndMarker, read_marker
 from storage.batch_walk import walk
 from storage.checkpoint_files import read_whole
+from storage.producer_marks import ProducerMark
 from storage.producer_state import ProducerStates
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_stem
 
@@ -36,9 +37,13 @@ class Replay:
     snapshots: list[int]
     log_end_offset: int
     producers: ProducerStates
+    mark: ProducerMark | None = None  # newer than the snapshots
 
     def bytes_to_read(self, disk: Disk) -> int:
-        """The newest snapshot and all segments with a batch behind it. OSError when a file cannot be looked at."""
+        """Without a mark: the newest snapshot and all segments with a batch behind it.
+
+        OSError when a file cannot be looked at.
+        """
         snapshots = [offset for offset in self.snapshots if offset <= self.log_end_offset]
         start = max(snapshots, default=self.segments[0].base_offset)
         size = disk.file_size(file_stem(self.directory, start) + SNAPSHOT_SUFFIX) if snapshots else 0
@@ -47,8 +52,16 @@ class Replay:
 
     def run(self, disk: Disk, now_ms: int) -> None:
         """Raises OSError, and ProtocolError(KAFKA_STORAGE_ERROR) when bytes of the log are no batches."""
-        load_newest(disk, self, self.log_end_offset, now_ms)
-        replay_segments(disk, self, self.segments, self.segments[-1].size)
+        if self.mark is None:
+            load_newest(disk, self, self.log_end_offset, now_ms)
+            replay_segments(disk, self, self.segments, self.segments[-1].size)
+            return
+        self.producers.load_snapshot(self.mark.snapshot, self.mark.offset, now_ms)
+        position = self.mark.position
+        for segment in self.segments[self.segments.index(self.mark.segment) :]:
+            _replay(disk, self.producers, segment, position, segment.size, self.mark.offset)
+            position = 0
+        self.producers.end_offset = self.log_end_offset
 
 
 def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> None:
@@ -75,14 +88,16 @@ def replay_segments(disk: Disk, log: Remembering, segments: Sequence[Segment], l
         size = last_size if is_last else segment.size
         is_before = not is_last and segments[number + 1].base_offset <= start
         if size and not is_before and start < log.log_end_offset:
-            _replay(disk, log.producers, segment, size, start)
+            _replay(disk, log.producers, segment, 0, size, start)
     log.producers.end_offset = max(log.producers.end_offset, log.log_end_offset)
 
 
-def _replay(disk: Disk, producers: ProducerStates, segment: Segment, size: int, start_offset: int) -> None:
+def _replay(disk: Disk, producers: ProducerStates, segment: Segment, begin: int, size: int, start_offset: int) -> None:
+    if begin >= size:
+        return
     file = disk.open(segment.stem + LOG_SUFFIX)
     try:
-        for position, header in walk(file, 0, size):
+        for position, header in walk(file, begin, size):
             if header.next_offset > start_offset:
                 marker = None
                 if header.attributes & CONTROL:

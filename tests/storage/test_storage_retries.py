@@ -3,21 +3,29 @@
 import asyncio
 import tempfile
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
-from common.ports import Disk
-from records.batch import read_header, stamp
+from common.ports import Disk, File
+from records.batch import BatchHeader, read_header, stamp
+from storage import producer_marks
+from storage.batch_walk import walk
 from storage.log_config import DAY_MS, LogConfig
 from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
+from storage.producer_marks import MARK_BATCHES, MARKS_KEPT
+from storage.producer_reload import READ_PER_BATCH_BYTES
 from storage.producer_replay import Replay
 from storage.producer_state import BATCHES_KEPT, Duplicate
+from storage.segment import Segment
 from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, truncate
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100, producer_id_expiration_ms=2**60, retention_ms=-1)
@@ -97,8 +105,14 @@ others = st.tuples(st.sampled_from(["roll", "stop", "die"]))
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(appends, appends, appends, appends, cuts, others), max_size=60), st.booleans())
-def test_retries_are_answered_as_before(steps: list[tuple[str | int | float, ...]], in_thread: bool) -> None:
+@given(
+    st.lists(st.one_of(appends, appends, appends, appends, cuts, others), max_size=60),
+    st.booleans(),
+    st.sampled_from([1, 7, 256]),
+)
+def test_retries_are_answered_as_before(
+    steps: list[tuple[str | int | float, ...]], in_thread: bool, mark_batches: int
+) -> None:
     async def run(root: Path) -> None:
         retrying = Retrying(root, 0 if in_thread else 1 << 20)
         await retrying.open()
@@ -120,7 +134,10 @@ def test_retries_are_answered_as_before(steps: list[tuple[str | int | float, ...
         retrying.check()
         await retrying.bench.directory.close()
 
-    with tempfile.TemporaryDirectory(prefix="tidelog-retries-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="tidelog-retries-") as folder,
+        mock.patch.object(producer_marks, "MARK_BATCHES", mark_batches),
+    ):
         asyncio.run(run(Path(folder)))
 
 
@@ -180,6 +197,50 @@ async def test_after_a_cut_a_log_takes_nothing_until_its_producers_are_read(
     assert log.find_duplicate(cut_off) is None
     assert log.find_duplicate(read_header(produced(producer_id=7, sequence=8), 0)) is not None
     assert append(log, produced()).base_offset == 12
+    await retrying.bench.directory.close()
+
+
+async def test_a_cut_of_the_last_batches_reads_no_further_than_a_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the segment is: nobody is answered until a cut follower follows again."""
+    walked: list[int] = []
+
+    def counted(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        for found in walk(file, position, end):
+            walked.append(found[0])
+            yield found
+
+    monkeypatch.setattr("storage.producer_replay.walk", counted)
+    retrying = Retrying(tmp_path, replay_bytes_max=MARKS_KEPT * MARK_BATCHES * READ_PER_BATCH_BYTES)
+    retrying.bench.config = replace(CONFIG, segment_bytes=1 << 30)
+    await retrying.open()
+    for at in range(5 * MARK_BATCHES):
+        retrying.send(7 + at % 2, 1)
+    log = retrying.log
+    for offset in (5 * MARK_BATCHES - 3, 4 * MARK_BATCHES + 1, 4 * MARK_BATCHES - 1):
+        walked.clear()
+        await retrying.truncate(offset)
+        assert log.context.reloads.reload_count == 0
+        assert 0 < len(walked) <= MARKS_KEPT * MARK_BATCHES
+        retrying.check()
+    await retrying.truncate(3 * MARK_BATCHES - 1)
+    assert log.context.reloads.reload_count == 1
+    retrying.check()
+    await retrying.bench.directory.close()
+
+
+async def test_no_mark_of_a_segment_that_compaction_wrote_anew_is_believed(tmp_path: Path) -> None:
+    retrying = Retrying(tmp_path)
+    await retrying.open()
+    for _ in range(MARK_BATCHES + 2):
+        retrying.send(7, 1)
+    log = retrying.log
+    mark = log.marks.newest(log)
+    assert mark is not None
+    number = log.segments.index(mark.segment)
+    log.segments[number] = Segment.fresh(log.context.open_files, log.directory, mark.segment.base_offset, NOW_MS)
+    assert log.marks.newest(log) is None
     await retrying.bench.directory.close()
 
 
