@@ -123,11 +123,14 @@ class ProducerStates:
         """Whether a leader may append a client's batch with a producer id: None, or what it repeats.
 
         Raises ProtocolError: INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, or a
-        new epoch that does not begin at 0), INVALID_TXN_STATE (a plain batch within a transaction). A producer that
-        is not known, perhaps forgotten, may begin anywhere. Changes nothing; `update` follows the append.
+        new epoch that does not begin at 0), INVALID_TXN_STATE (a plain batch within a transaction),
+        UNKNOWN_PRODUCER_ID (not known, perhaps forgotten, and does not begin at 0: the caller may allow it). Changes
+        nothing; `update` follows the append.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            if header.base_sequence > 0:
+                raise ProtocolError(ErrorCode.UNKNOWN_PRODUCER_ID, f"producer {header.producer_id} is not known")
             return None
         epoch, first = header.producer_epoch, header.base_sequence
         if epoch == producer.epoch:

@@ -22,6 +22,9 @@ from kraft.image.partitions import PartitionImage
 from records.batch import BatchHeader, ProduceLimits, check_produced
 from storage.log_config import LogConfig
 from storage.partition_log import Appended, PartitionLog
+from storage.producer_state import Duplicate
+
+FIRST_BATCH_PATIENCE_S = 3.0  # a client sends a refused batch again after its retry.backoff.ms
 
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
 
@@ -58,6 +61,7 @@ class Partition(Replica):
         "_lag_max_s",
         "_now",
         "_produce_limits",
+        "_refused_at",
         "_unwritten",
         "_waiting",
         "epoch_start_offset",
@@ -93,6 +97,7 @@ class Partition(Replica):
         self._host = host
         self._now = now
         self._lag_max_s = lag_max_s
+        self._refused_at = float("-inf")  # when a batch may last have been refused for a reason that passes
         self._produce_limits: ProduceLimits = log.config.produce_limits()
         log.on_written = self._written
 
@@ -119,6 +124,7 @@ class Partition(Replica):
         self.image = image
         min_insync = self.log.config.min_insync_replicas
         if begins:
+            self._refused_at = self._now()
             self.role = Role.LEADER
             self.leader_id = self.node_id
             self.leader_epoch = image.leader_epoch
@@ -197,6 +203,7 @@ class Partition(Replica):
             offline = self.role is Role.OFFLINE
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == -1 and replicas.is_starved:
+            self._refused_at = self._now()
             message = f"{len(replicas.isr)} in-sync replicas where {replicas.effective_min_insync} are needed"
             raise ProtocolError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
@@ -209,10 +216,30 @@ class Partition(Replica):
         """
         self.check_appendable(acks)
         header = check_produced(view, at, end, self._produce_limits, now_ms)
-        if header.producer_id >= 0 and (known := self.log.find_duplicate(header)) is not None:
+        if header.producer_id >= 0 and (known := self._find_duplicate(header)) is not None:
             stamped = known.timestamp if self._produce_limits.log_append_time else -1
             return Appended(known.base_offset, known.next_offset, stamped, True)
-        return self._append(buffer, view, at, end, header, now_ms)
+        try:
+            return self._append(buffer, view, at, end, header, now_ms)
+        except ProtocolError:
+            self._refused_at = self._now()
+            raise
+
+    def _find_duplicate(self, header: BatchHeader) -> Duplicate | None:
+        """What the batch repeats. A producer that was forgotten may go on where it was, as in Apache Kafka.
+
+        But one that is new and whose first batch was refused here just now has to send that one before those in flight
+        behind it.
+        """
+        try:
+            return self.log.find_duplicate(header)
+        except ProtocolError as error:
+            if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
+                self._refused_at = self._now()
+                raise
+            if self._now() - self._refused_at < FIRST_BATCH_PATIENCE_S:
+                raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a batch before it was refused") from error
+            return None
 
     def check_batch(self, view: memoryview, at: int, end: int, now_ms: int) -> BatchHeader:
         """The header of a client's batch that will be appended later, checked as `append_produced` does."""

@@ -107,6 +107,26 @@ async def test_a_duplicate_is_answered_with_its_first_offset_and_not_before_it_i
         assert lab[0].partition.log.log_end_offset == 6
 
 
+async def test_what_was_in_flight_behind_a_refused_first_batch_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that knows nothing of a producer takes any sequence, and would take the second batch for the first."""
+    async with Lab(tmp_path, count=1) as lab:
+        client = await lab[0].connect()
+
+        def numbered(sequence: int, producer_id: int = 7) -> bytes:
+            return batch(b"x", b"y", producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+        refused = await produce(client, numbered(0))
+        assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # this broker has not heard of it yet
+        lab.controller.create_topic((0,))
+        behind = await produce(client, numbered(2))
+        assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [(await produce(client, numbered(at))).base_offset for at in (0, 2)] == [0, 2]
+        monkeypatch.setattr("broker.partitions.partition.FIRST_BATCH_PATIENCE_S", 0.0)
+        assert (await produce(client, numbered(40, producer_id=8))).base_offset == 4, "perhaps it was forgotten"
+
+
 async def test_sequences_survive_failover(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         lab.controller.create_topic((0, 1, 2))

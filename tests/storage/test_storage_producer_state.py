@@ -77,8 +77,12 @@ def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
     assert refusal(producers, batch(5, epoch=3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
-    assert states().check(batch(41)) is None
+def test_whether_an_unknown_producer_may_go_on_is_for_the_caller_to_say() -> None:
+    producers = states()
+    assert producers.check(batch(0)) is None
+    assert refusal(producers, batch(41)) is ErrorCode.UNKNOWN_PRODUCER_ID
+    producers.update(batch(41))
+    assert producers.check(batch(42)) is None
 
 
 def test_sequences_wrap() -> None:
@@ -257,7 +261,7 @@ class Model:
     def answer(self, header: BatchHeader) -> Duplicate | ErrorCode | None:
         mine = [known for known in self.log if known.producer_id == header.producer_id]
         if not mine:
-            return None
+            return ErrorCode.UNKNOWN_PRODUCER_ID if header.base_sequence else None
         epoch = mine[-1].producer_epoch
         if header.producer_epoch < epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -284,7 +288,7 @@ def test_leader_answers_match_the_model(attempts: list[tuple[int, int, int, int,
         header = batch(sequence, count, pid=pid, epoch=epoch, offset=offset, at_ms=offset)
         answer = _answer(producers, header)
         assert answer == model.answer(header)
-        if answer is None:
+        if answer in (None, ErrorCode.UNKNOWN_PRODUCER_ID):
             producers.update(header)
             model.log.append(header)
             offset = header.next_offset
