@@ -38,6 +38,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS, WORK = HERE / "results", HERE / "work"
 PARTITIONS = 4
 TIER_TIMEOUT_S = 180
+IDLE_S = 5.0
 SETTINGS = {
     "tidelog.tier.enable": "true",
     "tidelog.tier.roll.ms": "20000",
@@ -82,7 +83,10 @@ TOPICS = [Topic("records-1k", 1_024, 500_000), Topic("records-100", 100, 3_000_0
 
 @dataclass(slots=True)
 class Row:
-    """One way to read one topic: seconds of each round, medians of the rest; CPU of the readers and of the brokers."""
+    """One way to read one topic: seconds of each round, medians of the rest; CPU of the readers and of the nodes.
+
+    What the nodes use when nobody reads is taken off theirs, or a way would pay for its length.
+    """
 
     topic: str
     way: str
@@ -236,6 +240,8 @@ def measure(
     with_brokers: bool,
 ) -> list[Row]:
     rows = []
+    idle = idle_cpu(cluster)
+    console.print(f"  nodes that nobody reads from: {idle:.3f} CPU seconds per second")
     for topic in topics:
         ways = ways_to_count(spark, cluster.bootstrap, uri, topic)
         if not with_brokers:
@@ -243,7 +249,8 @@ def measure(
         taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
         for number in range(rounds + 1):  # the first one warms up
             for way, count in ways.items() if number % 2 == 0 else reversed(ways.items()):
-                seconds, cpu, broker_cpu = timed(count, topic, cluster)
+                seconds, cpu, busy = timed(count, topic, cluster)
+                broker_cpu = max(busy - idle * seconds, 0.0)
                 spent = f"CPU {cpu:5.2f} s, of brokers {broker_cpu:5.2f} s"
                 console.print(f"  {topic.name:12} {way:28} {seconds:6.2f} s, {spent}")
                 if number:
@@ -255,9 +262,21 @@ def measure(
     return rows
 
 
+def node_pids(cluster: EmbeddedCluster) -> list[int]:
+    return [node["pid"] for node in cluster.nodes() if node["pid"]]
+
+
+def idle_cpu(cluster: EmbeddedCluster) -> float:
+    """CPU seconds per second of all nodes while nobody reads."""
+    pids = node_pids(cluster)
+    before, began = cpu_seconds(pids), time.perf_counter()
+    time.sleep(IDLE_S)
+    return (cpu_seconds(pids) - before) / (time.perf_counter() - began)
+
+
 def timed(count: Callable[[], int], topic: Topic, cluster: EmbeddedCluster) -> tuple[float, float, float]:
     """(seconds, CPU seconds of this process, Spark and its workers, CPU seconds of all nodes)."""
-    pids = [node["pid"] for node in cluster.nodes() if node["pid"]]
+    pids = node_pids(cluster)
     before, before_here, began = cpu_seconds(pids), cpu_seconds_here(), time.perf_counter()
     found = count()
     seconds = time.perf_counter() - began
