@@ -292,7 +292,8 @@ class ClusterWatch:
             self._one_leader.led(state)
             self._leader_holds.led(state, files)
             last = partition.log.producers.last_records()
-            self._knows_producers.led(state, {producer: record.last_data_offset for producer, record in last.items()})
+            offsets = {producer: record.last_data_offset for producer, record in last.items()}
+            self._knows_producers.led(state, offsets, self.log_start(key))
         if before is None or state.high_watermark != before.high_watermark:
             before_end = self.committed.end(key)
             self._stays.advanced(state, files)

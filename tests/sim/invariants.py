@@ -196,15 +196,18 @@ class SequencesWithoutGap:
 
 
 class LeaderKnowsProducers:
-    """Whoever begins to lead knows how far each idempotent producer had come, or it would take a batch twice."""
+    """Whoever begins to lead knows how far each idempotent producer had come, or it would take a batch twice.
+
+    A producer of whose batches none is left above the log start may be unknown, as in Apache Kafka.
+    """
 
     def __init__(self, sequences: SequencesWithoutGap) -> None:
         self._sequences = sequences
 
-    def led(self, state: ReplicaState, last_offsets: Mapping[int, int]) -> None:
+    def led(self, state: ReplicaState, last_offsets: Mapping[int, int], log_start: int) -> None:
         """`last_offsets`: of each producer that the leader knows."""
         for producer_id, offset in self._sequences.last_offsets(state.partition):
-            if last_offsets.get(producer_id, -1) < offset:
+            if offset >= log_start and last_offsets.get(producer_id, -1) < offset:
                 text = f"producer {producer_id} came to {offset}, the leader knows {last_offsets.get(producer_id)}"
                 raise InvariantBroken(self, f"{state.node} {state.partition} epoch {state.leader_epoch}: {text}")
 

@@ -108,7 +108,7 @@ def plan_of(bug: str, seed: int) -> Plan:
     plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
-        tier = TierPlan(1_024, 1_024, -1 if unclean else 3_000, SMALL_CHUNK_BYTES, unclean=unclean)
+        tier = TierPlan(1_024, 1_024, -1 if unclean or moves else 3_000, SMALL_CHUNK_BYTES, unclean=unclean)
         plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
     if bug == "move_before_the_copy":
         plan = replace(plan, brokers=4, moves=True)
