@@ -145,6 +145,7 @@ def main() -> int:
             console.print(f"{name}: {missing}")
             return 2
         save(rows, path)
+    rows = {name: row for name, row in rows.items() if name in (options.only or KINDS)}
     show(rows, console)
     missed = [f"{row.name}: {one.name} {one.ratio:.2f}" for row in rows.values() for one in row.figures if not one.met]
     console.print("all goals are met" if not missed else "missed: " + "; ".join(missed))

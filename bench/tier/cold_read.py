@@ -30,7 +30,7 @@ def cold_read(scene: Scene) -> list[Figure]:
             local = topics.create(PARTITIONS, 1)
             for topic in (tiered, local):
                 topics.fill(topic, PARTITIONS, size, RECORD_BYTES)
-            found = topics.wait_cold(tiered, PARTITIONS)
+            found = topics.wait_cold(tiered, PARTITIONS, RECORD_BYTES)
             records = found.records - found.local
             ranges = {"prefix": "", "chunk": CHUNK, "at_once": GETS_AT_ONCE, "limit": size}
             gets.append(run_load("bench.tier.loads", "get_objects", uri, ranges)["mb_s"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -61,41 +63,76 @@ def _reader(bootstrap: str, queued_kbytes: int) -> Consumer:
 
 
 def paced(
-    bootstrap: str, topic: str, partitions: int, mb_s: float, seconds: float, share: list[float]
+    bootstrap: str, topic: str, partitions: int, mb_s: float, windows: list[tuple[float, float]]
 ) -> dict[str, Any]:
-    """Read at `mb_s` for `seconds`, from `share[0]` of each partition's offsets on and no further than `share[1]`."""
-    consumer = _reader(bootstrap, 16_384)
-    assigned, ends = [], {}
-    for index in range(partitions):
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=30)
-        assigned.append(TopicPartition(topic, index, low + int((high - low) * share[0])))
-        ends[index] = low + int((high - low) * share[1])
-    consumer.assign(assigned)
-    expected = {place.partition: place.offset for place in assigned}
-    size = errors = 0
-    late_s = 0.0
-    began = time.monotonic()
-    while (spent := time.monotonic() - began) < seconds and expected != ends:
-        ahead_s = size / (mb_s * 1e6) - spent
-        if ahead_s > 0:
-            time.sleep(min(ahead_s, TURN_S))
-            continue
-        late_s = max(late_s, -ahead_s)
-        for message in consumer.consume(POLL_RECORDS, TURN_S):
-            partition, offset = message.partition(), message.offset()
-            if message.error() or partition is None or offset is None:
-                errors += 1
+    """Read on at `mb_s` in each window of monotonic time, and rest between them. `mb_s` of the answer: per window."""
+    consumer = _reader(bootstrap, 4_096)
+    places = [TopicPartition(topic, index, 0) for index in range(partitions)]
+    consumer.assign(places)
+    consumer.pause(places)
+    expected = [0] * partitions
+    paces, errors = [], 0
+    for begin, end in windows:
+        time.sleep(max(0.0, begin - time.monotonic()))
+        consumer.resume(places)
+        size = 0
+        while (now := time.monotonic()) < end:
+            ahead_s = size / (mb_s * 1e6) - (now - begin)
+            if ahead_s > 0:
+                time.sleep(min(ahead_s, TURN_S))
                 continue
-            if offset >= ends[partition]:
-                continue
-            errors += offset != expected[partition]
-            expected[partition] = offset + 1
-            size += len(message.value() or b"")
-            if offset + 1 == ends[partition]:
-                consumer.pause([TopicPartition(topic, partition)])
-    spent = time.monotonic() - began
+            for message in consumer.consume(POLL_RECORDS, TURN_S):
+                partition, offset = message.partition(), message.offset()
+                if message.error() or partition is None or offset is None:
+                    errors += 1
+                    continue
+                errors += offset != expected[partition]
+                expected[partition] = offset + 1
+                size += len(message.value() or b"")
+        consumer.pause(places)
+        paces.append(round(size / (end - begin) / 1e6, 2))
     consumer.close()
-    return {"errors": errors, "mb_s": round(size / spent / 1e6, 2), "late_s": round(late_s, 2), "seconds": spent}
+    return {"errors": errors, "mb_s": paces}
+
+
+def probe(bootstrap: str, topic: str, partitions: int, rate: int, seconds: float, size: int) -> dict[str, Any]:
+    """When each record was sent, monotonic time, and how long it took to arrive. Prints "flowing" once they do."""
+    consumer = _reader(bootstrap, 65_536)
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    sent: list[float] = []
+    latencies: list[float] = []
+    stop = threading.Event()
+
+    def receive() -> None:
+        while not stop.is_set():
+            message = consumer.poll(0.05)
+            if message is not None and not message.error():
+                at = struct.unpack_from("<d", message.value() or b"")[0]
+                latencies.append(time.monotonic() - at)
+                sent.append(at)
+
+    reader = threading.Thread(target=receive)
+    reader.start()
+    producer = make_producer(bootstrap, **{"linger.ms": 0})
+    padding, count = b"x" * (size - 8), int(rate * seconds)
+    begin = time.monotonic()
+    told = False
+    for number in range(count):
+        due = begin + number / rate
+        while (left := due - time.monotonic()) > 0:
+            producer.poll(min(left, 0.001) if left > 0.0005 else 0)
+        producer.produce(topic, struct.pack("<d", time.monotonic()) + padding, partition=number % partitions)
+        if latencies and not told:
+            told = True
+            print("flowing", flush=True)
+    producer.flush(60)
+    deadline = time.monotonic() + 20
+    while len(latencies) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    stop.set()
+    reader.join()
+    consumer.close()
+    return {"errors": count - len(latencies), "sent": sent, "latencies": latencies}
 
 
 def read(bootstrap: str, topic: str, partitions: int, records: int) -> dict[str, Any]:
@@ -174,6 +211,7 @@ async def _put_objects(uri: str, size: int, count: int, at_once: int) -> dict[st
 LOADS: dict[str, Callable[..., dict[str, Any]]] = {
     "fill": fill,
     "paced": paced,
+    "probe": probe,
     "read": read,
     "get_objects": get_objects,
     "put_objects": put_objects,

@@ -1,7 +1,8 @@
 """Producers and recent readers while the object store is silent, or refuses every connection.
 
-The store is moto's S3 server behind a relay. What is compared with is the same load on a topic that has nothing to do
-with the tier: the harder of two readings of "undisturbed", since with a store that works copying takes its share.
+The store is moto's S3 server behind a relay. Throughput is compared with that of a topic which has nothing to do with
+the tier, since with a store that works copying would take its share. Latency is that of one trickle into a tiered topic
+whose small segments close all the time, while the store goes and comes back.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, pairwise
 
 from aiobotocore.session import get_session
 
 from bench.embedded import EmbeddedCluster
+from bench.peers import cpu_seconds
+from bench.tier.probing import Probe, sleep_until
 from bench.tier.relay import Relay, StoreState
 from bench.tier.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
 from bench.tier.topics import MIB, ROOT, TIERED, Topics, run_load
@@ -32,9 +35,12 @@ CREDENTIALS = {
 }
 BUCKET = "bench"
 UNDISTURBED = "not tiered"
+DOWN = (StoreState.SILENT, StoreState.REFUSING)
+PARTITIONS = 6
 RECORDS, RECORD_BYTES, BATCH_BYTES = 400_000, 1024, 1_000_000
-RATE, SECONDS, PROBE_BYTES = 1_000, 10, 2_048
-BACKLOG_S = 2.0
+RATE, PROBE_BYTES = 500, 2_048
+CYCLES, WINDOW_S, SETTLE_S = 4, 6.0, 2.0  # latencies count from SETTLE_S after a change on
+LEAD_S, TAIL_S, CATCH_UP_S = 2.0, 2.0, 2.0
 
 
 @contextmanager
@@ -69,53 +75,80 @@ async def make_bucket(endpoint: str) -> None:
 
 
 def store_down(scene: Scene) -> list[Figure]:
-    produced: dict[str, list[float]] = {}
-    latencies: dict[str, list[float]] = {}
-    conditions = [UNDISTURBED, StoreState.SILENT, StoreState.REFUSING]
     with s3_server() as port, Relay(port) as relay:
         uri = f"s3://{BUCKET}/tier?endpoint=http://127.0.0.1:{relay.port}&region=us-east-1"
         settings = {"tidelog.tier.uri": uri, "tidelog.tier.delete.delay.ms": "0"}
         with EmbeddedCluster(settings=settings, data=scene.work / "store-down") as cluster:
             topics = Topics(cluster.bootstrap)
             warm_up(scene, topics)
-            for number in range(scene.rounds):
-                turn = number % len(conditions)
-                for condition in chain(conditions[turn:], conditions[:turn]):
-                    mb_s, p99_ms = under(scene, topics, relay, condition)
-                    scene.say(f"store {condition}: {mb_s:.0f} MB/s, p99 {p99_ms:.2f} ms")
-                    produced.setdefault(condition, []).append(mb_s)
-                    latencies.setdefault(condition, []).append(p99_ms)
-    figures = []
-    for state in (StoreState.SILENT, StoreState.REFUSING):
-        figures += [
-            figure(f"produce, store {state}", "MB/s", produced[state], UNDISTURBED, produced[UNDISTURBED],
-                   (AT_LEAST, round(1 / 1.1, 3))),
-            figure(f"end to end p99, store {state}", "ms", latencies[state], UNDISTURBED, latencies[UNDISTURBED],
-                   (AT_MOST, 1.1)),
-        ]  # fmt: skip
-    return figures
+            figures = throughput(scene, topics, relay, [node["pid"] for node in cluster.nodes()])
+            return figures + latency(scene, topics, relay)
 
 
 def warm_up(scene: Scene, topics: Topics) -> None:
     """Also makes sure that the store is in use: a tiered topic gets there."""
-    topic = topics.create(6, 3, TIERED | {"segment.bytes": str(MIB)})
-    topics.fill(topic, 6, scene.sized(100 * MIB, 20 * MIB), RECORD_BYTES)
-    topics.wait(topic, 6, lambda found: found.tiered * 2 > found.records)
+    topic = topics.create(PARTITIONS, 3, TIERED | {"segment.bytes": str(MIB)})
+    topics.fill(topic, PARTITIONS, scene.sized(100 * MIB, 20 * MIB), RECORD_BYTES)
+    topics.wait(topic, PARTITIONS, lambda found: found.tiered * 2 > found.records)
     topics.delete(topic)
 
 
-def under(scene: Scene, topics: Topics, relay: Relay, condition: str) -> tuple[float, float]:
-    """(MB/s, p99 in ms). Latency is measured while what was produced before waits for the store."""
-    tiered = TIERED if condition != UNDISTURBED else {}
+def throughput(scene: Scene, topics: Topics, relay: Relay, pids: list[int]) -> list[Figure]:
+    produced: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
+    conditions = [UNDISTURBED, *DOWN]
+    for number in range(scene.rounds):
+        turn = number % len(conditions)
+        for condition in chain(conditions[turn:], conditions[:turn]):
+            mb_s, cpu_s_gb = produce(scene, topics, relay, condition, pids)
+            scene.say(f"store {condition}: {mb_s:.0f} MB/s, {cpu_s_gb:.2f} CPU s/GB")
+            produced.setdefault(condition, []).append(mb_s)
+            cpu.setdefault(condition, []).append(cpu_s_gb)
+    figures = []
+    for state in DOWN:
+        figures += [
+            figure(f"produce, store {state}", "MB/s", produced[state], UNDISTURBED, produced[UNDISTURBED],
+                   (AT_LEAST, round(1 / 1.1, 3))),
+            figure(f"produce, store {state}, CPU", "s/GB", cpu[state], UNDISTURBED, cpu[UNDISTURBED]),
+        ]  # fmt: skip
+    return figures
+
+
+def produce(scene: Scene, topics: Topics, relay: Relay, condition: str, pids: list[int]) -> tuple[float, float]:
+    """(MB/s, CPU seconds of all nodes per gigabyte)."""
     relay.become(StoreState.UP if condition == UNDISTURBED else StoreState(condition))
-    produce = {"records": scene.sized(RECORDS, 60_000), "size": RECORD_BYTES, "batch": BATCH_BYTES, "run": 2_000}
-    probe = {"rate": RATE, "seconds": scene.sized(SECONDS, 4), "size": PROBE_BYTES}
-    config: Mapping[str, str] = {**tiered, "segment.bytes": str(8 * MIB)}
-    first = run_load("bench.load", "produce", topics.bootstrap, {**produce, "config": config})
-    time.sleep(BACKLOG_S)  # every place for copies is taken by now
-    config = {**tiered, "segment.bytes": str(MIB)}
-    second = run_load("bench.load", "end_to_end", topics.bootstrap, {**probe, "config": config})
-    topics.delete(first["topic"], second["topic"])
+    config = {**({} if condition == UNDISTURBED else TIERED), "segment.bytes": str(8 * MIB)}
+    load = {"records": scene.sized(RECORDS, 60_000), "size": RECORD_BYTES, "batch": BATCH_BYTES, "run": 2_000}
+    before = cpu_seconds(pids)
+    found = run_load("bench.load", "produce", topics.bootstrap, {**load, "config": config})
+    used = cpu_seconds(pids) - before
+    topics.delete(found["topic"])
     relay.become(StoreState.UP)
-    time.sleep(BACKLOG_S)
-    return first["mb_s"], second["p99_ms"]
+    time.sleep(CATCH_UP_S)
+    return found["mb_s"], used / found["gigabytes"]
+
+
+def latency(scene: Scene, topics: Topics, relay: Relay) -> list[Figure]:
+    """Each window with the store down is compared with the one before, in which it was up."""
+    cycles = scene.sized(CYCLES, 2)
+    topic = topics.create(PARTITIONS, 3, TIERED | {"segment.bytes": str(MIB)})
+    seconds = LEAD_S + 2 * cycles * len(DOWN) * WINDOW_S + TAIL_S
+    windows: list[tuple[StoreState, tuple[float, float]]] = []
+    with Probe(topics, topic, PARTITIONS, RATE, PROBE_BYTES, seconds) as probe:
+        time.sleep(LEAD_S)
+        for state in [state for _ in range(cycles) for down in DOWN for state in (StoreState.UP, down)]:
+            relay.become(state)
+            begin = time.monotonic()
+            sleep_until(begin + WINDOW_S)
+            windows.append((state, (begin + SETTLE_S, begin + WINDOW_S)))
+        relay.become(StoreState.UP)
+    p99 = [(state, probe.p99_ms(window)) for state, window in windows]
+    scene.say(f"p99 in ms: {', '.join(f'{state} {ms:.1f}' for state, ms in p99)}")
+    figures = []
+    for down in DOWN:
+        pairs = [(ms, before[1]) for before, (state, ms) in pairwise(p99) if state is down]
+        figures.append(
+            figure(f"end to end p99, store {down}", "ms", [ms for ms, _ in pairs], "store up",
+                   [before for _, before in pairs], (AT_MOST, 1.1))
+        )  # fmt: skip
+    return figures

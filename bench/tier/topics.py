@@ -33,6 +33,7 @@ LOOK_S = 0.05
 SETTLE_S = 1.0
 TIERED = {"remote.storage.enable": "true"}
 MIB = 1 << 20
+COLD_SEGMENT = 8 * MIB
 
 
 def run_load(module: str, kind: str, bootstrap: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,11 +117,12 @@ class Topics:
         finally:
             client.close()
 
-    def wait_cold(self, topic: str, partitions: int) -> History:
-        """Until the brokers hold next to nothing of the topic any more."""
-        return self.wait(topic, partitions, lambda found: found.local * 20 <= found.records)
+    def wait_cold(self, topic: str, partitions: int, record_bytes: int) -> History:
+        """Until the brokers hold nothing of a topic with `cold_config` but segments that are not closed yet."""
+        most = partitions * COLD_SEGMENT // record_bytes
+        return self.wait(topic, partitions, lambda found: found.local <= most)
 
 
-def cold_config(segment_bytes: int = 16 * MIB) -> dict[str, str]:
+def cold_config() -> dict[str, str]:
     """Of a topic whose closed segments leave the brokers as soon as they are in the tier."""
-    return TIERED | {"segment.bytes": str(segment_bytes), "local.retention.bytes": "1", "local.retention.ms": "1000"}
+    return TIERED | {"segment.bytes": str(COLD_SEGMENT), "local.retention.bytes": "1", "local.retention.ms": "1000"}
