@@ -146,6 +146,7 @@ def start_spark(work: Path, jars: list[Path]) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
