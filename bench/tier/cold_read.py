@@ -12,7 +12,8 @@ from bench.tier.topics import MIB, Topics, cold_config, run_load
 
 SIZE, PARTITIONS, RECORD_BYTES = 800 * MIB, 6, 1_024
 CHUNK, GETS_AT_ONCE = 4 * MIB, 8  # what the brokers do
-SETTINGS = {"log.retention.check.interval.ms": "500"}
+CACHE = 128 * MIB  # less than a round reads, so that the cache is full as in a broker that has run for a while
+SETTINGS = {"log.retention.check.interval.ms": "500", "tidelog.tier.cache.bytes": str(CACHE)}
 
 
 def cold_read(scene: Scene) -> list[Figure]:

@@ -38,6 +38,7 @@ UNDISTURBED = "not tiered"
 DOWN = (StoreState.SILENT, StoreState.REFUSING)
 PARTITIONS = 6
 RECORDS, RECORD_BYTES, BATCH_BYTES = 400_000, 1024, 1_000_000
+BACKLOG = 50 * MIB
 RATE, PROBE_BYTES = 500, 2_048
 CYCLES, WINDOW_S, SETTLE_S = 4, 6.0, 2.0  # latencies count from SETTLE_S after a change on
 LEAD_S, TAIL_S, CATCH_UP_S = 2.0, 2.0, 2.0
@@ -115,17 +116,26 @@ def throughput(scene: Scene, topics: Topics, relay: Relay, pids: list[int]) -> l
 
 
 def produce(scene: Scene, topics: Topics, relay: Relay, condition: str, pids: list[int]) -> tuple[float, float]:
-    """(MB/s, CPU seconds of all nodes per gigabyte)."""
+    """(MB/s, CPU seconds of all nodes per gigabyte). A store that is down has been so: every place for copies waits."""
     relay.become(StoreState.UP if condition == UNDISTURBED else StoreState(condition))
+    made = [backlog(topics)] if condition != UNDISTURBED else []
     config = {**({} if condition == UNDISTURBED else TIERED), "segment.bytes": str(8 * MIB)}
     load = {"records": scene.sized(RECORDS, 60_000), "size": RECORD_BYTES, "batch": BATCH_BYTES, "run": 2_000}
     before = cpu_seconds(pids)
     found = run_load("bench.load", "produce", topics.bootstrap, {**load, "config": config})
     used = cpu_seconds(pids) - before
-    topics.delete(found["topic"])
+    topics.delete(found["topic"], *made)
     relay.become(StoreState.UP)
     time.sleep(CATCH_UP_S)
     return found["mb_s"], used / found["gigabytes"]
+
+
+def backlog(topics: Topics) -> str:
+    """A topic with more closed segments than are copied at a time."""
+    topic = topics.create(PARTITIONS, 3, TIERED | {"segment.bytes": str(MIB)})
+    topics.fill(topic, PARTITIONS, BACKLOG, RECORD_BYTES)
+    time.sleep(CATCH_UP_S)
+    return topic
 
 
 def latency(scene: Scene, topics: Topics, relay: Relay) -> list[Figure]:
