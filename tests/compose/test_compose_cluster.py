@@ -10,7 +10,9 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.admin import KafkaAdminClient
 
+from bench.demo.history import look
 from tests.compose.compose_project import BROKERS, ROOT, ComposeProject
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
@@ -131,6 +133,32 @@ def test_a_killed_broker_is_started_again_and_nothing_is_lost(project: ComposePr
     else:
         pytest.fail("broker-1 did not come back")
     assert consume(project, "killed", 4_000) == sorted([*range(2_000), *range(2_000)])
+
+
+def wait_tiered(project: ComposeProject, topic: str, records: int) -> int:
+    """Until at least so many records are in the object store; how many are."""
+    admin = KafkaAdminClient(bootstrap_servers=project.bootstrap.split(","))
+    try:
+        deadline = time.monotonic() + 90
+        while (found := look(admin, topic, 3).tiered) < records:
+            assert time.monotonic() < deadline, f"{found} of {records} records are in the object store"
+            time.sleep(0.5)
+        return found
+    finally:
+        admin.close()
+
+
+def test_history_reaches_the_object_store_and_its_outage_harms_nobody(project: ComposeProject) -> None:
+    create(project, "tiered", **{"remote.storage.enable": "true", "segment.bytes": str(1 << 20)})
+    produce(project, "tiered", 6_000, size=1_000)
+    before = wait_tiered(project, "tiered", 1_000)
+    project.compose("stop", "minio")
+    try:
+        produce(project, "tiered", 6_000, size=1_000)
+        assert consume(project, "tiered", 12_000) == sorted([*range(6_000), *range(6_000)])
+    finally:
+        project.compose("up", "--detach", "--wait", "minio")
+    assert wait_tiered(project, "tiered", before + 1_000) > before
 
 
 def test_down_and_up_keep_records_and_secrets(project: ComposeProject) -> None:
