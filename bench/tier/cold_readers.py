@@ -13,16 +13,16 @@ READERS, MB_S = 2, 30.0
 PARTITIONS, RECORD_BYTES = 6, 8_192
 RATE, PROBE_BYTES = 200, 512
 PAIRS, WINDOW_S, GAP_S = 10, 3.0, 1.0  # reading counts in the window, and latencies from its first second on
-LEAD_S, TAIL_S, SPARE = 12.0, 2.0, 1.3
+LEAD_S, WARM_S, TAIL_S, SPARE = 10.0, 10.0, 2.0, 1.3  # warm: the cold readers alone, until the caches are full
 HELD = 0.9  # of its pace a reader has to keep
-SETTINGS = {"log.retention.check.interval.ms": "500", "tidelog.tier.cache.bytes": str(256 * MIB)}
+SETTINGS = {"log.retention.check.interval.ms": "500", "tidelog.tier.cache.bytes": str(192 * MIB)}
 Window = tuple[float, float]
 
 
 def cold_readers(scene: Scene) -> list[Figure]:
     """Readers of either kind take turns and go on where they stopped, so that nothing is read twice."""
     pairs = scene.sized(PAIRS, 3)
-    size = int(MB_S * 1e6 * WINDOW_S * pairs * SPARE) + PARTITIONS * COLD_SEGMENT
+    size = int(MB_S * 1e6 * (WARM_S + WINDOW_S * pairs) * SPARE) + PARTITIONS * COLD_SEGMENT
     with EmbeddedCluster(settings=SETTINGS, data=scene.work / "cold-readers") as cluster:
         topics = Topics(cluster.bootstrap)
         read: dict[str, list[str]] = {"tier": [], "local": []}
@@ -50,9 +50,11 @@ def beside_readers(
     topics: Topics, hot: str, read: dict[str, list[str]], pairs: int
 ) -> tuple[dict[str, list[Window]], Probe, list[float]]:
     """(windows by what is read, the probe, pace of the slower cold reader in each window)."""
-    seconds = LEAD_S + 2 * pairs * (WINDOW_S + GAP_S) + TAIL_S
+    seconds = LEAD_S + WARM_S + 2 * pairs * (WINDOW_S + GAP_S) + TAIL_S
     with Probe(topics, hot, PARTITIONS, RATE, PROBE_BYTES, seconds) as probe:
         begin = time.monotonic() + LEAD_S
+        warm = (begin, begin + WARM_S)
+        begin += WARM_S
         windows: dict[str, list[Window]] = {"tier": [], "local": []}
         for pair in range(pairs):
             for place in ("local", "tier") if pair % 2 == 0 else ("tier", "local"):
@@ -61,11 +63,11 @@ def beside_readers(
         arguments = {"partitions": PARTITIONS, "mb_s": MB_S}
         readers = [
             (place, start_load("bench.tier.loads", "paced", topics.bootstrap,
-                               {**arguments, "topic": topic, "windows": windows[place]}))
+                               {**arguments, "topic": topic, "windows": [warm] * (place == "tier") + windows[place]}))
             for place, names in read.items() for topic in names
         ]  # fmt: skip
         found = [finish_load(reader)["mb_s"] for place, reader in readers if place == "tier"]
         for place, reader in readers:
             if place != "tier":
                 finish_load(reader)
-    return windows, probe, [min(slowest) for slowest in zip(*found, strict=True)]
+    return windows, probe, [min(slowest) for slowest in zip(*found, strict=True)][1:]

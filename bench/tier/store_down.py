@@ -38,7 +38,7 @@ UNDISTURBED = "not tiered"
 DOWN = (StoreState.SILENT, StoreState.REFUSING)
 PARTITIONS = 6
 RECORDS, RECORD_BYTES, BATCH_BYTES = 400_000, 1024, 1_000_000
-BACKLOG = 50 * MIB
+BACKLOG, BACKLOG_PARTITIONS = 50 * MIB, 12  # each broker leads as many as it copies at a time
 RATE, PROBE_BYTES = 500, 2_048
 CYCLES, WINDOW_S, SETTLE_S = 4, 6.0, 2.0  # latencies count from SETTLE_S after a change on
 LEAD_S, TAIL_S, CATCH_UP_S = 2.0, 2.0, 2.0
@@ -132,8 +132,8 @@ def produce(scene: Scene, topics: Topics, relay: Relay, condition: str, pids: li
 
 def backlog(topics: Topics) -> str:
     """A topic with more closed segments than are copied at a time."""
-    topic = topics.create(PARTITIONS, 3, TIERED | {"segment.bytes": str(MIB)})
-    topics.fill(topic, PARTITIONS, BACKLOG, RECORD_BYTES)
+    topic = topics.create(BACKLOG_PARTITIONS, 3, TIERED | {"segment.bytes": str(MIB)})
+    topics.fill(topic, BACKLOG_PARTITIONS, BACKLOG, RECORD_BYTES)
     time.sleep(CATCH_UP_S)
     return topic
 
