@@ -57,7 +57,7 @@ def finish_load(process: subprocess.Popen[str]) -> dict[str, Any]:
         raise RuntimeError(f"a load failed: {errors[-800:]}")
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     if found["errors"]:
-        raise RuntimeError(f"a load lost {found['errors']} records: {found}")
+        raise RuntimeError(f"a load lost {found['errors']} records")
     return found
 
 
