@@ -1,0 +1,119 @@
+"""What all jobs over the tier share: what they are told, how they tell how far they are, and what they hand back.
+
+A job is one function `run(spark, options, progress) -> report`: `options` is a `JobOptions` with the job's own fields
+added, `report` a `Report` with its own. Whatever is wrong with the data belongs in the report's problems, and the job
+goes on with the rest; it raises only when nothing can be done at all: OptionError for what cannot be meant, StoreError
+for a store that does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from spark_offload.options import ReadOptions, parse_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Which partitions a job works on. Empty texts and tuples choose nothing, so everything is meant.
+
+    `tier` is the URI of the store, `topic_id` 32 hex digits, `partitions` text like `0,2,5-7`.
+    """
+
+    tier: str
+    topics: tuple[str, ...] = ()
+    cluster_id: str = ""
+    tenant: str = ""
+    topic_id: str = ""
+    partitions: str = ""
+
+    def reading(self, more: Mapping[str, str] | None = None) -> ReadOptions:
+        """The same choice for `Catalog` and the data source, with `more` of the source's options.
+
+        Raises OptionError.
+        """
+        chosen = {
+            "tier": self.tier,
+            "clusterId": self.cluster_id,
+            "tenant": self.tenant,
+            "topicId": self.topic_id,
+            "partitions": self.partitions,
+        }
+        chosen |= {"topic": ",".join(self.topics)} if self.topics else {"topicPattern": ".*"}
+        return parse_options({name: text for name, text in chosen.items() if text} | dict(more or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be. `what` is one word of a fixed list of the job's, for machines; `reason`
+    is a sentence for people. -1 and empty texts where there is none; `position` is a byte of the object `key`."""
+
+    what: str
+    reason: str
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    key: str = ""
+    position: int = -1
+
+    def line(self) -> str:
+        place = f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic
+        place += f" at offset {self.offset}" if self.offset >= 0 else ""
+        place += f", object {self.key}" if self.key else ""
+        place += f", byte {self.position}" if self.position >= 0 else ""
+        return f"{place}: {self.what}: {self.reason}" if place else f"{self.what}: {self.reason}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What every report has. Jobs add fields of plain values, dataclasses, lists and dicts with texts as keys."""
+
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command ends with 1."""
+        return bool(self.problems)
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, ready for `json.dumps`; a job whose fields are not plain says itself how they read."""
+        return {"failed": self.failed} | asdict(self)
+
+    def lines(self) -> list[str]:
+        """What a person is told in the end."""
+        return [problem.line() for problem in self.problems]
+
+
+class Stage(Protocol):
+    """One part of a job whose size is known."""
+
+    def advance(self, by: int = 1) -> None: ...
+
+
+class Progress(Protocol):
+    """Where a job tells how far it is; called by the driver's main thread and by one that follows tasks."""
+
+    def stage(self, title: str, total: int, unit: str = "partitions") -> Stage:
+        """The next part begins; the one before it has ended. `unit` names what is counted, or is `bytes`."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A line for people, beside the bars."""
+        ...
+
+
+class SilentStage:
+    def advance(self, by: int = 1) -> None:
+        pass
+
+
+class SilentProgress:
+    """For callers that show nothing."""
+
+    def stage(self, title: str, total: int, unit: str = "partitions") -> Stage:
+        return SilentStage()
+
+    def note(self, text: str) -> None:
+        pass

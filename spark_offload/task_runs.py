@@ -1,0 +1,76 @@
+"""One Spark task per piece of work, with results in order and the progress of the whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from spark_offload.job import Stage
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TASKS_MAX = 10_000  # of one Spark job; beyond it a task takes several pieces
+LOOK_S = 0.2
+
+
+def run_tasks(spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], stage: Stage) -> list[R]:
+    """`work(piece)` for each piece in the executors; the results in the order of the pieces, `stage` advanced by one
+    for each that is done.
+
+    `work`, pieces and results are pickled. `work` reports damage in its result: what it raises ends the job, after
+    the retries that Spark makes on a cluster, where a task may run more than once and twice at a time.
+    """
+    if not pieces:
+        return []
+    context = spark.sparkContext
+    slices = min(len(pieces), TASKS_MAX)
+    group = f"tidelog-{id(pieces):x}"
+    with _followed(context, group, len(pieces) / slices, stage) as finish:
+        found: list[R] = context.parallelize(pieces, slices).map(work).collect()
+        finish(len(pieces))
+    return found
+
+
+@contextmanager
+def _followed(context: SparkContext, group: str, weight: float, stage: Stage) -> Iterator[Callable[[int], None]]:
+    """Advance `stage` while tasks end. A job that is broken off by an exception (Ctrl-C) is cancelled."""
+    ended, told = threading.Event(), 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if done > told:
+            stage.advance(done - told)
+            told = done
+
+    def follow() -> None:
+        tracker = context.statusTracker()
+        while not ended.wait(LOOK_S):
+            done = 0
+            for job in tracker.getJobIdsForGroup(group):
+                info = tracker.getJobInfo(job)
+                for stage_id in info.stageIds if info is not None else ():
+                    stage_info = tracker.getStageInfo(stage_id)
+                    done += stage_info.numCompletedTasks if stage_info is not None else 0
+            tell(int(done * weight))
+
+    context.setJobGroup(group, "tidelog", interruptOnCancel=True)
+    follower = threading.Thread(target=follow, name="tidelog-progress", daemon=True)
+    follower.start()
+    finished: list[int] = []
+    try:
+        yield finished.append
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        ended.set()
+        follower.join()
+        if finished:
+            tell(finished[0])
