@@ -2,7 +2,8 @@
 
     <prefix>/<cluster id>/cluster.json
     <prefix>/<cluster id>/metadata/…
-    <prefix>/<cluster id>/proposals/…
+    <prefix>/<cluster id>/audit/…
+    <prefix>/<cluster id>/proposals/<uuid>[.verdict | .erase | .erase-ready-<partition>]
     <prefix>/<cluster id>/<tenant or _>/<topic>-<topic id>/<partition>/<20-digit base offset>-<uuid>.segment
                                                                       /manifest/<20-digit version>
                                                                       /manifest-pages/<uuid>
@@ -19,12 +20,16 @@ from tiering.segment import SegmentId, is_uuid
 NO_TENANT = "_"
 CLUSTER_FILE = "cluster.json"
 METADATA = "metadata"
+AUDIT = "audit"
 PROPOSALS = "proposals"
 MANIFEST = "manifest"
 MANIFEST_PAGES = "manifest-pages"
 SEGMENT_SUFFIX = ".segment"
+VERDICT_SUFFIX = ".verdict"
+ERASE_SUFFIX = ".erase"
+ERASE_READY_INFIX = ".erase-ready-"
 NUMBER_DIGITS = 20
-RESERVED_TENANTS = frozenset({NO_TENANT, CLUSTER_FILE, METADATA, PROPOSALS})
+RESERVED_TENANTS = frozenset({NO_TENANT, CLUSTER_FILE, METADATA, AUDIT, PROPOSALS})
 
 
 class PartitionPath(NamedTuple):
@@ -78,8 +83,25 @@ class TierRoot:
         return f"{self.prefix}{METADATA}/"
 
     @property
+    def audit_prefix(self) -> str:
+        """What changed, when, why and by whom: `tiering.audit_reading`."""
+        return f"{self.prefix}{AUDIT}/"
+
+    @property
     def proposals_prefix(self) -> str:
         return f"{self.prefix}{PROPOSALS}/"
+
+    def proposal_key(self, uuid: str) -> str:
+        return self.proposals_prefix + uuid
+
+    def verdict_key(self, uuid: str) -> str:
+        return f"{self.proposals_prefix}{uuid}{VERDICT_SUFFIX}"
+
+    def erase_key(self, uuid: str) -> str:
+        return f"{self.proposals_prefix}{uuid}{ERASE_SUFFIX}"
+
+    def erase_ready_key(self, uuid: str, partition: int) -> str:
+        return f"{self.proposals_prefix}{uuid}{ERASE_READY_INFIX}{partition}"
 
     def tenant_prefix(self, tenant: str = "") -> str:
         """Ends with a slash. ValueError for a tenant whose name would be read as something else."""
@@ -119,7 +141,7 @@ class TierRoot:
         if not key.startswith(self.prefix):
             return None
         parts = key[len(self.prefix) :].split("/")
-        if len(parts) not in (4, 5) or parts[0] in (METADATA, PROPOSALS):
+        if len(parts) not in (4, 5) or parts[0] in (METADATA, AUDIT, PROPOSALS):
             return None
         topic = parse_topic_directory(parts[1])
         partition = _number(parts[2])

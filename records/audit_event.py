@@ -1,0 +1,117 @@
+"""One event of the audit: a change of consistency metadata, with its cause and who asked, told before it takes effect.
+
+A broker's own acts, the metadata log and the tier's state all come in this one form, in the internal topic `__audit`
+(JSON) and in the object store (`tiering.audit_reading`). An event is an intention made durable: a crash may come
+between it and its act, so an event may have no act, and the same act may have a second event, but no act lacks one.
+Kinds, causes and fields are only ever added; docs/audit.md lists them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+EVENT_BYTES_MAX = 64 << 10
+
+
+class AuditSource(StrEnum):
+    """Where an event was written down first."""
+
+    BROKER = "broker"  # a broker's journal, then `__audit`
+    METADATA = "metadata"  # the metadata log
+    TIER = "tier"  # `__tier_state`
+
+
+class AuditKind(StrEnum):
+    """What changed."""
+
+    # of one replica, told by its broker
+    LOG_START_MOVED = "log_start_moved"
+    LOG_TRUNCATED = "log_truncated"
+    LOG_STARTED_OVER = "log_started_over"
+    LOG_DAMAGED = "log_damaged"
+    SEGMENTS_DELETED = "segments_deleted"
+    LOG_DELETED = "log_deleted"
+    LOG_SET_ASIDE = "log_set_aside"
+    UNCLEAN_START = "unclean_start"
+    EVENTS_LOST = "events_lost"
+    # of the cluster, from the metadata log
+    CLUSTER_FOUNDED = "cluster_founded"
+    CONTROLLER_ELECTED = "controller_elected"
+    FEATURE_CHANGED = "feature_changed"
+    BROKER_REGISTERED = "broker_registered"
+    BROKER_CHANGED = "broker_changed"
+    BROKER_UNREGISTERED = "broker_unregistered"
+    TOPIC_CREATED = "topic_created"
+    TOPIC_DELETED = "topic_deleted"
+    PARTITION_CREATED = "partition_created"
+    LEADER_ELECTED = "leader_elected"
+    ISR_CHANGED = "isr_changed"
+    REPLICAS_CHANGED = "replicas_changed"
+    CONFIG_CHANGED = "config_changed"
+    PRODUCER_IDS_GIVEN = "producer_ids_given"
+    # of the tier, from its state
+    TIER_CLAIMED = "tier_claimed"
+    TIER_LOG_START_MOVED = "tier_log_start_moved"
+    TIER_SEGMENT_CHANGED = "tier_segment_changed"
+    TIER_SEGMENTS_SWAPPED = "tier_segments_swapped"
+    TIER_PARTITION_DELETED = "tier_partition_deleted"
+    TIER_STATE_CHANGED = "tier_state_changed"
+
+
+class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`before` and `after` hold what changed under names that docs/audit.md gives for each kind; each may be empty.
+
+    `wall_ms` is the writer's clock. `node` is the broker or controller that wrote it, `incarnation` names its journal
+    (the term of a metadata batch, the leader epoch of `__tier_state`), `sequence` counts within it (the offset in the
+    metadata log and in `__tier_state`): (source, node, incarnation, sequence) is the event's identity. `actor` is who
+    asked: `principal@address` of a client, `broker-<id>`, `controller-<id>`, or "" where only `cause` is known.
+    `topic_id` is hexadecimal, `partition` is -1 for what concerns no partition, offsets are -1 where unknown.
+    """
+
+    event: str
+    wall_ms: int
+    source: str
+    node: int
+    incarnation: str
+    sequence: int
+    cause: str = ""
+    actor: str = ""
+    topic: str = ""
+    topic_id: str = ""
+    partition: int = -1
+    leader_epoch: int = -1
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+
+    @property
+    def identity(self) -> tuple[str, int, str, int]:
+        """Equal for copies of one event."""
+        return (self.source, self.node, self.incarnation, self.sequence)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(AuditEvent)
+
+
+def encode_audit_event(event: AuditEvent) -> bytes:
+    """One line of JSON without its end."""
+    return _encoder.encode(event)
+
+
+def decode_audit_event(data: bytes | memoryview) -> AuditEvent:
+    """Fields that are not known here are passed over. Raises ValueError for bytes that are no event."""
+    return _decoder.decode(data)
+
+
+def from_fields(fields: dict[str, Any]) -> AuditEvent:
+    """An event from the fields of an export. Raises ValueError."""
+    return msgspec.convert(fields, AuditEvent)
+
+
+def to_fields(event: AuditEvent) -> dict[str, Any]:
+    """The fields as an export has them, those at their default left out."""
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return fields
