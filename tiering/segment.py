@@ -52,8 +52,9 @@ class TieredSegment(msgspec.Struct, frozen=True, kw_only=True):
     `epochs` are (leader epoch, start offset) of the epochs with records in [base, end): the first one's start may lie
     below `base_offset`. `broker_id` and `leader_epoch` are of the leader that copied it, `changed_ms` is when it came
     into its state (wall clock, Unix milliseconds). `max_timestamp` is -1 when no batch has one; `records` counts
-    what the batches claim, None when it is not known. While COPY_STARTED, sizes and sections may still be unknown
-    (0 and empty).
+    what the batches claim, None when it is not known. `rewritten`: a job made it out of other segments (compaction,
+    erasure), so offsets may be missing anywhere in its range, at its beginning and end too. While COPY_STARTED, sizes
+    and sections may still be unknown (0 and empty).
     """
 
     uuid: str
@@ -71,6 +72,7 @@ class TieredSegment(msgspec.Struct, frozen=True, kw_only=True):
     changed_ms: int
     has_transactions: bool = False
     records: int | None = None
+    rewritten: bool = False
 
     @property
     def id(self) -> SegmentId:

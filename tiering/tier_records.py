@@ -82,6 +82,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     has_transactions: bool
     records: int | None
     state_offset: int = -1
+    rewritten: bool = False
 
 
 STATES = (
@@ -152,6 +153,7 @@ def encode_segment(segment: TieredSegment, state_offset: int) -> bytes:
         segment.has_transactions,
         segment.records,
         state_offset,
+        segment.rewritten,
     )
     return _encoder.encode(record)
 
@@ -186,4 +188,5 @@ def decode_segment(segment: SegmentId, value: bytes) -> TieredSegment:
         changed_ms=record.changed_ms,
         has_transactions=record.has_transactions,
         records=record.records,
+        rewritten=record.rewritten,
     )
