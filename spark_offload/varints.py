@@ -43,3 +43,18 @@ def unzigzag(raw: Integers) -> Integers:
     """The shift must bring in zeros even where the top bit is set."""
     unsigned = raw.view(np.uint64)
     return ((unsigned >> np.uint64(1)) ^ (np.uint64(0) - (unsigned & np.uint64(1)))).view(np.int64)
+
+
+def write_varints(values: Integers) -> tuple[Bytes, Integers]:
+    """Each value's varint at the front of a row of `VARINT_BYTES_MAX` bytes, and how many of them it takes."""
+    raw = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    rows = np.empty((len(values), VARINT_BYTES_MAX), np.uint8)
+    sizes = np.ones(len(values), np.int64)
+    for place in range(VARINT_BYTES_MAX):
+        rest = raw >> np.uint64(7)
+        rows[:, place] = (raw & np.uint64(0x7F)).astype(np.uint8) | np.where(rest != 0, _MORE, 0).astype(np.uint8)
+        sizes += rest != 0
+        raw = rest
+        if not raw.any():
+            break
+    return rows, sizes
