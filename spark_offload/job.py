@@ -29,11 +29,8 @@ class JobOptions:
     topic_id: str = ""
     partitions: str = ""
 
-    def reading(self, more: Mapping[str, str] | None = None) -> ReadOptions:
-        """The same choice for `Catalog` and the data source, with `more` of the source's options.
-
-        Raises OptionError.
-        """
+    def source_options(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The choice as options of the data source, with `more` of them."""
         chosen = {
             "tier": self.tier,
             "clusterId": self.cluster_id,
@@ -42,7 +39,11 @@ class JobOptions:
             "partitions": self.partitions,
         }
         chosen |= {"topic": ",".join(self.topics)} if self.topics else {"topicPattern": ".*"}
-        return parse_options({name: text for name, text in chosen.items() if text} | dict(more or {}))
+        return {name: text for name, text in chosen.items() if text} | dict(more or {})
+
+    def reading(self, more: Mapping[str, str] | None = None) -> ReadOptions:
+        """The same, understood, for `Catalog` and its like. Raises OptionError."""
+        return parse_options(self.source_options(more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, tier, topics
+from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, spark, tier, topics
 
 app = typer.Typer(
     name="tidelog",
@@ -25,6 +25,7 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(tier.app, name="tier")
+app.add_typer(spark.app, name="spark")
 
 
 def main() -> None:

@@ -1,0 +1,16 @@
+"""`tidelog spark …`: jobs over the tier, beside the running cluster. They need the extra `spark` and a Java."""
+
+from __future__ import annotations
+
+import typer
+
+from tidelog.commands import spark_read
+
+app = typer.Typer(
+    help="Jobs over the tier: read, compact, verify, erase, export.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(spark_read.read)

@@ -1,0 +1,202 @@
+"""`tidelog spark read`: records of the tier, or how many there are; no broker is asked."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.commands.cluster import Json
+from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.spark_job import (
+    ClusterId,
+    Conf,
+    Master,
+    Partitions,
+    SessionOptions,
+    Tenant,
+    Tier,
+    TopicId,
+    Topics,
+    choice,
+    look,
+    spark_job,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from spark_offload.job import JobOptions
+
+BEFORE_RECORDS = datetime.fromtimestamp(0, UTC)  # what a record without timestamp has lies before it
+
+
+def read(
+    tier: Tier,
+    topic: Topics = None,
+    partitions: Partitions = "",
+    from_offset: Annotated[int | None, typer.Option(min=0, help="Offsets from this one on.")] = None,
+    until_offset: Annotated[int | None, typer.Option(min=0, help="Offsets before this one.")] = None,
+    since: Annotated[str | None, typer.Option(help="Timestamps from then on: ISO 8601, or milliseconds.")] = None,
+    before: Annotated[str | None, typer.Option(help="Timestamps before then.")] = None,
+    key: Annotated[str | None, typer.Option(help="Records with this key.")] = None,
+    key_hex: Annotated[str | None, typer.Option(help="The same for a key that is no text.", metavar="HEX")] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="With their headers.")] = False,
+    committed: Annotated[bool, typer.Option("--committed", help="Without aborted transactions.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="How many there are in each partition.")] = False,
+    cluster_id: ClusterId = "",
+    tenant: Tenant = "",
+    topic_id: TopicId = "",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Print records in order of partition and offset, with --json one JSON object a line; or count them."""
+    if key is not None and key_hex is not None:
+        fail("give one of --key and --key-hex", EXIT_USAGE)
+    wanted = _hex(key_hex) if key_hex is not None else key.encode() if key is not None else None
+    moments = _milliseconds("--since", since), _milliseconds("--before", before)
+    source = {"pushdown": "true", "isolation": "read_committed" if committed else "read_uncommitted"}
+    source |= {"includeHeaders": "true"} if headers and not count else {}
+    with spark_job("read", SessionOptions(master, conf or ()), as_json=as_json) as job:
+        from spark_offload.job import JobOptions  # noqa: PLC0415  heavy, as all of Spark
+
+        options = JobOptions(**choice(tier, topic, cluster_id, tenant, topic_id, partitions))
+        look(options, source)
+        columns = _columns(count=count, key=wanted is not None, headers=headers)
+        found = filtered(table(job.spark, options, source, columns), from_offset, until_offset, moments, wanted)
+        if count:
+            _show_counts(found, as_json)
+        else:
+            _show_records(found, limit, as_json)
+
+
+def table(spark: SparkSession, options: JobOptions, source: dict[str, str], columns: str) -> DataFrame:
+    return spark.read.format("tidelog").schema(columns).options(**options.source_options(source)).load()
+
+
+def filtered(
+    records: DataFrame,
+    from_offset: int | None,
+    until_offset: int | None,
+    moments: tuple[int | None, int | None],
+    key: bytes | None,
+) -> DataFrame:
+    """Those with offset, timestamp (ms) and key as asked for."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    since, before = moments
+    if from_offset is not None:
+        records = records.where(f.col("offset") >= from_offset)
+    if until_offset is not None:
+        records = records.where(f.col("offset") < until_offset)
+    if since is not None:
+        records = records.where(f.col("timestamp") >= f.lit(_moment(since)))
+    if before is not None:
+        records = records.where(f.col("timestamp") < f.lit(_moment(before)))
+    if key is not None:
+        records = records.where(f.col("key") == f.lit(key))
+    return records
+
+
+def _columns(*, count: bool, key: bool, headers: bool) -> str:
+    columns = "topic string, partition int, offset bigint, timestamp timestamp"
+    if count:
+        return columns + (", key binary" if key else "")
+    more = ", headers array<struct<key:string,value:binary>>" if headers else ""
+    return f"{columns}, key binary, value binary{more}"
+
+
+def _show_counts(records: DataFrame, as_json: bool) -> None:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    counted = records.groupBy("topic", "partition").agg(
+        f.count("*").alias("records"),
+        f.min("offset").alias("first_offset"),
+        f.max("offset").alias("last_offset"),
+        f.min("timestamp").alias("first_time"),
+        f.max("timestamp").alias("last_time"),
+    )
+    rows = [
+        row.asDict() | {name: _iso(row[name]) for name in ("first_time", "last_time")}
+        for row in counted.orderBy("topic", "partition").collect()
+    ]
+    columns = ["topic", "partition", "records", "first_offset", "last_offset", "first_time", "last_time"]
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    show(rows, as_json=False, columns=columns, empty="no records")
+    print(f"{sum(row['records'] for row in rows):,} records")
+
+
+def _show_records(records: DataFrame, limit: int | None, as_json: bool) -> None:
+    """Spark hands the splits over one after another, and they are in order, so nothing is sorted or held."""
+    for row in islice(records.toLocalIterator(), limit):
+        print(json.dumps(_fields(row)) if as_json else _line(row))
+    sys.stdout.flush()
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    """Bytes that are no UTF-8 stand in base64 under a name that says so."""
+    fields: dict[str, Any] = {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timestamp": _iso(row["timestamp"]),
+    }
+    fields |= _readable("key", row["key"]) | _readable("value", row["value"])
+    if "headers" in row:
+        fields["headers"] = [{"key": one["key"]} | _readable("value", one["value"]) for one in row["headers"] or ()]
+    return fields
+
+
+def _readable(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: bytes(data).decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _line(row: Row) -> str:
+    fields = _fields(row)
+    place = f"{fields['topic']}-{fields['partition']} {fields['offset']} {fields['timestamp']}"
+    rest = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in list(fields.items())[4:]]
+    return " ".join([place, *rest])
+
+
+def _iso(moment: datetime | None) -> str | None:
+    """None for a record without a timestamp. Spark gives times of this machine's zone, without saying so."""
+    if moment is None:
+        return None
+    known = moment.astimezone(UTC)
+    return None if known < BEFORE_RECORDS else known.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _milliseconds(name: str, text: str | None) -> int | None:
+    if text is None or (text.isascii() and text.isdigit()):
+        return None if text is None else int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{name} is a time like 2013-07-01T12:00:00Z or milliseconds since 1970, not {text!r}", EXIT_USAGE)
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        fail(f"--key-hex takes hex digits, not {text!r}", EXIT_USAGE)

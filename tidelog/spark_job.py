@@ -1,0 +1,234 @@
+"""A Spark job as a command runs it: options of all of them, the session, bars for people, exit codes.
+
+    with spark_job("compact", session, as_json) as job:
+        from spark_offload.compaction.job import CompactionOptions, run
+        options = CompactionOptions(**job.chosen(tier, topic, …), …)
+        job.show(run(job.spark, options, job.progress))
+
+Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for what cannot be meant.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from object_store.errors import StoreError
+from object_store.uri import InvalidStoreUri
+from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_offload.catalog import PartitionContents
+    from spark_offload.job import JobOptions, Progress, Report
+
+Tier = Annotated[
+    str, typer.Option("--tier", help="The object store: s3://… or file://…", metavar="URI", envvar="TIDELOG_TIER_URI")
+]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="This topic; may be given several times.")]
+OneTopic = Annotated[str, typer.Option("--topic", help="The topic.")]
+ClusterId = Annotated[str, typer.Option("--cluster-id", help="Which cluster, where the store holds several.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Whose topics.")]
+TopicId = Annotated[str, typer.Option("--topic-id", help="One incarnation of a name that was given twice; 32 hex.")]
+Partitions = Annotated[str, typer.Option("--partitions", help="These partitions, like 0,2,5-7.", metavar="LIST")]
+Master = Annotated[str | None, typer.Option("--master", help="The Spark cluster; this machine's cores.", metavar="URL")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE.", metavar="NAME=VALUE")]
+
+NEEDED = ("pyspark", "pyarrow", "numpy")
+LOCAL = "local[*]"
+JAVA_DIRECTORY = Path.home() / ".cache" / "tidelog-java"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has chosen master and settings by then
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """`conf`: NAME=VALUE each. Without `master` all cores of this machine are used, or what spark-submit says."""
+
+    master: str | None = None
+    conf: Sequence[str] = ()
+
+    def settings(self) -> dict[str, str]:
+        """Ends the command when one is not NAME=VALUE."""
+        found = {}
+        for one in self.conf:
+            name, equals, value = one.partition("=")
+            if not name or not equals:
+                fail(f"--conf takes NAME=VALUE, not {one!r}", EXIT_USAGE)
+            found[name] = value
+        return found
+
+
+class SparkJob:
+    """One run of a job: makes the session when it is first asked for, and prints the report."""
+
+    def __init__(self, name: str, session: SessionOptions, progress: Progress, *, as_json: bool) -> None:
+        self.name = name
+        self.progress = progress
+        self.failed = False
+        self._options = session
+        self._settings = session.settings()
+        self._as_json = as_json
+        self._session: SparkSession | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        if self._session is None:
+            self._session = open_session(f"tidelog {self.name}", self._options.master, self._settings)
+        return self._session
+
+    def show(self, report: Report) -> None:
+        """Print it; a report of failure makes the command end with 1."""
+        self.failed = self.failed or report.failed
+        if self._as_json:
+            print(json.dumps(report.as_json()))
+            return
+        for line in report.lines():
+            print(line)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+
+@contextmanager
+def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[SparkJob]:
+    """The block runs one job; what goes wrong in it ends the command with one line and the right exit code."""
+    missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
+    if missing:
+        fail(f'{", ".join(missing)} is missing: pip install "tidelog[spark]"', EXIT_FAILED)
+    from spark_offload.options import OptionError  # noqa: PLC0415  after the check
+    from tidelog.job_progress import open_progress  # noqa: PLC0415
+
+    with open_progress() as progress:
+        job = SparkJob(name, session, progress, as_json=as_json)
+        try:
+            yield job
+        except (OptionError, InvalidStoreUri) as error:
+            fail(str(error), EXIT_USAGE)
+        except StoreError as error:
+            fail(str(error))
+        except KeyboardInterrupt:
+            fail("interrupted", 130)
+        except Exception as error:
+            if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+                raise
+            fail(f"Spark: {_innermost(error)}")
+        finally:
+            job.close()
+    if job.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def open_session(name: str, master: str | None, settings: dict[str, str]) -> SparkSession:
+    """A session on `master`. Ends the command when this machine has no Java."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from spark_offload.java_home import JAVA_VERSION_MIN, ensure_java  # noqa: PLC0415
+
+    submitted = _SUBMITTED in os.environ
+    if not submitted and ensure_java(JAVA_DIRECTORY) is None:
+        fail(f'Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or pip install "tidelog[java]"')
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors then find the same packages
+    builder: Any = SparkSession.builder.appName(name)
+    if not submitted:
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_write_log_settings()}")
+    if master is None and not submitted:
+        master = LOCAL
+    if master is not None:
+        builder = builder.master(master)
+    if master is not None and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        for setting, value in _FOR_ONE_MACHINE.items():
+            builder = builder.config(setting, value)
+    for setting, value in (_FOR_ALL | settings).items():
+        builder = builder.config(setting, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _write_log_settings() -> Path:
+    """Errors alone, to standard error; without such a file Java fills the terminal before Spark is asked."""
+    JAVA_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    path = JAVA_DIRECTORY / "log4j2.properties"
+    if not path.exists() or path.read_text() != _LOG_SETTINGS:
+        path.write_text(_LOG_SETTINGS)
+    return path
+
+
+_LOG_SETTINGS = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+"""
+_FOR_ALL = {
+    "spark.ui.showConsoleProgress": "false",  # the bars are ours
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+_FOR_ONE_MACHINE = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+
+def look(options: JobOptions, source: dict[str, str] | None = None) -> list[PartitionContents]:
+    """What the bucket holds of what was chosen. Quick, so that what is wrong is told before a session is made.
+
+    Raises OptionError, StoreError, InvalidStoreUri, ValueError for a manifest that cannot be read.
+    """
+    from object_store.blocking import BlockingStore  # noqa: PLC0415
+    from spark_offload.catalog import Catalog  # noqa: PLC0415
+
+    reading = options.reading(source)
+    with BlockingStore(options.tier) as store:
+        return store.wait(lambda: Catalog(store.store, reading).contents())
+
+
+def choice(
+    tier: str,
+    topics: Sequence[str] | None,
+    cluster_id: str = "",
+    tenant: str = "",
+    topic_id: str = "",
+    partitions: str = "",
+) -> dict[str, Any]:
+    """The fields that all `JobOptions` have, for `Options(**choice(…), …)`."""
+    return {
+        "tier": tier,
+        "topics": tuple(name for text in topics or () for name in text.split(",") if name),
+        "cluster_id": cluster_id,
+        "tenant": tenant,
+        "topic_id": topic_id,
+        "partitions": partitions,
+    }
+
+
+def _innermost(error: Exception) -> str:
+    """The line of a long Java and Python trace that says what happened: the last exception of Python, if there is."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if _PYTHON_ERROR.match(line)]
+    return (told or lines[:1] or [type(error).__name__])[-1]
+
+
+_PYTHON_ERROR = re.compile(
+    r"(?!org\.|java\.|py4j\.|scala\.)(?:(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): \S"
+)
+    r"(?!org\.|java\.|py4j\.|scala\.)(?:(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): \S"
+)
