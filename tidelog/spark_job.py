@@ -230,5 +230,3 @@ def _innermost(error: Exception) -> str:
 _PYTHON_ERROR = re.compile(
     r"(?!org\.|java\.|py4j\.|scala\.)(?:(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): \S"
 )
-    r"(?!org\.|java\.|py4j\.|scala\.)(?:(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): \S"
-)
