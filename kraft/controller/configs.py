@@ -23,6 +23,7 @@ from kraft.controller.policy import (
     min_insync_replicas,
     unclean_leader_election,
 )
+from kraft.controller.reassignment import changes_when_moves_may_end
 from kraft.controller.tier_configs import check_tier
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
@@ -229,7 +230,9 @@ def _consequences(
             relaxed.append(name)
     cleared: list[MetadataRecord] = list(changes_when_min_isr_changes(after, changed))
     after = replayed(after, cleared)
-    return cleared + list(changes_when_elections_relax(after, policy, changed + relaxed))
+    elected: list[MetadataRecord] = list(changes_when_elections_relax(after, policy, changed + relaxed))
+    moved = changes_when_moves_may_end(replayed(after, elected), policy, changed)
+    return cleared + elected + list(moved)
 
 
 def _parsed(setting: Setting, value: str | None) -> Any:

@@ -26,6 +26,7 @@ from common.ports import Ports
 from kraft.controller.elections import changes_when_elections_relax, changes_when_isr_suffices
 from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment import changes_when_moves_may_end
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
@@ -221,6 +222,8 @@ class ControllerDriver:
             records += first_records(image, self._config.rebuilt, self._ports.random)
         records += changes_when_isr_suffices(image, self._policy)
         records += changes_when_elections_relax(image, self._policy, list(image.topics.by_name))
+        after = replayed(image, records)
+        records += changes_when_moves_may_end(after, self._policy, list(after.topics.by_name))
         return Decision(None, records)
 
     async def _commit_group(self) -> None:

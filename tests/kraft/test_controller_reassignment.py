@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode
 from kraft.controller.brokers import decide_registration, fence
+from kraft.controller.configs import decide_incremental_alter_configs
 from kraft.controller.partitions import decide_alter_partition
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment import changes_when_moves_may_end
 from kraft.controller.reassignment_requests import (
     decide_alter_partition_reassignments,
     decide_list_partition_reassignments,
@@ -24,6 +27,7 @@ from tests.kraft.images import POLICY, alter_partition, beaten, partition_of, re
 from wire.messages import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
 )
 
@@ -149,6 +153,40 @@ def test_who_alone_holds_what_was_committed_is_not_taken_away() -> None:
     assert (code, moving(lone), partition_of(lone).leader) == (ErrorCode.NONE, ((1, 0), (1,), (0,)), NO_LEADER)
 
 
+def test_an_eligible_replica_stays_until_enough_are_in_sync() -> None:
+    """The only one in sync may have lost power a moment ago: then the eligible one alone holds everything."""
+    image = with_isr(with_topic(brokers=4), [0, 1])
+    image = fenced(image, 1)
+    assert (partition_of(image).isr, partition_of(image).elr) == ((0,), (1,))
+    overridden, _ = reassigned(image, [0, 3])
+    for before in (image, overridden):
+        pending, code = reassigned(before, [0, 2])
+        assert (code, moving(pending)) == (ErrorCode.NONE, ((0, 2, 1), (), (1,)))
+        assert partition_of(pending).elr == (1,)
+        assert moving(with_isr(pending, [0, 2])) == ((0, 2), (), ())
+    nobody = fenced(image, 0)
+    pending, code = reassigned(nobody, [0, 2])
+    assert (code, moving(pending)) == (ErrorCode.NONE, ((0, 2, 1), (), (1,)))
+    assert set(partition_of(pending).elr) == {0, 1}
+
+
+def test_a_removal_that_waited_ends_when_fewer_have_to_be_in_sync() -> None:
+    image = with_isr(with_topic(), [0, 2])
+    image, _ = reassigned(image, [0, 1])
+    assert moving(image) == ((0, 1, 2), (), (2,))
+    request = IncrementalAlterConfigsRequest
+    change = request.AlterConfigsResource.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
+    resource = request.AlterConfigsResource(resource_type=int(ResourceType.TOPIC), resource_name="t", configs=[change])
+    decision = decide_incremental_alter_configs(image, request(resources=[resource], validate_only=False), POLICY)
+    after = replayed(image, decision.records)
+    assert (moving(after), partition_of(after).isr) == (((0, 1), (), ()), (0,))
+    # A controller that is restarted with other settings finds the same.
+    relaxed = ControllerPolicy(min_insync_replicas=1)
+    (record,) = changes_when_moves_may_end(image, relaxed, ["t", "gone"])
+    assert partition_of(replayed(image, [record])) == partition_of(after)
+    assert changes_when_moves_may_end(image, POLICY, ["t"]) == []
+
+
 @pytest.mark.parametrize("replicas", [[], [0, 0], [0, 9], [-1]])
 def test_impossible_replicas_are_refused(replicas: list[int]) -> None:
     image = with_topic()
@@ -244,6 +282,11 @@ def safe(before: PartitionImage, after: PartitionImage, min_isr: int) -> None:
         assert set(members) <= set(after.replicas)
 
 
+def whole_count(partition: PartitionImage) -> int:
+    """How many replicas are known to hold all that was committed."""
+    return len({*partition.isr, *partition.elr})
+
+
 def taken(image: MetadataImage, step: tuple[str, Any, Any]) -> MetadataImage:
     kind, what, more = step
     partition = partition_of(image)
@@ -288,6 +331,8 @@ def test_any_history_stays_safe_and_ends_at_its_target(history: list[tuple[str, 
             if taken_out:
                 assert set(before.adding) <= set(after.isr)
                 assert len(after.isr) >= min(min_isr, len(after.replicas)) or not taken_out & set(before.isr)
+        if step[0] in ("reassign", "cancel", "isr"):
+            assert whole_count(after) >= min(whole_count(before), min_isr, after.settled_replica_count)
         image = after_image
     for broker in range(BROKERS):
         image = beaten(image, broker)[0]
