@@ -10,6 +10,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from tiering.keys import PartitionPath
 from tiering.lineage import Chain, fits
 from tiering.segment import SegmentId, SegmentState, TieredSegment
@@ -17,11 +19,14 @@ from tiering.tier_records import (
     STATES,
     KeyKind,
     PartitionRecord,
+    SwapRecord,
     TierRecord,
     decode_key,
     decode_partition,
     decode_segment,
     decode_segment_record,
+    decode_swap,
+    encode_segment,
     encode_value,
     partition_key,
     segment_key,
@@ -44,6 +49,7 @@ class PartitionTier:
         "partition",
         "record",
         "state_offset",
+        "swap",
         "topic_id",
     )
 
@@ -56,6 +62,8 @@ class PartitionTier:
         """Of the newest record in `__tier_state` that this reflects; -1 before the first."""
         self.log_bytes = 0
         """Of all finished segments."""
+        self.swap: bytes | None = None
+        """The record of a swap whose segments' own records did not all follow; they are still to be written."""
         self._bases = array("q")
         self._ends = array("q")
         self._max_timestamps = array("q")
@@ -156,6 +164,11 @@ class PartitionTier:
         """DELETE_STARTED, in order of their keys; `changed_ms` is when that began."""
         return [segment for segment in self._other_segments() if segment.state is SegmentState.DELETE_STARTED]
 
+    def state_offset_of(self, segment: SegmentId) -> int:
+        """Of the record that brought it into its state; -1 when it is not known."""
+        value = self.value_of(segment)
+        return -1 if value is None else decode_segment_record(value).state_offset
+
     def value_of(self, segment: SegmentId) -> bytes | None:
         """Its encoded record."""
         other = self._others.get(segment)
@@ -198,6 +211,8 @@ class PartitionTier:
                 self.replay_segment(decoded.segment, value)
             elif decoded.kind is KeyKind.PARTITION:
                 self.replay_partition(value)
+            else:
+                self.replay_swap(value)
 
     def become(self, other: PartitionTier) -> None:
         """Take over the whole state of another one of the same partition, which is given up."""
@@ -225,6 +240,22 @@ class PartitionTier:
         self._finished.insert(at, bytes.fromhex(segment.uuid) + value)
         self.log_bytes += record.log_bytes
 
+    def replay_swap(self, value: bytes | None) -> None:
+        """Inputs that are known become DELETE_STARTED and the outputs take their place, with no state in between."""
+        self.swap = value
+        if value is None:
+            return
+        swap = decode_swap(value)
+        for base_offset, uuid in swap.inputs:
+            segment = self.get(SegmentId(base_offset, uuid.hex()))
+            if segment is not None:
+                gone = replace(segment, state=SegmentState.DELETE_STARTED, changed_ms=swap.changed_ms)
+                self.replay_segment(segment.id, encode_segment(gone, swap.state_offset))
+        for base_offset, uuid, encoded in swap.outputs:
+            self.replay_segment(SegmentId(base_offset, uuid.hex()), encoded)
+        self.record = after_swap(self.record, swap)
+        self.state_offset = max(self.state_offset, swap.state_offset)
+
     def _forget(self, segment: SegmentId) -> None:
         if self._others.pop(segment, None) is not None or self.value_of(segment) is None:
             return
@@ -235,7 +266,8 @@ class PartitionTier:
         del self._finished[at]
 
     def to_records(self) -> list[TierRecord]:
-        """All of it as records, the partition's own first: replayed into an empty one they give the same state."""
+        """All of it as records, the partition's own first: replayed into an empty one they give the same state, but
+        for a `swap` whose records are still to be written."""
         own = TierRecord(partition_key(self.topic_id, self.partition), encode_value(self.record))
         return [own, *self.records(None, len(self._finished) + len(self._others))]
 
@@ -247,3 +279,15 @@ class PartitionTier:
 
     def _other_segments(self) -> list[TieredSegment]:
         return [decode_segment(segment, self._others[segment]) for segment in sorted(self._others)]
+
+
+def after_swap(record: PartitionRecord, swap: SwapRecord) -> PartitionRecord:
+    """What a swap changes of a partition beside its segments."""
+    if not swap.erase_end:
+        return replace(record, swapped_offset=swap.state_offset)
+    return replace(
+        record,
+        swapped_offset=swap.state_offset,
+        erased_end_offset=max(record.erased_end_offset, swap.erase_end),
+        erased_ms=swap.changed_ms,
+    )

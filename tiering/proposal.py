@@ -21,9 +21,10 @@ from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
 from tiering.keys import PartitionPath, TierRoot
 from tiering.segment import SegmentId, TieredSegment, complaint, is_uuid
+from tiering.shard_protocol import SWAP_SEGMENTS_MAX
 
 FORMAT = 1
-SEGMENTS_MAX = 500
+SEGMENTS_MAX = SWAP_SEGMENTS_MAX
 """Inputs, and outputs, of one proposal: it is one record of `__tier_state`. Longer runs take several proposals."""
 VERDICT_POLL_S = 0.5
 JOB_LENGTH_MAX = 1_000
@@ -37,9 +38,9 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     `uuid` and `topic_id` are 32 hex digits. `created_ms` is Unix milliseconds by the job's clock; `job` is free text:
     who asks. `incarnation` is that of the manifest that the job read, `log_start_offset` the log start that it says.
 
-    `reaches_log_start`: something was dropped that hides older records (a tombstone, a marker), so no record may live
-    below the first input; refused otherwise. `erase_end`, of an erasure: every replica is to drop what it holds on its
-    own disk below this offset, which is at or below the tier's end.
+    `reaches_log_start`: something was dropped that hides older records (a tombstone, a marker, the entry of an aborted
+    transaction), so no record may live below the first input; refused otherwise. `erase_end`, of an erasure: every
+    replica is to drop what it holds on its own disk below this offset, which is at or below the tier's end.
 
     Outputs are COPY_FINISHED and `rewritten`; their `leader_epoch`, `broker_id` and `changed_ms` are overwritten.
     `swap.swap_complaint` says what else has to hold.
@@ -68,8 +69,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a proposal. `accepted`: the outputs are the partition's from `tier_state_offset` of
-    `__tier_state` on, and the inputs' objects go. Otherwise `reason` says why nothing was changed; the outputs are
-    nobody's."""
+    `__tier_state` on, and the inputs' objects go. Otherwise `reason` says why nothing was changed.
+
+    A job deletes nothing that it has proposed, whatever the verdict: a leader that is deposed may refuse what the next
+    one accepts. The sweeper, which asks `__tier_state`, removes what nobody names.
+    """
 
     format: int = FORMAT
     proposal: str

@@ -14,6 +14,7 @@ import msgspec
 from tiering.segment import SegmentId, TieredSegment
 
 SEGMENTS_PER_REQUEST_MAX = 1_000
+SWAP_SEGMENTS_MAX = 500
 
 
 class RefusalCode(StrEnum):
@@ -100,6 +101,24 @@ class MoveLogStart(msgspec.Struct, frozen=True, tag="move_log_start"):
     cause: str
 
 
+class Swap(msgspec.Struct, frozen=True, tag="swap"):
+    """Put `outputs` in the place of `inputs`, in one step: see `swap.swap_complaint`. The objects of the outputs are
+    in the store. The inputs become DELETE_STARTED. At most SWAP_SEGMENTS_MAX of either.
+
+    Refused when an input is not COPY_FINISHED any more or ends at or below the log start, and, with
+    `reaches_log_start`, when something above the log start lies below the first input. `erase_end` above 0: the
+    partition's records below that offset, at or below the tier's end, are erased by this.
+    """
+
+    leader_epoch: int
+    broker_epoch: int
+    proposal: str
+    inputs: list[SegmentId]
+    outputs: list[TieredSegment]
+    reaches_log_start: bool = False
+    erase_end: int = 0
+
+
 class Describe(msgspec.Struct, frozen=True, tag="describe"):
     """Read, claim or no claim: Description. `after` continues a long one; `segments_max` 0 reads the head alone."""
 
@@ -152,7 +171,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Mutation = Adopt | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart
+Mutation = Adopt | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart | Swap
 """What a claimed leader may ask."""
 
 Request = Claim | Mutation | Describe | DropPartition | ForgetPartition

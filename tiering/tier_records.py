@@ -1,5 +1,6 @@
-"""Keys and values of `__tier_state`: one key per partition, one per segment. Compaction keeps the newest value of
-each, which is the whole state; a tombstone ends a segment or a partition.
+"""Keys and values of `__tier_state`: one key per partition, one per segment, and one for a swap of a partition's
+segments while it is being taken down. Compaction keeps the newest value of each, which is the whole state; a tombstone
+ends a segment, a swap or a partition.
 
 Key: version byte 0, kind byte, then big-endian: topic id (16 bytes), partition (int32), and for a segment its base
 offset (int64) and uuid (16 bytes). Value: one MessagePack array, to which fields are only ever added at the end.
@@ -22,10 +23,11 @@ KEY_VERSION = 0
 class KeyKind(IntEnum):
     PARTITION = 1
     SEGMENT = 2
+    SWAP = 3
 
 
 class TierKey(NamedTuple):
-    """`topic_id` has 16 bytes; `segment` is None for a partition's own record."""
+    """`topic_id` has 16 bytes; `segment` is None for a partition's own record, and for its swap."""
 
     kind: KeyKind
     topic_id: bytes = bytes(16)
@@ -48,6 +50,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     record. `adopted_version` is the manifest version that the state was taken from, 0 for none; `adopting` while that
     is under way. `dropped_ms` is when the topic was found deleted, 0 while it lives. `state_offset` is this record's
     own offset in `__tier_state`.
+
+    `swapped_offset` is the state offset of the newest swap, -1 before the first. Below `erased_end_offset` records were
+    erased at `erased_ms` (wall clock): no copy of what was there before then is to stay anywhere.
     """
 
     topic: str
@@ -63,6 +68,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     adopting: bool = False
     dropped_ms: int = 0
     state_offset: int = -1
+    swapped_offset: int = -1
+    erased_end_offset: int = 0
+    erased_ms: int = 0
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -85,6 +93,21 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     rewritten: bool = False
 
 
+class SwapRecord(msgspec.Struct, frozen=True, array_like=True):
+    """All of a swap: its replay alone gives the swapped state. `proposal` is the uuid of the job's proposal; `outputs`
+    are (base offset, uuid, encoded SegmentRecord); `erase_end` is 0 unless it is an erasure.
+
+    Records of each segment follow, then the tombstone of this one: it stays only if its host died in between.
+    """
+
+    proposal: str
+    inputs: list[tuple[int, bytes]]
+    outputs: list[tuple[int, bytes, bytes]]
+    changed_ms: int
+    erase_end: int
+    state_offset: int
+
+
 STATES = (
     SegmentState.COPY_STARTED,
     SegmentState.COPY_FINISHED,
@@ -99,6 +122,7 @@ _SEGMENT = Struct(">BB16siq16s")
 _encoder = msgspec.msgpack.Encoder()
 _partition_decoder = msgspec.msgpack.Decoder(PartitionRecord)
 _segment_decoder = msgspec.msgpack.Decoder(SegmentRecord)
+_swap_decoder = msgspec.msgpack.Decoder(SwapRecord)
 
 
 def partition_key(topic_id: bytes, partition: int) -> bytes:
@@ -108,6 +132,10 @@ def partition_key(topic_id: bytes, partition: int) -> bytes:
 def segment_key(topic_id: bytes, partition: int, segment: SegmentId) -> bytes:
     uuid = bytes.fromhex(segment.uuid)
     return _SEGMENT.pack(KEY_VERSION, KeyKind.SEGMENT, topic_id, partition, segment.base_offset, uuid)
+
+
+def swap_key(topic_id: bytes, partition: int) -> bytes:
+    return _PARTITION.pack(KEY_VERSION, KeyKind.SWAP, topic_id, partition)
 
 
 def decode_key(key: bytes) -> TierKey | None:
@@ -121,10 +149,10 @@ def decode_key(key: bytes) -> TierKey | None:
         _check_length(key, _SEGMENT.size)
         _, _, topic_id, partition, base_offset, uuid = _SEGMENT.unpack(key)
         return TierKey(KeyKind.SEGMENT, topic_id, partition, SegmentId(base_offset, uuid.hex()))
-    if kind == KeyKind.PARTITION:
+    if kind in (KeyKind.PARTITION, KeyKind.SWAP):
         _check_length(key, _PARTITION.size)
         _, _, topic_id, partition = _PARTITION.unpack(key)
-        return TierKey(KeyKind.PARTITION, topic_id, partition)
+        return TierKey(KeyKind(kind), topic_id, partition)
     return None
 
 
@@ -133,7 +161,7 @@ def _check_length(key: bytes, size: int) -> None:
         raise ValueError(f"a key of {len(key)} bytes, not {size}")
 
 
-def encode_value(record: PartitionRecord) -> bytes:
+def encode_value(record: PartitionRecord | SwapRecord) -> bytes:
     return _encoder.encode(record)
 
 
@@ -159,8 +187,12 @@ def encode_segment(segment: TieredSegment, state_offset: int) -> bytes:
 
 
 def decode_partition(value: bytes) -> PartitionRecord:
-    """ValueError when the value is damaged, as for the one below (msgspec's errors are ValueErrors)."""
+    """ValueError when the value is damaged, as for those below (msgspec's errors are ValueErrors)."""
     return _partition_decoder.decode(value)
+
+
+def decode_swap(value: bytes) -> SwapRecord:
+    return _swap_decoder.decode(value)
 
 
 def decode_segment_record(value: bytes) -> SegmentRecord:

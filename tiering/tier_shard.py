@@ -7,7 +7,8 @@ the state. What it guarantees, whatever its askers believe:
 - finished segments of a partition neither overlap nor leave a hole above the log start: a copy begins at the tier's
   end, one at a time;
 - a segment's epochs continue those of the segment before it;
-- a finished segment is deleted only once the log start has passed it, and its entry is forgotten only after that.
+- a finished segment is deleted only once the log start has passed it or others have taken its place over the same
+  offsets, and its entry is forgotten only after that.
 
 Any beginning of a decision's records is a legal state too: its host may append them in several batches.
 """
@@ -15,7 +16,6 @@ Any beginning of a decision's records is a legal state too: its host may append 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from common.decision import Decision
 from tiering.lineage import follows
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentId, SegmentState, TieredSegment, complaint
+from tiering.shard_changes import Changes, Moment, RefusedError
 from tiering.shard_protocol import (
     SEGMENTS_PER_REQUEST_MAX,
     Adopt,
@@ -38,85 +39,17 @@ from tiering.shard_protocol import (
     MoveLogStart,
     Mutation,
     RefusalCode,
-    Refused,
     Reply,
     Request,
     StartCopy,
     StartDelete,
+    Swap,
 )
-from tiering.tier_records import (
-    PartitionRecord,
-    TierRecord,
-    decode_key,
-    encode_segment,
-    encode_value,
-    partition_key,
-    segment_key,
-)
+from tiering.swap_decision import decide_swap
+from tiering.tier_records import KeyKind, TierRecord, decode_key, encode_value, partition_key, swap_key
 
 PartitionId = tuple[bytes, int]
 """Topic id (16 bytes) and partition."""
-
-
-class Moment(NamedTuple):
-    """When a decision is made: wall clock in milliseconds, and the offset that its first record will have."""
-
-    now_ms: int
-    next_offset: int
-
-
-class RefusedError(Exception):
-    """A decision's way out; `reply` is what the asker gets."""
-
-    def __init__(self, error: RefusalCode, text: str) -> None:
-        super().__init__(text)
-        self.reply = Refused(error, text)
-
-
-class Changes:
-    """The records of one decision, each with its own offset written into it."""
-
-    def __init__(self, tier: PartitionTier, moment: Moment) -> None:
-        self.records: list[TierRecord] = []
-        self._tier = tier
-        self._moment = moment
-
-    @property
-    def offset(self) -> int:
-        """Of the record to come."""
-        return self._moment.next_offset + len(self.records)
-
-    def put_partition(self, record: PartitionRecord) -> None:
-        value = encode_value(replace(record, state_offset=self.offset))
-        self.records.append(TierRecord(partition_key(self._tier.topic_id, self._tier.partition), value))
-
-    def put_segment(self, segment: TieredSegment, state: SegmentState) -> None:
-        value = encode_segment(replace(segment, state=state, changed_ms=self._moment.now_ms), self.offset)
-        self.records.append(TierRecord(self._key(segment.id), value))
-
-    def keep_segment(self, segment: TieredSegment) -> None:
-        """As it is, the time of its last change included."""
-        self.records.append(TierRecord(self._key(segment.id), encode_segment(segment, self.offset)))
-
-    def forget_segment(self, segment: SegmentId) -> None:
-        self.records.append(TierRecord(self._key(segment), None))
-
-    def done(self, repeated: Sequence[SegmentId] = ()) -> Decision[TierRecord, Reply]:
-        """The records as reply too; without any, the present ones of the partition and of `repeated`."""
-        tier = self._tier
-        if self.records:
-            return Decision(Done(self.offset - 1, tier.state_offset, list(self.records)), self.records)
-        present: list[tuple[bytes, bytes | None]] = [
-            (partition_key(tier.topic_id, tier.partition), encode_value(tier.record))
-        ]
-        return Decision(
-            Done(
-                tier.state_offset, tier.state_offset, [*present, *((self._key(s), tier.value_of(s)) for s in repeated)]
-            )
-        )
-
-    def _key(self, segment: SegmentId) -> bytes:
-        return segment_key(self._tier.topic_id, self._tier.partition, segment)
 
 
 class TierShard:
@@ -140,6 +73,8 @@ class TierShard:
             tier = PartitionTier(*identity)
         if decoded.segment is not None:
             tier.replay_segment(decoded.segment, value)
+        elif decoded.kind is KeyKind.SWAP:
+            tier.replay_swap(value)
         else:
             tier.replay_partition(value)
         if tier.is_empty:
@@ -151,6 +86,8 @@ class TierShard:
         """The whole state; what a compacted topic holds of it in the end."""
         for tier in self.partitions.values():
             yield from tier.to_records()
+            if tier.swap is not None:
+                yield TierRecord(swap_key(tier.topic_id, tier.partition), tier.swap)
 
     # decisions ---------------------------------------------------------------------------------------------
 
@@ -251,6 +188,8 @@ def _mutate(tier: PartitionTier, request: Mutation, moment: Moment) -> Decision[
             return _start_delete(tier, request.segments, changes)
         case FinishDelete():
             return _finish_delete(tier, request.segments, changes)
+        case Swap():
+            return decide_swap(tier, request, changes)
         case MoveLogStart():
             if request.offset > tier.log_start_offset:
                 changes.put_partition(

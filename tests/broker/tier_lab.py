@@ -24,8 +24,9 @@ from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices
 from tiering.partition_tier import PartitionTier
 from tiering.segment import OFFSET_INDEX, TieredSegment
+from tiering.shard_changes import Moment
 from tiering.shard_protocol import Claim, ClaimReply, Done, Mutation, Refused, Reply, Request
-from tiering.tier_shard import Moment, TierShard
+from tiering.tier_shard import TierShard
 
 ROOT = TierRoot("cluster-1")
 PATH = PartitionPath(TOPIC, TOPIC_ID, 0)

@@ -10,6 +10,7 @@ import pytest
 from tests.tiering.segments import segment, uuid_of
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentId, SegmentState
+from tiering.shard_changes import Moment
 from tiering.shard_protocol import (
     Adopt,
     Claim,
@@ -32,7 +33,7 @@ from tiering.shard_protocol import (
     encode,
 )
 from tiering.tier_records import TierRecord, decode_key
-from tiering.tier_shard import Moment, TierShard
+from tiering.tier_shard import TierShard
 
 TOPIC_ID = bytes(range(16))
 STARTED, FINISHED = SegmentState.COPY_STARTED, SegmentState.COPY_FINISHED

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.tiering.segments import segment
+from tests.tiering.test_tiering_swap import rewritten
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentState, TieredSegment
+from tiering.shard_changes import Moment
 from tiering.shard_protocol import (
     Claim,
     ClaimReply,
@@ -26,9 +28,10 @@ from tiering.shard_protocol import (
     Request,
     StartCopy,
     StartDelete,
+    Swap,
 )
 from tiering.tier_records import TierRecord
-from tiering.tier_shard import Moment, TierShard
+from tiering.tier_shard import TierShard
 
 TOPIC_ID = bytes(16)
 LEADERS = st.sampled_from((1, 2))
@@ -208,6 +211,22 @@ class TierShardMachine(RuleBasedStateMachine):
         if leader.epoch and deleting:
             ids = [gone.id for gone in deleting]
             self.ask(leader, FinishDelete(leader.epoch, 1, ids), reply_lost=reply_lost)
+
+    @rule(broker=LEADERS, at=st.integers(0, 20), count=st.integers(1, 3), reply_lost=st.booleans())
+    def swap(self, broker: int, at: int, count: int, reply_lost: bool) -> None:
+        """A job's segments for a few in a row, of a leader that may be wrong about what there is."""
+        leader = self.leaders[broker]
+        every = list(leader.view.segments(0))
+        if not leader.epoch or not every:
+            return
+        inputs = every[at % len(every) :][:count]
+        self.uuids += 1
+        output = rewritten(inputs, self.uuids)
+        self.objects[output.uuid] = output
+        request = Swap(leader.epoch, 1, "p", [one.id for one in inputs], [output])
+        reply = self.ask(leader, request, reply_lost=reply_lost)
+        if isinstance(reply, Refused):
+            del self.objects[output.uuid]
 
     # the shard's host --------------------------------------------------------------------------------------
 

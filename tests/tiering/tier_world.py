@@ -12,6 +12,7 @@ from tiering.keys import PartitionPath, TierRoot
 from tiering.manifest_writer import ManifestServices
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentState
+from tiering.shard_changes import Moment
 from tiering.shard_protocol import (
     Claim,
     ClaimReply,
@@ -23,7 +24,7 @@ from tiering.shard_protocol import (
     StartCopy,
     StartDelete,
 )
-from tiering.tier_shard import Moment, TierShard
+from tiering.tier_shard import TierShard
 
 TOPIC_ID = bytes(range(16))
 ROOT = TierRoot("cluster-1")

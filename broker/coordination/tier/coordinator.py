@@ -12,8 +12,9 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+from tiering.shard_changes import Moment
 from tiering.shard_protocol import Describe, DropPartition, Reply, Request
-from tiering.tier_shard import Moment, PartitionId, TierShard
+from tiering.tier_shard import PartitionId, TierShard
 
 
 class HostedTierShard:
