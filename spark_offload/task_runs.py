@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_offload.job import Stage
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkContext, StatusTracker
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -41,7 +41,8 @@ def run_tasks(spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], 
 @contextmanager
 def _followed(context: SparkContext, group: str, weight: float, stage: Stage) -> Iterator[Callable[[int], None]]:
     """Advance `stage` while tasks end. A job that is broken off by an exception (Ctrl-C) is cancelled."""
-    ended, told = threading.Event(), 0
+    ended: Future[None] = Future()
+    told = 0
 
     def tell(done: int) -> None:
         nonlocal told
@@ -51,26 +52,34 @@ def _followed(context: SparkContext, group: str, weight: float, stage: Stage) ->
 
     def follow() -> None:
         tracker = context.statusTracker()
-        while not ended.wait(LOOK_S):
-            done = 0
-            for job in tracker.getJobIdsForGroup(group):
-                info = tracker.getJobInfo(job)
-                for stage_id in info.stageIds if info is not None else ():
-                    stage_info = tracker.getStageInfo(stage_id)
-                    done += stage_info.numCompletedTasks if stage_info is not None else 0
-            tell(int(done * weight))
+        while True:
+            try:
+                ended.result(LOOK_S)
+                return
+            except TimeoutError:
+                tell(int(_tasks_done(tracker, group) * weight))
 
     context.setJobGroup(group, "tidelog", interruptOnCancel=True)
-    follower = threading.Thread(target=follow, name="tidelog-progress", daemon=True)
-    follower.start()
     finished: list[int] = []
-    try:
-        yield finished.append
-    except BaseException:
-        context.cancelJobGroup(group)
-        raise
-    finally:
-        ended.set()
-        follower.join()
-        if finished:
-            tell(finished[0])
+    with ThreadPoolExecutor(1, "tidelog-progress") as threads:
+        following = threads.submit(follow)
+        try:
+            yield finished.append
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+        finally:
+            ended.set_result(None)
+            following.result()
+            if finished:
+                tell(finished[0])
+
+
+def _tasks_done(tracker: StatusTracker, group: str) -> int:
+    done = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage_id in info.stageIds if info is not None else ():
+            stage = tracker.getStageInfo(stage_id)
+            done += stage.numCompletedTasks if stage is not None else 0
+    return done

@@ -1,0 +1,41 @@
+"""One segment without the records of the erased keys: bytes of batches in, bytes of batches out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_offload.batch_scan import BatchTable, Flags, scan_batches
+from spark_offload.erasure.key_digests import KeyMatcher
+from spark_offload.erasure.survivors import erased_records
+from spark_offload.options import INFLATED_BYTES_MAX
+from spark_offload.payload import Payload
+from spark_offload.record_table import RecordTable
+from spark_offload.rewriting.rewriter import BatchPlan, Choice, Rewritten, rewrite
+
+
+@dataclass(slots=True)
+class ErasedKeys:
+    """Chooses the records that stay."""
+
+    matcher: KeyMatcher
+
+    def __call__(self, payload: Payload, records: RecordTable) -> Choice:
+        erased, _ = erased_records(self.matcher, payload, records)
+        return Choice(~erased)
+
+
+def thin(view: memoryview, matcher: KeyMatcher, *, inflated_bytes_max: int = INFLATED_BYTES_MAX) -> Rewritten:
+    """`view` holds whole batches. DamagedRecords when one cannot be read.
+
+    A batch that loses all its records stays as an empty one: offsets, sequences and producers are then told by the
+    log as they were, and nothing of a record is in it.
+    """
+    batches = scan_batches(view)
+    return rewrite(view, batches, _plan(batches), ErasedKeys(matcher), inflated_bytes_max=inflated_bytes_max)
+
+
+def _plan(batches: BatchTable) -> BatchPlan:
+    stay: Flags = np.ones(len(batches), np.bool_)
+    return BatchPlan.of_data(batches, stay)
