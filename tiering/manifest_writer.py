@@ -2,7 +2,8 @@
 
 A leader looks for the newest version once, and again whenever the next number is taken. It stops for good when that
 version is of a higher leader epoch, of a newer incarnation of the cluster, or of a deleted topic. A page that its
-predecessor wrote is taken over only if it names exactly what the leader's own state has in its range.
+predecessor wrote, or that a swap may have changed, is taken over only if it names exactly what the leader's own state
+has in its range.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class ManifestWriter:
         self._services = services
         self._version = -1  # newest known; -1: look first
         self._pages: list[PageRef] = []
+        self._pages_of = -1  # the newest swap when they were known to hold
 
     async def publish(self, *, empty: bool = False) -> ManifestHead:
         """Write the tier as it is now as the next version; does nothing when the last one shows the same already.
@@ -77,6 +79,8 @@ class ManifestWriter:
                 await self._look()
             if self.published is not None and shows(self.published, tier, empty=empty):
                 return self.published
+            if self._pages_of != tier.record.swapped_offset:
+                await self._keep_pages(self._pages)
             built = build(
                 tier,
                 self._pages,
@@ -115,15 +119,26 @@ class ManifestWriter:
                 _log.error("a manifest cannot be read", extra={"reason": str(error)})
         if head is not None:
             self._check(head)
-            for page in head.pages:
+            pages = head.pages
+        await self._keep_pages(pages)
+        self.published = head if head is not None and self._is_own(head) else None
+        self._version = version
+
+    async def _keep_pages(self, pages: list[PageRef]) -> None:
+        """Those of `pages` that hold. Nothing of the tier but its end and log start moves on behind the last look."""
+        while True:
+            swapped, kept = self.tier.record.swapped_offset, list[PageRef]()
+            for page in pages:
                 if page.end_offset <= self.tier.log_start_offset:
                     continue
                 if not holds(page, self.tier):
                     break  # pages lie in a row: what comes behind a missing one goes into new ones
-                pages.append(page)
+                kept.append(page)
                 await asyncio.sleep(0)
-        self.published = head if head is not None and self._is_own(head) else None
-        self._version, self._pages = version, pages
+            if swapped == self.tier.record.swapped_offset:
+                self._pages, self._pages_of = kept, swapped
+                return
+            pages = kept
 
     def _check(self, head: ManifestHead) -> None:
         services, record = self._services, self.tier.record

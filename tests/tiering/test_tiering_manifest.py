@@ -11,6 +11,7 @@ import pytest
 from object_store.errors import StoreUnavailable
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
+from tests.tiering.test_tiering_swap import rewritten
 from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld
 from tiering.cluster_file import StaleCluster, begin_incarnation, read_cluster_file
 from tiering.manifest import (
@@ -24,7 +25,7 @@ from tiering.manifest import (
 )
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import Deposed, ManifestContested, ManifestWriter
-from tiering.shard_protocol import Adopt, Done
+from tiering.shard_protocol import Adopt, Done, Swap
 from tiering.tier_records import PartitionRecord, encode_value, partition_key
 
 
@@ -81,6 +82,26 @@ async def test_a_page_that_differs_from_the_state_is_not_taken_over(world: TierW
     second = await ManifestWriter(world.services, world.view()).publish()
     assert second.pages == [] or second.pages[0].base_offset >= 700
     assert list((await manifest(world)).segments) == list(world.tier.segments())
+
+
+@pytest.mark.parametrize("at", [0, 600, 1_990])
+async def test_a_swap_shows_in_the_next_version_whatever_page_it_is_in(world: TierWorld, at: int) -> None:
+    view = world.claim(1)
+    world.copy(range(2_000), 1)
+    view.become(world.view())
+    writer = ManifestWriter(world.services, view)
+    first = await writer.publish()
+    inputs = list(world.tier.segments())[at : at + 5]
+    reply = world.ask(Swap(1, 10, "p", [one.id for one in inputs], [rewritten(inputs, 9_999)]))
+    assert isinstance(reply, Done)
+    view.replay(reply.records)
+    second = await writer.publish()
+    assert second.version == first.version + 1
+    assert list((await manifest(world)).segments) == list(world.tier.segments())
+    assert len((await manifest(world)).segments) == 1_996
+    shared = [page for page in second.pages if page in first.pages]
+    assert shared == [page for page in first.pages if page.end_offset <= at]
+    assert (await ManifestWriter(world.services, world.view()).publish()) == second
 
 
 async def test_nothing_is_published_twice(world: TierWorld) -> None:
