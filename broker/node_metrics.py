@@ -48,6 +48,11 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         "Following replicas without a leader to fetch from.",
         lambda: plane.fetchers.lagging_count,
     )
+    metrics.gauge(
+        "tidelog_replicas_without_room",
+        "Replicas whose logs could not be made, because the disk is full or no file can be opened.",
+        lambda: len(partitions.roomless),
+    )
     metrics.counter(
         "tidelog_replication_received_bytes_total",
         "Bytes of leaders' answers to this broker's fetches.",

@@ -10,6 +10,7 @@ All methods block for the disk: call them off the event loop, one at a time.
 
 from __future__ import annotations
 
+import errno
 import logging
 
 from common.errors import ProtocolError, StorageFailure
@@ -22,6 +23,11 @@ from kraft.metadata_log import unframe_batches
 log = logging.getLogger(__name__)
 
 TAIL_BYTES_MAX = 16 << 20
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+class NoRoom(StorageFailure):
+    """The device is full, or no more files can be opened: nothing is lost yet, and it may be tried again."""
 
 
 class LocalCopy:
@@ -49,7 +55,10 @@ class LocalCopy:
         return image
 
     def save(self, frames: bytes, image: MetadataImage) -> None:
-        """Make `frames` durable, behind all that was saved before; `image` is the state after them."""
+        """Make `frames` durable, behind all that was saved before; `image` is the state after them.
+
+        Raises NoRoom where the same call may succeed later, as `replace` does.
+        """
         if self._tail is None:
             raise StorageFailure(f"{self._directory}: the local metadata is not open")
         try:
@@ -60,7 +69,7 @@ class LocalCopy:
             self._tail.fsync()
             self._position += len(frames)
         except OSError as error:
-            raise StorageFailure(f"{self._directory}: the local metadata cannot be written") from error
+            raise self._refused(error) from error
 
     def replace(self, image: MetadataImage) -> None:
         """Make `image` the whole copy."""
@@ -81,7 +90,11 @@ class LocalCopy:
             self._tail.fsync()
             self._position = 0
         except OSError as error:
-            raise StorageFailure(f"{self._directory}: the local metadata cannot be written") from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageFailure:
+        kind = NoRoom if error.errno in _PASSING else StorageFailure
+        return kind(f"{self._directory}: the local metadata cannot be written: {error}")
 
     def close(self) -> None:
         if self._tail is not None:

@@ -24,7 +24,7 @@ from kraft.image.difference import difference
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.links import Link, Links
-from kraft.local_copy import LocalCopy
+from kraft.local_copy import LocalCopy, NoRoom
 from kraft.metadata_log import unframe_batches
 from kraft.records import METADATA_TOPIC
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
@@ -57,6 +57,7 @@ class ObserverConfig:
     avoid_s: float = 1.0
     ahead_patience_s: float = 5.0
     persist_pause_s: float = 0.05
+    room_pause_s: float = 2.0
     unsaved_bytes_max: int = 64 << 20
 
 
@@ -306,6 +307,13 @@ class MetadataObserver:
             self._save_wanted.clear()
             try:
                 await self._save()
+            except NoRoom as error:
+                if self._stopping:  # an older copy is as good, only longer to catch up from
+                    return
+                log.warning("the metadata's local copy waits for room", extra={"cause": str(error)})
+                self._save_wanted.set()
+                await asyncio.sleep(self._config.room_pause_s)
+                continue
             except StorageFailure as error:
                 self._saved.set()
                 self._on_disk_failed(str(error))
@@ -319,10 +327,15 @@ class MetadataObserver:
         frames, jumped, image = self._unsaved, self._jumped, self.image
         self._unsaved, self._unsaved_bytes, self._jumped = [], 0, False
         self._saved.set()
-        if jumped:
-            await asyncio.to_thread(self._copy.replace, image)
-        elif frames:
-            await asyncio.to_thread(self._copy.save, b"".join(frames), image)
+        try:
+            if jumped:
+                await asyncio.to_thread(self._copy.replace, image)
+            elif frames:
+                await asyncio.to_thread(self._copy.save, b"".join(frames), image)
+        except NoRoom:
+            self._jumped = True  # the next time as a whole, whatever has come meanwhile
+            self._unsaved, self._unsaved_bytes = [], 0
+            raise
 
     # -- requests
 

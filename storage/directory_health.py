@@ -10,13 +10,19 @@ from common.errors import ErrorCode, ProtocolError
 
 COMPLAINT_PAUSE_S = 1.0
 OUT_OF_FILES_PAUSE_S = 0.5  # what waits in threads looks again so often
+NO_FILES = (errno.EMFILE, errno.ENFILE)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _logger = logging.getLogger(__name__)
 
 
 def is_out_of_files(error: OSError) -> bool:
     """Whether the process or the system has no more files to open: no fault of the disk's, and it passes."""
-    return error.errno in (errno.EMFILE, errno.ENFILE)
+    return error.errno in NO_FILES
+
+
+class SyncFailed(OSError):
+    """An fsync was refused. Whatever the reason was, the kernel may have dropped the pages: that does not pass."""
 
 
 class FreeSpace(enum.Enum):
@@ -30,30 +36,48 @@ class FreeSpace(enum.Enum):
 class DirectoryHealth:
     """`refuses_appends` is all that the hot path looks at; it follows from the other two."""
 
-    __slots__ = ("_announced", "_complained_s", "free_space", "offline", "on_failed", "refuses_appends")
+    __slots__ = ("_announced", "_complained_s", "free_space", "is_closing", "offline", "on_failed", "refuses_appends")
 
     def __init__(self) -> None:
         self.offline: str | None = None  # the reason, once the directory has failed
         self.free_space = FreeSpace.PLENTY
         self.refuses_appends = False
+        self.is_closing = False  # then nobody waits for room any more
         self.on_failed: Callable[[str], None] | None = None
         self._announced = False
         self._complained_s = float("-inf")
 
     def refused(self, what: str, error: OSError) -> ProtocolError:
-        """What is answered where `what` met `error`: that takes the directory offline unless only files ran out."""
+        """What is answered where `what` met `error`: that takes the directory offline unless only files or room ran
+        out."""
+        if not self.passes(what, error):
+            self.fail(f"{what}: {error}")
+            return self.error()
+        out_of_files = is_out_of_files(error)
+        message = "no more files can be opened" if out_of_files else "the device is full"
+        return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+    def passes(self, what: str, error: OSError) -> bool:
+        """Whether `what` may be tried again after `error`, no fault of the disk's. On a full device nothing is appended
+        until the next look finds room."""
         if is_out_of_files(error):
             self.out_of_files(what)
-            return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "no more files can be opened")
-        self.fail(f"{what}: {error}")
-        return self.error()
+            return True
+        if error.errno not in NO_ROOM or isinstance(error, SyncFailed) or self.is_closing:
+            return False
+        self.update_free_space(FreeSpace.REFUSED)
+        self._complain("the device is full", what)
+        return True
 
     def out_of_files(self, what: str) -> None:
         """Say so in the log, now and then: whoever asked is refused, or tries again."""
+        self._complain("no more files can be opened", what)
+
+    def _complain(self, event: str, what: str) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._complained_s >= COMPLAINT_PAUSE_S:
             self._complained_s = now_s
-            _logger.error("no more files can be opened", extra={"wanted": what})
+            _logger.error(event, extra={"wanted": what})
 
     def fail(self, reason: str) -> None:
         """Take the directory offline for good; `on_failed` is called once, in a later turn of the loop."""

@@ -39,10 +39,14 @@ class IndexFile:
     def take_pending(self) -> tuple[int, bytes]:
         """Position and bytes that the caller writes now; from here on they count as written."""
         position, data = self.flushed, bytes(self.pending)
-        self.pending.clear()
-        self.flushed += len(data)
-        self.is_blank = self.is_blank and not data
+        self.note_written()
         return position, data
+
+    def note_written(self) -> None:
+        """The caller has written what was pending, behind what is on disk."""
+        self.is_blank = self.is_blank and not self.pending
+        self.flushed += len(self.pending)
+        self.pending.clear()
 
 
 def used_bytes(file: File, size: int, entry_bytes: int) -> int:

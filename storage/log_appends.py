@@ -370,8 +370,8 @@ class AppendableLog:
         self._note_index_size(active)
 
     def write_index_lumps(self, segment: Segment) -> bool:
-        """Write the index entries that wait in memory; whether none waits now. They wait on while the disk is slow,
-        or while their file cannot be opened."""
+        """Write the index entries that wait in memory; whether none waits now. They wait on while the disk is slow
+        or full, or while their file cannot be opened."""
         indexes = segment.loaded_indexes
         if indexes is None:
             return True
@@ -380,11 +380,10 @@ class AppendableLog:
                 if self._writer.slow:
                     return False
                 try:
-                    self._writer.prepare(file.handle)  # before the entries count as written
+                    self._writer.write(file.handle, bytes(file.pending), file.flushed, self)
                 except ProtocolError:
                     return False
-                position, data = file.take_pending()
-                self._writer.write(file.handle, data, position, self)
+                file.note_written()
         return True
 
     def _write_small(self, path: str, data: Buffer, position: int) -> None:

@@ -133,7 +133,7 @@ class LogDirectory:
         try:
             write_run(self._disk, self._path, broker_epoch)
         except OSError as error:
-            self._health.fail(f"noting the run: {error}")
+            self._health.refused("noting the run", error)  # without it a kill counts as unclean, which is safe
 
     @property
     def stopped_cleanly(self) -> bool:
@@ -229,7 +229,8 @@ class LogDirectory:
         """The log of this topic id, made if need be; another topic's log of the same name is set aside as stray.
 
         Directory and partition.metadata are made at once, their fsync is batched off the loop.
-        Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses.
+        Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses; where only room or files are missing the
+        directory stays online, and it may be tried again.
         """
         if self._health.offline is not None:
             raise self._health.error()
@@ -241,7 +242,7 @@ class LogDirectory:
             self.set_stray(log)
             log = None
         directory = join(self._path, directory_name(topic, partition))
-        with self._failing(f"create {directory}"):
+        try:
             self._disk.make_directory(directory)
             file = self._context.open_files.open_apart(join(directory, PARTITION_METADATA), create=True)
             try:
@@ -249,6 +250,8 @@ class LogDirectory:
                 write_fully(file, checkpoint_files.encode_partition_metadata(topic_id), 0)
             finally:
                 file.close()
+        except OSError as error:
+            raise self._health.refused(f"create {directory}", error) from error
         self._root_changed = True
         if log is not None:  # found empty and without its id: a crash came between
             log.topic_id = topic_id
@@ -281,19 +284,13 @@ class LogDirectory:
         log.close()
         del self._logs[log.topic, log.partition]
         path = join(self._path, renamed(log.topic, log.partition, random_uuid(self._ports.random), suffix))
-        with self._failing(f"rename {log.directory}"):
+        try:
             self._disk.rename(log.directory, path)
+        except OSError as error:
+            self._health.fail(f"rename {log.directory}: {error}")
+            raise self._health.error() from error
         self._root_changed = True
         return path
-
-    @contextlib.contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
-        """An I/O error within takes the directory offline."""
-        try:
-            yield
-        except OSError as error:
-            self._health.fail(f"{what}: {error}")
-            raise self._health.error() from error
 
     # Health
 
@@ -357,14 +354,16 @@ class LogDirectory:
         """Replace replication-offset-checkpoint; whether that is done."""
         return await self._checkpoints.write(HIGH_WATERMARKS, offsets)
 
-    async def checkpoint_recovery_points(self) -> None:
-        """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise."""
+    async def checkpoint_recovery_points(self) -> bool:
+        """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise. Whether both are
+        on the device."""
         points = {who: log.recovery_point for who, log in self._logs.items()}
-        if points != self._checkpoints.said(RECOVERY_POINTS):
-            await self._checkpoints.write(RECOVERY_POINTS, points)
-        await self._checkpoint_log_starts()
+        is_done = points == self._checkpoints.said(RECOVERY_POINTS)
+        if not is_done:
+            is_done = await self._checkpoints.write(RECOVERY_POINTS, points)
+        return await self._checkpoint_log_starts() and is_done
 
-    async def _checkpoint_log_starts(self) -> None:
+    async def _checkpoint_log_starts(self) -> bool:
         if self._context.log_starts_changed:
             self._context.log_starts_changed = False
             starts = {
@@ -374,6 +373,7 @@ class LogDirectory:
             }
             if not await self._checkpoints.write(LOG_STARTS, starts):
                 self._context.log_starts_changed = True
+        return not self._context.log_starts_changed
 
     async def _keep_up(self) -> None:
         """One task for all logs: nothing runs per partition."""
@@ -430,8 +430,7 @@ class LogDirectory:
             try:
                 await self._flush_all()
                 self._context.log_starts_changed = True
-                await self.checkpoint_recovery_points()
-                if self._health.offline is None:
+                if await self.checkpoint_recovery_points() and self._health.offline is None:
                     marker = checkpoint_files.encode_clean_stop(broker_epoch)
                     await asyncio.to_thread(replace_file, self._disk, self._path, CLEAN_STOP, marker)
             except (OSError, ProtocolError) as error:
@@ -445,6 +444,7 @@ class LogDirectory:
 
     async def _stop_tasks(self) -> None:
         self._stopping.set()
+        self._health.is_closing = True
         if self._upkeep is not None:
             await asyncio.wait((self._upkeep,))
             self._upkeep = None

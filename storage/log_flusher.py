@@ -12,7 +12,7 @@ from typing import Protocol
 from common.lifecycle import duty
 from common.ports import Clock, Disk
 from storage.checkpoint_files import LEADER_EPOCHS, replace_file
-from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
+from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, SyncFailed
 
 JOBS_PER_TURN_MAX = 64
 
@@ -50,6 +50,8 @@ class FlushJob:
                 continue
             try:
                 file.fsync()
+            except OSError as error:
+                raise SyncFailed(error.errno, error.strerror, path) from error
             finally:
                 file.close()
         if self.epochs is not None:
@@ -57,8 +59,17 @@ class FlushJob:
             synced.add(self.directory)
         for directory in self.directories:
             if directory not in synced:
-                disk.sync_directory(directory)
+                self._sync_directory(disk, directory)
                 synced.add(directory)
+
+    @staticmethod
+    def _sync_directory(disk: Disk, directory: str) -> None:
+        try:
+            disk.sync_directory(directory)
+        except FileNotFoundError:  # moved away meanwhile, with the log
+            raise
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, directory) from error
 
 
 class Flushable(Protocol):
@@ -126,10 +137,9 @@ class LogFlusher:
                         if not log.closed:
                             log.flush_finished(job)
             except OSError as error:
-                if not is_out_of_files(error):
+                if not self._health.passes("flush", error):
                     self._health.fail(f"flush: {error}")
                     return
-                self._health.out_of_files("flush")
                 for log, job in jobs:
                     log.flush_postponed(job)
                 for log, depth in logs.items():

@@ -30,6 +30,7 @@ from storage.log_directory import LogDirectory
 logger = logging.getLogger(__name__)
 
 CHANGES_PER_TURN = 128  # a new replica takes about 0.2 ms
+ROOM_PAUSE_S = 1.0  # between two attempts at replicas that found no room on the disk
 
 Key = tuple[bytes, int]
 LeadershipListener = Callable[[Partition, int | None], None]
@@ -108,6 +109,8 @@ class HostedPartitions:
         self.applied_offset = EMPTY_IMAGE.offset  # the roles are those of the metadata up to here
         self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved after a pause
         self._changing: dict[Key, None] = {}  # replicas whose role is not yet that of the image, in order of change
+        self.roomless: dict[Key, None] = {}  # replicas that could not be made: they are tried again
+        self._room_timer: asyncio.TimerHandle | None = None
         self._turn: asyncio.Handle | None = None
         self._applied = asyncio.Event()
         self._stopped = False
@@ -224,6 +227,9 @@ class HostedPartitions:
         """Take no more roles: what waits for its turn is left as it is."""
         self._stopped = True
         self._changing.clear()
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
         self._applied.set()
         self.throttles.close()
         if self._turn is not None:
@@ -252,15 +258,39 @@ class HostedPartitions:
         partition_image = self.image.partition(*key)
         if partition_image is None or self.node_id not in partition_image.replicas:
             self._delete(*key)
-        elif partition_image.leader == self.node_id:
+            return
+        try:
+            self._hosted(partition_image)
+        except ProtocolError:
+            if self._logs.offline is not None:
+                raise
+            self._wait_for_room(key)
+            return
+        if partition_image.leader == self.node_id:
             self._lead(partition_image)
         else:
             self._follow(partition_image)
+
+    def _wait_for_room(self, key: Key) -> None:
+        """The disk has no room, or the process no files, for one more log: the others go on."""
+        self.roomless[key] = None
+        if self._room_timer is None:
+            self._room_timer = asyncio.get_running_loop().call_later(ROOM_PAUSE_S, self._try_roomless)
+
+    def _try_roomless(self) -> None:
+        waiting, self.roomless, self._room_timer = self.roomless, {}, None
+        if self._stopped or self.offline:
+            return
+        logger.warning("replicas without room for their logs are tried again", extra={"count": len(waiting)})
+        self._changing.update(waiting)
+        if self._turn is None:
+            self._change_some()
 
     def go_offline(self) -> None:
         """The log directory has failed: no replica of this broker serves any more."""
         self.offline = True
         self._changing.clear()
+        self.roomless.clear()
         for partition in self:
             was_leader = partition.is_leader
             partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)

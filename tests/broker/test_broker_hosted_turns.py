@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from broker.partitions import hosted
 from broker.partitions.hosted import CHANGES_PER_TURN, HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.replica import Role
-from common.errors import ProtocolError
+from common.errors import ErrorCode, ProtocolError
 from common.machine import machine_ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -29,6 +31,7 @@ class Broker:
     """The replicas of broker 0, and the metadata they are led by."""
 
     def __init__(self, logs: LogDirectory) -> None:
+        self.logs = logs
         self.hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, 10.0)
         self.image: MetadataImage = EMPTY_IMAGE
 
@@ -116,3 +119,38 @@ async def test_a_broker_that_stops_takes_no_more_roles(tmp_path: Path) -> None:
     broker.change(TopicRecord("later", OTHER_ID), PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0))
     assert len(broker.hosted) == CHANGES_PER_TURN
     assert broker.hosted.image is broker.image
+
+
+async def test_a_replica_without_room_for_its_log_is_tried_again_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "ROOM_PAUSE_S", 0.005)
+    broker = await Broker.open(tmp_path)
+    broker.change(TopicRecord("old", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (0, 1), (0, 1), 1))
+    make = broker.logs.create_log
+
+    def full(*given: object) -> None:
+        raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the device is full")
+
+    monkeypatch.setattr(broker.logs, "create_log", full)
+    broker.change(
+        TopicRecord("new", OTHER_ID),
+        PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0),
+        PartitionRecord(OTHER_ID, 1, (0, 1), (0, 1), 1),
+        PartitionChangeRecord(TOPIC_ID, 0, leader=0),
+    )
+    assert not broker.hosted.offline
+    assert broker.hosted.find("old", 0).is_leader
+    assert broker.hosted.missing_by_id(OTHER_ID, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(broker.hosted.roomless) == 2
+    broker.change(PartitionChangeRecord(OTHER_ID, 0, replicas=(1, 2), leader=1))  # it need not be made any more
+    await asyncio.sleep(0.02)
+    assert len(broker.hosted.roomless) == 1
+    monkeypatch.setattr(broker.logs, "create_log", make)
+    for _ in range(1_000):
+        await asyncio.sleep(0.001)
+        if not broker.hosted.roomless:
+            break
+    assert broker.hosted.find("new", 1).role is Role.FOLLOWER
+    assert kept_directories(tmp_path).count("new-0") == 0
+    broker.hosted.stop()

@@ -12,7 +12,7 @@ from common.errors import ProtocolError, StorageFailure
 from common.machine import MachineDisk, machine_ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.local_copy import LocalCopy
+from kraft.local_copy import LocalCopy, NoRoom
 from kraft.metadata_log import MetadataLog, frame_batch, unframe_batches
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Batch, BatchHeader, NoOpRecord, TopicRecord
@@ -29,6 +29,7 @@ def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, n
         avoid_s=0.05,
         ahead_patience_s=0.2,
         persist_pause_s=0.001,
+        room_pause_s=0.005,
     )
     on_fatal = fatal.append if fatal is not None else pytest.fail
     return MetadataObserver(machine_ports(root), links, links.addresses, config, on_fatal)
@@ -305,6 +306,53 @@ def test_a_long_tail_becomes_a_snapshot_and_old_batches_before_it_are_skipped(tm
     (tmp_path / "m/tail").write_bytes(frames)  # as a crash between rename and truncation leaves it
     assert loaded(disk).offset == 39
     assert len(loaded(disk).topics) == 40
+
+
+async def test_a_copy_without_room_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer()
+    links = three(writer)
+    observer = observer_of(links, tmp_path)
+    await observer.start()
+    refusals: list[bytes] = []
+
+    def full(copy: LocalCopy, frames: bytes, image: MetadataImage) -> None:
+        refusals.append(frames)
+        raise NoRoom("the device is full")
+
+    monkeypatch.setattr(LocalCopy, "save", full)
+    monkeypatch.setattr(LocalCopy, "replace", lambda copy, image: full(copy, b"", image))
+    for i in range(3):
+        writer.topic(f"t{i}")
+        learn_all(links)
+        await seen(observer, writer)  # it goes on from memory
+    for _ in range(1_000):
+        await asyncio.sleep(0.001)
+        if len(refusals) > 3:
+            break
+    assert len(refusals) > 3
+    monkeypatch.undo()
+    writer.topic("last")
+    learn_all(links)
+    image = await seen(observer, writer)
+    await observer.stop()
+    assert LocalCopy(MachineDisk(tmp_path), "metadata").load() == image
+
+
+async def test_a_stop_does_not_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise NoRoom("the device is full")
+
+    writer = Writer()
+    links = three(writer)
+    observer = observer_of(links, tmp_path)
+    await observer.start()
+    monkeypatch.setattr(LocalCopy, "save", full)
+    monkeypatch.setattr(LocalCopy, "replace", full)
+    writer.topic("t")
+    learn_all(links)
+    await seen(observer, writer)
+    async with asyncio.timeout(5):
+        await observer.stop()
 
 
 def test_a_damaged_snapshot_is_refused(tmp_path: Path) -> None:
