@@ -90,8 +90,13 @@ class SegmentWriter:
             self._time_entries += entry or b""
 
     def finish(
-        self, uuid: str, inputs: Sequence[TieredSegment], taken_over: Mapping[str, bytes], transactions: bytes, now_ms: int
-    ) -> Finished:  # fmt: skip
+        self,
+        uuid: str,
+        inputs: Sequence[TieredSegment],
+        taken_over: Mapping[str, bytes],
+        transactions: bytes,
+        now_ms: int,
+    ) -> Finished:
         """The segment that covers `inputs`, all of them and nothing else. `taken_over` are the producer snapshot and
         the leader epochs of the last one, as far as it has them; `transactions` is the new transaction index.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from records.batch import DELETE_HORIZON, NO_TIMESTAMP, BatchHeader, read_header
+from records.batch import DELETE_HORIZON, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
 from records.builder import assemble, empty_batch
 from records.compression import Compression, compress
 from spark_offload.arrow_columns import binary_column
@@ -70,9 +70,11 @@ class BatchPlan:
 @dataclass(slots=True)
 class Rewritten:
     """`parts` are whole batches, one behind the other, and may lie in the bytes that were given; in a part several
-    batches may follow each other. The counts are of batches and records."""
+    batches may follow each other. The counts are of batches and records. `dropped_end` is the header of the last batch
+    if that was dropped, so that nothing tells of the last offsets."""
 
     parts: list[Buffer] = field(default_factory=list)
+    dropped_end: bytes | None = None
     batches_changed: int = 0
     batches_dropped: int = 0
     records_dropped: int = 0
@@ -205,3 +207,6 @@ def _assemble(view: memoryview, batches: BatchTable, left: dict[int, Buffer | No
     end = int(batches.end[-1]) if len(batches) else 0
     if end > position:
         parts.append(view[position:end])
+    if len(batches) and left.get(len(batches) - 1, b"") is None:
+        at = int(batches.at[-1])
+        result.dropped_end = bytes(view[at : at + HEADER_BYTES])

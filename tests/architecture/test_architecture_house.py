@@ -20,6 +20,7 @@ WORLD_USERS = {
     "common/http_endpoint.py",
     "common/logs.py",  # stamps lines; no decision depends on it
     "spark_offload/java_home.py",  # prepares a machine for Spark
+    "spark_offload/rewriting/spool.py",  # what does not fit an executor's memory
     # The simulator has an object store of its own.
     "object_store/directory_files.py",
     "object_store/file_copying.py",

@@ -1,0 +1,39 @@
+"""Producers' last batches: what stays of them when their records go is what tells a producer's sequence and epoch.
+
+As Apache Kafka's cleaner: the batch with a producer's last data stays, empty if need be; of a producer of which only
+markers are known, the markers of its epoch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_offload.batch_scan import BatchTable, Flags
+from spark_offload.varints import Integers
+from storage.producer_snapshot import NO_OFFSET, decode_snapshot
+
+
+class LastBatches:
+    """Of a partition's producers as they stood at some offset."""
+
+    def __init__(self, snapshot: bytes = b"") -> None:
+        """`snapshot`: a producer snapshot section, b"" where there is none. ValueError when it is damaged."""
+        entries = decode_snapshot(snapshot).entries if snapshot else []
+        rows = sorted((one.producer_id, one.last_offset) for one in entries)
+        self._producer: Integers = np.array([row[0] for row in rows], np.int64)
+        self._last: Integers = np.array([row[1] for row in rows], np.int64)
+
+    def among(self, batches: BatchTable) -> Flags:
+        """Which of them must not vanish altogether."""
+        flags = np.zeros(len(batches), np.bool_)
+        rows = np.flatnonzero(batches.producer_id >= 0)
+        if not len(self._producer) or not len(rows):
+            return flags
+        producer = batches.producer_id[rows]
+        at = np.minimum(np.searchsorted(self._producer, producer), len(self._producer) - 1)
+        known = self._producer[at] == producer
+        last = self._last[at]
+        data = (last != NO_OFFSET) & (batches.last_offset[rows] == last)
+        markers = (last == NO_OFFSET) & batches.is_control[rows]
+        flags[rows] = known & (data | markers)
+        return flags
