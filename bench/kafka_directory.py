@@ -17,6 +17,7 @@ from bench.peers import CLUSTER_ID, wait_serving
 from common.machine import machine_ports
 from records.batch import iterate_batches
 from records.record import decode_records
+from storage.audit_trail import NoTrail
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -83,7 +84,7 @@ def write_with_kafka(jars: Path, folder: Path) -> None:
 
 async def read_directory(root: Path) -> dict[bytes, bytes]:
     """Key and value of every record that our storage serves from Kafka's log directory."""
-    directory = LogDirectory(machine_ports(root), "", 1, lambda event, **fields: None, DirectoryConfig())
+    directory = LogDirectory(machine_ports(root), "", 1, NoTrail(), DirectoryConfig())
     await directory.open(CLUSTER_ID)
     await directory.recover(lambda topic: LogConfig())
     log = directory.get(TOPIC, 0)

@@ -14,6 +14,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
 from common.ports import Clock
+from storage.audit_trail import AuditPending
 from storage.checkpoint_files import TopicPartition
 from storage.cleaner import CleanerConfig, LogCleaner
 from storage.log_directory import LogDirectory
@@ -110,23 +111,42 @@ class Duties:
 
     async def _retain(self) -> None:
         now_ms = self._clock.wall_ms()
-        for number, partition in enumerate(list(self._hosted)):
-            log = partition.log
-            if not log.closed:
+        hosted = list(self._hosted)
+        for at in range(0, len(hosted), PARTITIONS_PER_TURN):
+            partitions = hosted[at : at + PARTITIONS_PER_TURN]
+            for partition in partitions:
+                log = partition.log
+                if log.closed:
+                    continue
                 if log.config.bounds_compaction_lag:
                     log.maybe_roll(now_ms)
                 if log.config.remote_storage_enable:
                     log.roll_for_tier(now_ms)
-                await self._delete_old(partition, now_ms)
-            if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
+            await asyncio.sleep(0)
+            while partitions:
+                partitions, pending = await self._delete_old(partitions, now_ms)
+                if pending is not None:
+                    await pending.wait()
                 await asyncio.sleep(0)
 
-    async def _delete_old(self, partition: Partition, now_ms: int) -> None:
-        log = partition.log
-        while not log.closed:
-            if not log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset):
-                return
-            await asyncio.sleep(0)
+    async def _delete_old(
+        self, partitions: list[Partition], now_ms: int
+    ) -> tuple[list[Partition], AuditPending | None]:  # fmt: skip
+        """One step for each; those that may have more to delete, and what the audit is still to write, for all of them
+        together."""
+        left, waits = [], None
+        for partition in partitions:
+            log = partition.log
+            try:
+                if not log.closed and log.delete_old_segments(
+                    now_ms, partition.high_watermark, partition.tier_end_offset
+                ):
+                    left.append(partition)
+                    await asyncio.sleep(0)
+            except AuditPending as pending:
+                left.append(partition)
+                waits = pending
+        return left, waits
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.wall_ms()

@@ -51,6 +51,7 @@ from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from object_store.uri import open_store
+from storage.audit_trail import NoTrail, audited
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.connection import Connection
@@ -68,9 +69,9 @@ CLOSE_GRACE_S = 0.2
 SESSIONS_UNTIL_DUPLICATE = 3  # the last run's own session ends after one; a new controller starts it once more
 
 
-def audit(event: str, **fields: object) -> None:
-    """One line for each act that changes what this broker holds; handlers flush it before they return."""
-    audit_logger.warning(event, extra={"audit": event} | fields)
+class LogTrail(NoTrail):
+    def note(self, event: str, /, **fields: object) -> None:
+        audit_logger.warning(event, extra={"audit": event} | fields)
 
 
 class BrokerNode:
@@ -106,7 +107,7 @@ class BrokerNode:
             config.secret,
             config.cluster_id,
         )
-        self.logs = LogDirectory(ports, "", config.node_id, audit, directory_config(config))
+        self.logs = LogDirectory(ports, "", config.node_id, LogTrail(), directory_config(config))
         self.logs.on_failed = self._storage_failed
         self.observer = MetadataObserver(
             ports,
@@ -207,7 +208,7 @@ class BrokerNode:
             self.coordinators.groups,
             cluster_id,
             self._broker_epoch,
-            audit,
+            self.logs.context.audit,
             self._open_store,
         )
         self.tier.register(self.metrics)
@@ -248,7 +249,7 @@ class BrokerNode:
         self._metadata_changed(difference(EMPTY_IMAGE, image), image)
         self.observer.subscribe(self._metadata_changed)
         await self.partitions.wait_applied()
-        self.partitions.set_aside_strays()
+        await audited(self.partitions.set_aside_strays)
         self.partitions.on_applied = self._roles_taken
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:

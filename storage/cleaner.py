@@ -97,7 +97,7 @@ class LogCleaner:
             return False
         except ProtocolError as error:
             self._uncleanable[log.topic, log.partition] = log.topic_id
-            self._context.audit(
+            self._context.audit.note(
                 "log_uncleanable", topic=log.topic, partition=log.partition, error=error.message, code=error.code.name
             )
             return True
@@ -165,7 +165,7 @@ class LogCleaner:
         self._clean[log.topic, log.partition] = _CleanUpTo(log.topic_id, generation, cleaning.end_offset)
         await self._write_checkpoints()
         counts = cleaning.counts
-        self._context.audit(
+        self._context.audit.note(
             "log_compacted",
             topic=log.topic,
             partition=log.partition,
@@ -228,7 +228,7 @@ class LogCleaner:
             nonlocal left
             if left > 0:
                 left -= 1
-                self._context.audit(
+                self._context.audit.note(
                     "batch_unreadable", topic=log.topic, partition=log.partition, base_offset=base_offset, error=why
                 )
 

@@ -2,9 +2,9 @@
 
 import random
 from dataclasses import dataclass
-from typing import Protocol
 
 from common.ports import Clock, Disk
+from storage.audit_trail import AuditTrail
 from storage.checkpoints import Checkpoints
 from storage.directory_health import DirectoryHealth
 from storage.log_flusher import LogFlusher
@@ -12,12 +12,6 @@ from storage.log_writer import LogWriter
 from storage.open_files import OPEN_FILES_MAX, OpenFiles
 from storage.producer_reload import ProducerReloads
 from storage.trash import Trash
-
-
-class Audit(Protocol):
-    """Writes one structured line and flushes it before it returns; recovery calls it from threads, too."""
-
-    def __call__(self, event: str, **fields: object) -> None: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,7 +36,7 @@ class LogContext:
     disk: Disk
     clock: Clock
     rng: random.Random
-    audit: Audit
+    audit: AuditTrail
     config: DirectoryConfig
     health: DirectoryHealth
     open_files: OpenFiles

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from common.ports import Ports
-from storage import checkpoint_files
+from storage import checkpoint_files, directory_acts
+from storage.audit_trail import AuditTrail, audited, require
 from storage.checkpoint_files import (
     CLEAN_STOP,
     HIGH_WATERMARKS,
@@ -38,13 +39,13 @@ from storage.directory_files import (
 from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.loaded_log import LoadedLog, empty_log
 from storage.log_config import LogConfig
-from storage.log_context import Audit, DirectoryConfig, LogContext
+from storage.log_context import DirectoryConfig, LogContext
 from storage.log_flusher import FlushDepth, FlushJob, LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
 from storage.producer_reload import ProducerReloads
-from storage.recovery import RecoveryInput, load_log
+from storage.recovery import RecoveryInput
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
 from storage.trash import Trash, remove_all
 
@@ -57,7 +58,7 @@ FLUSH_THREADS = 4  # at a clean stop: the device merges what they wait for
 class LogDirectory:
     """`await open()`, then `await recover(...)`, then the rest; `await close_clean(epoch)` or `await close()`."""
 
-    def __init__(self, ports: Ports, path: str, node_id: int, audit: Audit, config: DirectoryConfig) -> None:
+    def __init__(self, ports: Ports, path: str, node_id: int, audit: AuditTrail, config: DirectoryConfig) -> None:
         """`path` lies below the disk's root; "" is the root itself."""
         health = DirectoryHealth()
         self._ports = ports
@@ -117,8 +118,7 @@ class LogDirectory:
             if state.kept_epoch is not None:  # killed, but what it had written is still there
                 self.previous_broker_epoch = state.kept_epoch
             if state.partitions:
-                kept = state.kept_epoch is not None
-                self._audit("unclean_start", directory=self._path, partitions=len(state.partitions), kept=kept)
+                await audited(lambda: require(self._audit, directory_acts.unclean_start(state)))
         now_s = self._ports.clock.monotonic()
         for name in state.deleted:
             self._context.trash.add(join(self._path, name), now_s, is_directory=True)
@@ -160,8 +160,9 @@ class LogDirectory:
             nonlocal done
             for chunk in remaining:
                 given = [self._recovery_input(state, name, who, config_of(who[0])) for name, who in chunk]
-                for loaded in await asyncio.to_thread(self._load_chunk, given):
-                    self._adopt(loaded)
+                context = self._context
+                for loaded in await directory_acts.load_logs(self._disk, context.open_files, self._audit, given):
+                    await self._adopt(loaded)
                 done += len(chunk)
                 if progress is not None:
                     progress(done, total)
@@ -202,14 +203,11 @@ class LogDirectory:
             now_ms=self._ports.clock.wall_ms(),
         )
 
-    def _load_chunk(self, given: list[RecoveryInput]) -> list[LoadedLog]:
-        return [load_log(self._disk, self._context.open_files, self._audit, one) for one in given]
-
-    def _adopt(self, loaded: LoadedLog) -> None:
+    async def _adopt(self, loaded: LoadedLog) -> None:
         log = PartitionLog(self._context, loaded)
         self._logs[loaded.topic, loaded.partition] = log
         if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
-            self.set_stray(log)  # nobody can tell which topic these records belong to
+            await audited(lambda: self.set_stray(log))  # nobody can tell which topic these records belong to
 
     def _opened(self) -> DirectoryState:
         if self._state is None:
@@ -230,7 +228,7 @@ class LogDirectory:
 
         Directory and partition.metadata are made at once, their fsync is batched off the loop.
         Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses; where only room or files are missing the
-        directory stays online, and it may be tried again.
+        directory stays online, and it may be tried again. Raises AuditPending before a stray is set aside.
         """
         if self._health.offline is not None:
             raise self._health.error()
@@ -268,13 +266,16 @@ class LogDirectory:
         return log
 
     def set_stray(self, log: PartitionLog) -> None:
-        """Set a directory aside whose topic id is not the image's: renamed, never served, never removed."""
-        self._audit("log_set_aside", topic=log.topic, partition=log.partition, log_end_offset=log.log_end_offset)
+        """Set a directory aside whose topic id is not the image's: renamed, never served, never removed.
+
+        Raises AuditPending, and nothing has happened.
+        """
+        require(self._audit, directory_acts.set_aside(log))
         self._rename_away(log, STRAY_SUFFIX)
 
     def delete_log(self, log: PartitionLog) -> None:
-        """Rename it away now; its files go after file.delete.delay.ms."""
-        self._audit("log_deleted", topic=log.topic, partition=log.partition, log_end_offset=log.log_end_offset)
+        """Rename it away now; its files go after file.delete.delay.ms. Raises AuditPending, nothing having happened."""
+        require(self._audit, directory_acts.deleted(log))
         path = self._rename_away(log, DELETE_SUFFIX)
         due_s = self._ports.clock.monotonic() + log.config.file_delete_delay_ms / 1000
         self._context.trash.add(path, due_s, is_directory=True)

@@ -4,10 +4,11 @@ import contextlib
 
 from common.errors import ProtocolError
 from common.ports import Disk
+from records.audit_event import AuditKind
 from records.batch import CONTROL, BatchHeader
+from storage.audit_trail import Act, AuditTrail, require
 from storage.checkpoint_files import read_whole, write_fully
 from storage.loaded_log import LoadedLog
-from storage.log_context import Audit
 from storage.open_files import OpenFiles
 from storage.producer_replay import load_newest, marker_of, replay_segments
 from storage.segment import (
@@ -34,7 +35,7 @@ from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, e
 class LogScan:
     """One log's segments on their way from trusted lengths to checked contents. In a thread."""
 
-    def __init__(self, disk: Disk, open_files: OpenFiles, audit: Audit, now_ms: int, loaded: LoadedLog) -> None:
+    def __init__(self, disk: Disk, open_files: OpenFiles, audit: AuditTrail, now_ms: int, loaded: LoadedLog) -> None:
         self._disk = disk
         self._open_files = open_files
         self._audit = audit
@@ -182,15 +183,22 @@ class LogScan:
 
     # Cutting
 
-    def _truncate(self, segment: Segment, size: int, end_offset: int) -> None:
-        self._audit(
-            "torn_tail_cut",
-            topic=self._loaded.topic,
-            partition=self._loaded.partition,
-            segment=segment.base_offset,
-            new_end_offset=end_offset,
-            bytes_cut=segment.size - size,
+    def _require(self, cause: str, bytes_cut: int, end_offset: int) -> None:
+        """Where the log ended before is not known any more: these bytes hold no sound batch, or follow a hole."""
+        loaded = self._loaded
+        act = Act(
+            AuditKind.LOG_TRUNCATED,
+            loaded.topic,
+            loaded.topic_id,
+            loaded.partition,
+            cause,
+            before={"bytes_cut": bytes_cut},
+            after={"log_start_offset": loaded.log_start_offset, "log_end_offset": end_offset},
         )
+        require(self._audit, act)
+
+    def _truncate(self, segment: Segment, size: int, end_offset: int) -> None:
+        self._require("torn tail", segment.size - size, end_offset)
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
             file.truncate(size)
@@ -203,14 +211,7 @@ class LogScan:
         """Segments from `number` on follow no sound end: they go, newest first."""
         loaded = self._loaded
         gone = loaded.segments[number:]
-        self._audit(
-            "segments_after_damage_removed",
-            topic=loaded.topic,
-            partition=loaded.partition,
-            base_offsets=[segment.base_offset for segment in gone],
-            new_end_offset=end_offset,
-            bytes_cut=sum(segment.size for segment in gone),
-        )
+        self._require("segments behind damage", sum(segment.size for segment in gone), end_offset)
         for segment in reversed(gone):
             remove_segment_files(self._disk, segment)
         del loaded.segments[number:]

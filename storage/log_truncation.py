@@ -1,15 +1,18 @@
 """Cutting a log's end: a follower diverged from its leader, or starts over where the leader's log begins.
 
-Before anything is cut, no checkpoint on the device tells of it: what is written in its place is scanned after a loss
-of power. Files go newest first, so that a crash in between leaves a shorter log and no hole. Producer state is cut with
-the log: the newest snapshot at or below the cut is loaded and the headers from there on are replayed.
+Before anything is cut, the audit tells of it on the device, and no checkpoint does: what is written in its place is
+scanned after a loss of power. Files go newest first, so that a crash in between leaves a shorter log and no hole.
+Producer state is cut with the log: the newest snapshot at or below the cut is loaded and the headers from there on are
+replayed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
+from records.audit_event import AuditKind
+from storage.audit_trail import Act, require
 from storage.batch_walk import walk
 from storage.log_reads import segment_at
 from storage.segment import SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, file_stem
@@ -20,7 +23,18 @@ if TYPE_CHECKING:
     from storage.partition_log import PartitionLog
 
 
-def truncate_to(log: PartitionLog, offset: int) -> int:
+class Reason(NamedTuple):
+    """Why a log is cut, and who has it so, as the audit tells it."""
+
+    cause: str
+    actor: str = ""
+    leader_epoch: int = -1
+
+
+DIVERGED = Reason("diverged from the leader")
+
+
+def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED) -> int:
     """The new log end: `offset`, or the base of the batch that holds it."""
     _check_idle(log)
     if offset >= log.log_end_offset:
@@ -31,26 +45,19 @@ def truncate_to(log: PartitionLog, offset: int) -> int:
         return log.log_end_offset
     if offset <= log.segments[0].base_offset or offset <= log.log_start_offset:
         offset = min(offset, log.log_start_offset)  # of a tiered log nothing is left here: it is read anew
-        truncate_fully_and_start_at(log, offset)
+        truncate_fully_and_start_at(log, offset, reason)
         return offset
     number = segment_at(log, offset)
     segment = log.segments[number]
     try:
         position, end_offset = _cut_point(segment, offset)
         if end_offset <= log.log_start_offset:  # that batch was cut by the log's start already
-            truncate_fully_and_start_at(log, log.log_start_offset)
+            truncate_fully_and_start_at(log, log.log_start_offset, reason)
             return log.log_end_offset
-        _check_checkpoints(log, segment.base_offset, end_offset)
-        log.context.audit(
-            "log_truncated",
-            topic=log.topic,
-            partition=log.partition,
-            old_end_offset=log.log_end_offset,
-            new_end_offset=end_offset,
-        )
+        _check_announced(log, segment.base_offset, end_offset, log.log_start_offset, reason)
         log.generation += 1
         if number + 1 < len(log.segments):
-            remove_segments(log, log.segments[number + 1 :], "truncation")
+            remove_segments(log, log.segments[number + 1 :])
         segment.truncate(position, end_offset)
         _truncate_transactions(log, segment, end_offset)
         _end_at(log, segment, end_offset)
@@ -68,15 +75,30 @@ def _check_idle(log: PartitionLog) -> None:
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "writes wait for a slow disk")
 
 
-def _check_checkpoints(log: PartitionLog, recovery_point: int, end_offset: int) -> None:
-    """Else a start after a loss of power would trust, unseen, what was written in the place of what is cut now, or what
-    was cut and has come back."""
-    checkpoints, who = log.context.checkpoints, (log.topic, log.partition)
+def _check_announced(
+    log: PartitionLog, recovery_point: int, end_offset: int, log_start_offset: int, reason: Reason
+) -> None:
+    """The audit's event and the checkpoints come first, both at once. Without the latter a start after a loss of power
+    would trust, unseen, what was written in the place of what is cut now, or what was cut and has come back."""
+    checkpoints, who, audit = log.context.checkpoints, (log.topic, log.partition), log.context.audit
+    act = Act(
+        AuditKind.LOG_TRUNCATED,
+        log.topic,
+        log.topic_id,
+        log.partition,
+        reason.cause,
+        reason.actor,
+        reason.leader_epoch,
+        before={"log_start_offset": log.log_start_offset, "log_end_offset": log.log_end_offset},
+        after={"log_start_offset": log_start_offset, "log_end_offset": end_offset},
+    )
     if checkpoints.exceed(who, recovery_point, end_offset):
+        audit.announce(act)
         log.recovery_point = min(log.recovery_point, recovery_point)
         checkpoints.limit(who, recovery_point, end_offset)
         message = f"checkpoints past offset {end_offset} are being withdrawn"
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+    require(audit, act)
 
 
 def _cut_point(segment: Segment, offset: int) -> tuple[int, int]:
@@ -123,21 +145,17 @@ def _reload_producers(log: PartitionLog) -> None:
     log.context.reloads.reload(log)
 
 
-def truncate_fully_and_start_at(log: PartitionLog, offset: int) -> None:
-    """An empty log that begins and ends at `offset`."""
+def truncate_fully_and_start_at(
+    log: PartitionLog, offset: int, reason: Reason, log_start_offset: int | None = None
+) -> None:
+    """An empty log that begins and ends at `offset`; `log_start_offset` is for the audit, where the caller is to set
+    another one."""
     _check_idle(log)
-    _check_checkpoints(log, offset, offset)
+    _check_announced(log, offset, offset, offset if log_start_offset is None else log_start_offset, reason)
     context = log.context
-    context.audit(
-        "log_truncated",
-        topic=log.topic,
-        partition=log.partition,
-        old_end_offset=log.log_end_offset,
-        new_end_offset=offset,
-    )
     log.generation += 1
     try:
-        remove_segments(log, log.segments, "truncation")
+        remove_segments(log, log.segments)
         for snapshot in log.snapshots:
             context.disk.remove(file_stem(log.directory, snapshot) + SNAPSHOT_SUFFIX)
         log.snapshots.clear()

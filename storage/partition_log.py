@@ -15,10 +15,13 @@ from storage.leader_epochs import EpochEnd
 from storage.log_appends import AppendableLog, Appended
 from storage.log_flusher import FlushDepth
 from storage.log_reads import TimestampHit
+from storage.log_truncation import Reason
 from storage.producer_state import ProducerStates
 from storage.region import Region
 
-__all__ = ["Appended", "PartitionLog", "TimestampHit"]
+__all__ = ["Appended", "PartitionLog", "Reason", "TimestampHit"]
+
+TOO_FAR_BEHIND = Reason("the leader's log begins above this one's end")
 
 
 class PartitionLog(AppendableLog):
@@ -186,36 +189,37 @@ class PartitionLog(AppendableLog):
 
     # Truncation, removal, flush
 
-    def truncate_to(self, offset: int) -> int:
+    def truncate_to(self, offset: int, reason: Reason = log_truncation.DIVERGED) -> int:
         """Cut everything from the batch that holds `offset` on; the new log end, which the follower fetches next.
 
         Raises ProtocolError(KAFKA_STORAGE_ERROR), nothing being cut, while the log is barred, bytes of it wait for a
-        slow disk, or checkpoints that tell of what is to be cut are being withdrawn: try again later.
+        slow disk, or checkpoints that tell of what is to be cut are being withdrawn: try again later. It is an
+        AuditPending when only the audit's event is still to become durable.
         """
-        return log_truncation.truncate_to(self, offset)
+        return log_truncation.truncate_to(self, offset, reason)
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, reason: Reason = TOO_FAR_BEHIND) -> None:
         """Drop everything and begin at `offset`: this replica is too far behind its leader's log start.
 
         Raises as `truncate_to`.
         """
-        log_truncation.truncate_fully_and_start_at(self, offset)
+        log_truncation.truncate_fully_and_start_at(self, offset, reason)
 
-    def advance_log_start(self, offset: int, cause: str) -> bool:
+    def advance_log_start(self, offset: int, cause: str, actor: str = "") -> bool:
         """Serve nothing below `offset` any more; segments wholly below it go. Whether it moved.
 
-        Raises ProtocolError(OFFSET_OUT_OF_RANGE) past the log's end.
+        Raises ProtocolError(OFFSET_OUT_OF_RANGE) past the log's end, and AuditPending as `truncate_to`.
         """
         if offset > self.log_end_offset:
             raise self._out_of_range(offset)
-        return segment_removal.advance_log_start(self, offset, cause)
+        return segment_removal.advance_log_start(self, offset, cause, actor)
 
     def delete_old_segments(self, now_ms: int, high_watermark: int, tier_end_offset: int = -1) -> int:
         """Drop what retention and the log start allow, nothing at or past the high watermark.
 
         The number of segments dropped; when it is not 0 there may be more. Of a tiered topic only what the tier holds
         goes, up to `tier_end_offset` (-1: nothing is known of it), by local.retention.ms and local.retention.bytes, and
-        the log's start stays.
+        the log's start stays. Raises AuditPending as `truncate_to`.
         """
         if self.config.remote_storage_enable:
             return segment_removal.drop_local_segments(self, now_ms, high_watermark, tier_end_offset)

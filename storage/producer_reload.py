@@ -107,7 +107,7 @@ class ProducerReloads:
 
 def _give_up(log: PartitionLog, error: ProtocolError) -> None:
     """Only a start that scans the log can mend it: it stays barred until then."""
-    log.context.audit("log_damaged", topic=log.topic, partition=log.partition, error=error.message)
+    log.context.audit.note("log_damaged", topic=log.topic, partition=log.partition, error=error.message)
 
 
 def _adopt(log: PartitionLog, producers: ProducerStates) -> None:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
 from common.ports import Disk
+from records.audit_event import AuditKind
 from storage import checkpoint_files
+from storage.audit_trail import Act, AuditPending, AuditTrail, require
 from storage.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA, TEMPORARY_SUFFIX, join, read_whole
 from storage.leader_epochs import LeaderEpochCache
 from storage.loaded_log import LoadedLog, empty_log
 from storage.log_config import LogConfig
-from storage.log_context import Audit
 from storage.log_scan import LogScan, remove_segment_files
 from storage.open_files import OpenFiles
 from storage.producer_replay import load_newest, replay_segments
@@ -61,20 +62,23 @@ def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
     return first
 
 
-def load_log(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput) -> LoadedLog:
+def load_log(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: RecoveryInput) -> LoadedLog:
     """The partition in `given.directory`. OSError when the disk fails.
 
     The topic id is ZERO_UUID when the metadata file is missing or damaged: whoever opens the log decides about it.
-    Where trusted bytes turn out to be damaged, everything is scanned.
+    Where trusted bytes turn out to be damaged, everything is scanned. Raises AuditPending before anything is cut that
+    `audit` does not permit yet: call it anew then.
     """
     try:
         return _load(disk, open_files, audit, given)
+    except AuditPending:
+        raise
     except ProtocolError as error:
-        audit("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
+        audit.note("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
         return _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
 
 
-def _load(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput) -> LoadedLog:
+def _load(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: RecoveryInput) -> LoadedLog:
     names = disk.list(given.directory)
     if any(name.endswith(_LEFTOVERS) for name in names):
         names = _settle(disk, given.directory, names)
@@ -124,7 +128,7 @@ def _topic_id(disk: Disk, directory: str, names: list[str]) -> bytes:
 def _load_segments(
     disk: Disk,
     open_files: OpenFiles,
-    audit: Audit,
+    audit: AuditTrail,
     given: RecoveryInput,
     loaded: LoadedLog,
     names: list[str],
@@ -195,15 +199,18 @@ def _read_end(disk: Disk, open_files: OpenFiles, loaded: LoadedLog, now_ms: int)
         loaded.producers.reset(part.end_offset)
 
 
-def _start_over(disk: Disk, open_files: OpenFiles, audit: Audit, given: RecoveryInput, loaded: LoadedLog) -> None:
+def _start_over(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: RecoveryInput, loaded: LoadedLog) -> None:
     """The log start lies past all that is left: nothing of it may be served."""
-    audit(
-        "log_started_over",
-        topic=given.topic,
-        partition=given.partition,
-        log_end_offset=loaded.log_end_offset,
-        log_start_offset=loaded.log_start_offset,
+    act = Act(
+        AuditKind.LOG_STARTED_OVER,
+        given.topic,
+        loaded.topic_id,
+        given.partition,
+        "the log start lies past all that is left",
+        before={"log_start_offset": loaded.log_start_offset, "log_end_offset": loaded.log_end_offset},
+        after={"log_start_offset": loaded.log_start_offset, "log_end_offset": loaded.log_start_offset},
     )
+    require(audit, act)
     for offset in loaded.snapshots:  # else the next start would know producers again that this one forgets
         _remove_if_there(disk, file_stem(given.directory, offset) + SNAPSHOT_SUFFIX)
     loaded.snapshots = []

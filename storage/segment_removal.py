@@ -1,5 +1,5 @@
-"""Old segments go: by retention, by DeleteRecords, by a leader's log start. First the audit line, then the log start,
-then the files, which are renamed at once and removed later; regions under send keep theirs.
+"""Old segments go: by retention, by DeleteRecords, by a leader's log start. First the audit's event, on the device;
+then the log start, then the files, which are renamed at once and removed later; regions under send keep theirs.
 
 All of it runs on the event loop, because a rename changes two names and no data: some microseconds each, whatever the
 size. So many of them at a time are bounded; what is left goes with the next call of `delete_old_segments`.
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from records.audit_event import AuditKind
 from storage import retention
+from storage.audit_trail import Act, require
 from storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_stem
 
 if TYPE_CHECKING:
@@ -18,17 +20,25 @@ if TYPE_CHECKING:
 SEGMENTS_AT_ONCE_MAX = 64
 
 
-def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
-    """Whether the log start moved; segments wholly below it are gone then, unless there are very many."""
+def advance_log_start(log: PartitionLog, offset: int, cause: str, actor: str = "") -> bool:
+    """Whether the log start moved; segments wholly below it are gone then, unless there are very many.
+
+    Raises AuditPending, and nothing has moved.
+    """
     if offset <= log.log_start_offset:
         return False
-    log.context.audit(
-        "log_start_advanced",
-        topic=log.topic,
-        partition=log.partition,
-        old_offset=log.log_start_offset,
-        new_offset=offset,
-        cause=cause,
+    require(
+        log.context.audit,
+        Act(
+            AuditKind.LOG_START_MOVED,
+            log.topic,
+            log.topic_id,
+            log.partition,
+            cause,
+            actor,
+            before={"log_start_offset": log.log_start_offset},
+            after={"log_start_offset": offset},
+        ),
     )
     log.log_start_offset = offset
     log.leader_epochs.truncate_from_start(offset)
@@ -39,12 +49,15 @@ def advance_log_start(log: PartitionLog, offset: int, cause: str) -> bool:
     while count < last and log.segments[count + 1].base_offset <= offset:
         count += 1
     if count:
-        remove_segments(log, log.segments[:count], cause)
+        remove_segments(log, log.segments[:count])
     return True
 
 
 def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
-    """How many segments retention took, at most SEGMENTS_AT_ONCE_MAX; nothing at or past the offset `bound` goes."""
+    """How many segments retention took, at most SEGMENTS_AT_ONCE_MAX; nothing at or past the offset `bound` goes.
+
+    Raises AuditPending, and nothing has gone.
+    """
     if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
         return 0
     limits = log.config.retention_limits
@@ -60,8 +73,24 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     if count == len(log.segments):
         log.roll(now_ms)
     if not advance_log_start(log, start_offset, cause):
-        remove_segments(log, doomed, cause)
+        _remove_locally(log, doomed, cause)
     return len(doomed)
+
+
+def _remove_locally(log: PartitionLog, doomed: list[Segment], cause: str) -> None:
+    """Segments go whose records are not served from here, or not at all, any more. Raises AuditPending."""
+    end = next(segment.base_offset for segment in log.segments if segment.base_offset > doomed[-1].base_offset)
+    act = Act(
+        AuditKind.SEGMENTS_DELETED,
+        log.topic,
+        log.topic_id,
+        log.partition,
+        cause,
+        before={"local_log_start_offset": doomed[0].base_offset, "bytes": sum(one.size for one in doomed)},
+        after={"local_log_start_offset": end},
+    )
+    require(log.context.audit, act)
+    remove_segments(log, doomed)
 
 
 def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tier_end_offset: int) -> int:
@@ -79,10 +108,10 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
     count = min(count, SEGMENTS_AT_ONCE_MAX)
     doomed = log.segments[:count]
     if doomed:
-        log.context.log_starts_changed = True
         if count == len(log.segments):
             log.roll(now_ms)
-        remove_segments(log, doomed, "local retention")
+        _remove_locally(log, doomed, "local retention")
+        log.context.log_starts_changed = True
     return count
 
 
@@ -107,20 +136,12 @@ def _largest_timestamp(segment: Segment) -> int:
     return largest if largest >= 0 else segment.created_ms
 
 
-def remove_segments(log: PartitionLog, segments: list[Segment], cause: str) -> None:
-    """Take segments out of the log and rename their files; an audit line comes first.
+def remove_segments(log: PartitionLog, segments: list[Segment]) -> None:
+    """Take segments out of the log and rename their files; the audit has told of it.
 
     From the log's front they go oldest first, else newest first: a crash in between must not leave a hole, behind which
     recovery would cut off all that follows.
     """
-    log.context.audit(
-        "segments_deleted",
-        topic=log.topic,
-        partition=log.partition,
-        base_offsets=[segment.base_offset for segment in segments],
-        bytes=sum(segment.size for segment in segments),
-        cause=cause,
-    )
     doomed = {segment.base_offset for segment in segments}
     log.segments = [segment for segment in log.segments if segment.base_offset not in doomed]
     log.bound = None

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storage.checkpoint_files import LEADER_EPOCHS, replace_file
-from storage.log_truncation import truncate_fully_and_start_at
+from storage.log_truncation import Reason, truncate_fully_and_start_at
 from storage.producer_snapshot import decode_snapshot
 
 if TYPE_CHECKING:
     from storage.partition_log import PartitionLog
+
+
+FROM_TIER = Reason("begins where the tier ends")
 
 
 def start_at(
@@ -29,7 +32,7 @@ def start_at(
     this start after a loss of power.
     """
     decode_snapshot(producer_snapshot)
-    truncate_fully_and_start_at(log, offset)
+    truncate_fully_and_start_at(log, offset, FROM_TIER, min(log_start_offset, offset))
     log.log_start_offset = min(log_start_offset, offset)
     for epoch, start_offset in epochs:
         if start_offset < offset:

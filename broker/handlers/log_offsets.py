@@ -16,6 +16,7 @@ from broker.partitions.partition import Partition
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import INTERNAL_TOPICS
+from storage.audit_trail import audited
 from wire.messages import DeleteRecordsResponse, OffsetForLeaderEpochResponse
 
 POLL_S = 0.02
@@ -70,9 +71,11 @@ class DeleteRecords:
         rows: dict[tuple[str, int], tuple[int, ErrorCode]] = {}
         waiting: dict[tuple[str, int], tuple[Partition, int]] = {}
 
+        actor = f"{context.principal}@{context.client_host}"
+
         async def begin(topic: str, index: int, offset: int) -> None:
             try:
-                waiting[topic, index] = await self._delete(topic, index, offset, deadline - loop.time())
+                waiting[topic, index] = await self._delete(topic, index, offset, deadline - loop.time(), actor)
             except ProtocolError as error:
                 rows[topic, index] = (-1, error.code)
 
@@ -108,15 +111,17 @@ class DeleteRecords:
             ],
         )
 
-    async def _delete(self, topic: str, index: int, offset: int, timeout_s: float) -> tuple[Partition, int]:
+    async def _delete(
+        self, topic: str, index: int, offset: int, timeout_s: float, actor: str
+    ) -> tuple[Partition, int]:  # fmt: skip
         if topic in INTERNAL_TOPICS:
             raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         partition = self._hosted.find_leader(topic, index)
         target = partition.new_log_start(offset)
         if not partition.log.config.remote_storage_enable:
-            partition.delete_records(target)
+            await audited(lambda: partition.delete_records(target, actor))
         elif self._hosted.tier is None:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "this broker has no tier")
         else:
-            await self._hosted.tier.delete_records(partition, target, timeout_s)
+            await self._hosted.tier.delete_records(partition, target, timeout_s, actor)
         return partition, target

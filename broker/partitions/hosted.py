@@ -25,7 +25,9 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import ResourceType
+from storage.audit_trail import AuditPending, AuditTrail
 from storage.log_directory import LogDirectory
+from storage.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +78,9 @@ class Tier(Protocol):
         """False: not before the tier has said what it holds. Then `HostedPartitions.lead_after_all` is called."""
         ...
 
-    async def delete_records(self, partition: Partition, offset: int, timeout_s: float) -> None:
-        """Have the log begin at `offset`, in the tier and here. Raises ProtocolError: NOT_LEADER_OR_FOLLOWER,
-        REQUEST_TIMED_OUT, and what its disk says."""
+    async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:
+        """Have the log begin at `offset`, in the tier and here, as `actor` asked. Raises ProtocolError:
+        NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, and what its disk says."""
         ...
 
     def start_from_tier(self, partition: Partition) -> None:
@@ -109,6 +111,8 @@ class HostedPartitions:
         self.applied_offset = EMPTY_IMAGE.offset  # the roles are those of the metadata up to here
         self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved after a pause
         self._changing: dict[Key, None] = {}  # replicas whose role is not yet that of the image, in order of change
+        self._unaudited: dict[Key, None] = {}  # replicas that wait for the audit, whose events ...
+        self._leaving: dict[Key, PartitionLog] = {}  # ... are of these logs, which are hosted no longer, or of strays
         self.roomless: dict[Key, None] = {}  # replicas that could not be made: they are tried again
         self._room_timer: asyncio.TimerHandle | None = None
         self._turn: asyncio.Handle | None = None
@@ -219,7 +223,7 @@ class HostedPartitions:
 
     async def wait_applied(self) -> None:
         """Until all roles are those of the image."""
-        while self._changing and not self._stopped:
+        while (self._changing or self._unaudited) and not self._stopped:
             self._applied.clear()
             await self._applied.wait()
 
@@ -227,6 +231,7 @@ class HostedPartitions:
         """Take no more roles: what waits for its turn is left as it is."""
         self._stopped = True
         self._changing.clear()
+        self._unaudited.clear()
         if self._room_timer is not None:
             self._room_timer.cancel()
             self._room_timer = None
@@ -239,15 +244,24 @@ class HostedPartitions:
     def _change_some(self) -> None:
         """One turn's worth of changes, each to what the newest image says of that replica."""
         was_paused, self._turn = self._turn is not None, None
+        trail: AuditTrail | None = None
         try:
             for key in list(islice(self._changing, CHANGES_PER_TURN)):
                 del self._changing[key]
-                self._change(key)
+                try:
+                    self._change(key)
+                except AuditPending as pending:
+                    self._unaudited[key] = None
+                    trail = pending.trail
         except (ProtocolError, StorageFailure, OSError) as error:
             logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
             self.go_offline()
+        if trail is not None:
+            trail.when_durable(self._audited)
         if self._changing:
             self._turn = asyncio.get_running_loop().call_soon(self._change_some)
+            return
+        if self._unaudited:
             return
         self.applied_offset = self.image.offset
         self._applied.set()
@@ -255,12 +269,16 @@ class HostedPartitions:
             self.on_applied()
 
     def _change(self, key: Key) -> None:
+        if key in self._leaving:
+            self._finish_deletion(key)
         partition_image = self.image.partition(*key)
         if partition_image is None or self.node_id not in partition_image.replicas:
             self._delete(*key)
             return
         try:
             self._hosted(partition_image)
+        except AuditPending:
+            raise
         except ProtocolError:
             if self._logs.offline is not None:
                 raise
@@ -270,6 +288,14 @@ class HostedPartitions:
             self._lead(partition_image)
         else:
             self._follow(partition_image)
+
+    def _audited(self) -> None:
+        waiting, self._unaudited = self._unaudited, {}
+        if self._stopped or self.offline or not waiting:
+            return
+        self._changing.update(waiting)
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._change_some)
 
     def _wait_for_room(self, key: Key) -> None:
         """The disk has no room, or the process no files, for one more log: the others go on."""
@@ -290,6 +316,7 @@ class HostedPartitions:
         """The log directory has failed: no replica of this broker serves any more."""
         self.offline = True
         self._changing.clear()
+        self._unaudited.clear()
         self.roomless.clear()
         for partition in self:
             was_leader = partition.is_leader
@@ -300,7 +327,11 @@ class HostedPartitions:
                 self._tell(partition, None)
 
     def set_aside_strays(self) -> None:
-        """Once the broker knows all metadata: directories of topics that are no more, or of another's replicas."""
+        """Once the broker knows all metadata: directories of topics that are no more, or of another's replicas.
+
+        Raises AuditPending when some wait for the audit: call it again then.
+        """
+        waits: AuditPending | None = None
         for (topic, index), log in list(self._logs.logs.items()):
             topic_image = self.image.topics.get(topic)
             partition = topic_image.partitions.get(index) if topic_image is not None else None
@@ -310,8 +341,13 @@ class HostedPartitions:
                 or partition is None
                 or self.node_id not in partition.replicas
             ):
-                logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
-                self._logs.set_stray(log)
+                try:
+                    self._logs.set_stray(log)
+                    logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
+                except AuditPending as pending:
+                    waits = pending
+        if waits is not None:
+            raise waits
 
     def _hosted(self, partition_image: PartitionImage) -> Partition:
         partitions = self.by_id.get(partition_image.topic_id)
@@ -323,8 +359,11 @@ class HostedPartitions:
         topic, topic_id, index = topic_image.name, topic_image.topic_id, partition_image.partition
         log = self._logs.get(topic, index)
         if log is not None and log.topic_id != topic_id:
-            logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
-            self._logs.set_stray(log)
+            if (log.topic_id, index) in self._leaving:
+                self._finish_deletion((log.topic_id, index))
+            else:
+                logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
+                self._logs.set_stray(log)
             log = None
         checkpointed = 0
         config = self._settings.config_of(self.image, topic)
@@ -393,7 +432,12 @@ class HostedPartitions:
             self._tell(partition, None)
         if self.tier is not None:
             self.tier.removed(partition)
-        self._logs.delete_log(partition.log)
+        self._leaving[topic_id, index] = partition.log
+        self._finish_deletion((topic_id, index))
+
+    def _finish_deletion(self, key: Key) -> None:
+        self._logs.delete_log(self._leaving[key])
+        del self._leaving[key]
 
     def _configure(self, delta: MetadataDelta) -> None:
         if not delta.configs_changed:

@@ -24,6 +24,7 @@ from storage.log_config import LogConfig
 from storage.partition_log import Appended, PartitionLog
 from storage.producer_state import Duplicate
 
+DELETE_RECORDS = "DeleteRecords"  # the cause in the audit
 FIRST_BATCH_PATIENCE_S = 3.0  # a client sends a refused batch again after its retry.backoff.ms
 
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
@@ -66,7 +67,6 @@ class Partition(Replica):
         "_waiting",
         "epoch_start_offset",
         "image",
-        "leader_id",
         "node_id",
         "replica_set",
         "shares_reads",
@@ -87,7 +87,6 @@ class Partition(Replica):
         """`high_watermark` is the checkpointed one; it is bounded by what the log holds. `now` is the loop's time."""
         super().__init__(topic, index, topic_id, log, high_watermark)
         self.node_id = node_id
-        self.leader_id = NO_LEADER
         self.epoch_start_offset = 0
         self.image: PartitionImage | None = None
         self.replica_set: ReplicaSet | None = None
@@ -452,10 +451,10 @@ class Partition(Replica):
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
         return target
 
-    def delete_records(self, offset: int) -> None:
+    def delete_records(self, offset: int, actor: str = "") -> None:
         """Serve nothing below `offset` any more; followers hear of it with their next answer. Raises as
-        `new_log_start`, which a tiered partition has to be asked instead."""
-        if self.log.advance_log_start(self.new_log_start(offset), "request to delete records"):
+        `new_log_start`, which a tiered partition has to be asked instead, and AuditPending."""
+        if self.log.advance_log_start(self.new_log_start(offset), DELETE_RECORDS, actor):
             self._notify(committed=True)
 
     @property

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
+from storage.audit_trail import AuditPending
 from storage.leader_epochs import EpochEnd
-from storage.partition_log import PartitionLog
+from storage.partition_log import PartitionLog, Reason
 from storage.region import Region
 
 NO_LEADER = -1
@@ -40,9 +41,11 @@ class Replica:
     """
 
     __slots__ = (
+        "_start_pending",
         "high_watermark",
         "index",
         "leader_epoch",
+        "leader_id",
         "log",
         "name",
         "role",
@@ -59,7 +62,9 @@ class Replica:
         self.topic_id = topic_id
         self.log = log
         self.role = Role.OFFLINE
+        self.leader_id = NO_LEADER
         self.leader_epoch = -1
+        self._start_pending = False  # the leader's log start waits for the audit
         self.tier_end_offset = NO_TIER_END
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.watchers: dict[Watcher, None] = {}
@@ -85,17 +90,41 @@ class Replica:
         log = self.log
         self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
         if log.log_start_offset < log_start_offset <= log.log_end_offset:
-            log.advance_log_start(log_start_offset, "leader's log start")
-            self.high_watermark = max(self.high_watermark, log.log_start_offset)
+            self._start_at_leaders(log_start_offset)
         reached = min(high_watermark, log.readable_end_offset)  # not what waits for a slow disk
         if reached > self.high_watermark:
             self.high_watermark = reached
             self._notify(committed=True)
 
+    def _start_at_leaders(self, log_start_offset: int) -> None:
+        """Serve nothing any more that the leader does not; when the audit is to hear of it first, a moment later."""
+        log = self.log
+        if self.role is not Role.FOLLOWER or log.closed or log_start_offset > log.log_end_offset:
+            return
+        try:
+            log.advance_log_start(log_start_offset, "the leader's log start", f"broker-{self.leader_id}")
+        except AuditPending as pending:
+            if not self._start_pending:
+                self._start_pending = True
+                pending.then(lambda: self._start_audited(log_start_offset))
+            return
+        self.high_watermark = max(self.high_watermark, log.log_start_offset)
+
+    def _start_audited(self, log_start_offset: int) -> None:
+        self._start_pending = False
+        try:
+            self._start_at_leaders(log_start_offset)
+        except ProtocolError:
+            return  # the disk: its directory tells; the leader says its log start again
+        self._notify(committed=True)
+
+    def _reason(self, cause: str) -> Reason:
+        return Reason(cause, f"broker-{self.leader_id}", self.leader_epoch)
+
     def truncate(self, offset: int) -> None:
         """Give up what the leader of this epoch does not have, from `offset` on."""
         check(self.role is Role.FOLLOWER, "only a follower truncates")
-        end = self.log.truncate_to(offset)
+        end = self.log.truncate_to(offset, self._reason("diverged from the leader"))
         # An epoch that this replica once led without writing has no records to cut, yet the leader does not know it.
         self.log.leader_epochs.truncate_from_end(end)
         self.high_watermark = min(self.high_watermark, end)
@@ -104,7 +133,7 @@ class Replica:
     def start_again_at(self, offset: int) -> None:
         """Give up everything and begin at `offset`, the leader's log start."""
         check(self.role is Role.FOLLOWER, "only a follower starts again")
-        self.log.truncate_fully_and_start_at(offset)
+        self.log.truncate_fully_and_start_at(offset, self._reason("the leader's log begins above this one's end"))
         self.high_watermark = offset
         self._notify(committed=True)
 

@@ -20,6 +20,7 @@ from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
 from common.lifecycle import duty
 from common.ports import Address, Ports
+from storage.audit_trail import AuditPending
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
 from wire.connection import Connection
@@ -288,6 +289,9 @@ class LeaderLink:
             return
         try:
             self._obey(followed, verdict, row, view)
+        except AuditPending as pending:
+            self.followed.rest(followed, self._loop.time())
+            pending.then(lambda: self._audited(followed))
         except ProtocolError as error:
             failures = followed.failures
             if error.code is ErrorCode.CORRUPT_MESSAGE and failures & (failures - 1) == 0:  # it may never end
@@ -357,8 +361,17 @@ class LeaderLink:
         if due is not None and self._rest_timer is None:
             self._rest_timer = self._loop.call_at(due, self._rested)
 
+    def _audited(self, followed: Followed) -> None:
+        """What was put off may be done now: ask the leader again, whose answer says the same."""
+        followed.rest_until = self._loop.time()
+        if not self._task.done():
+            self._rested_now()
+
     def _rested(self) -> None:
         self._rest_timer = None
+        self._rested_now()
+
+    def _rested_now(self) -> None:
         self.followed.wake_rested(self._loop.time())
         if self._connection is not None and self._in_flight == 0:
             self._fetch()

@@ -15,7 +15,7 @@ from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from storage import retention
-from storage.log_context import Audit
+from storage.audit_trail import AuditTrail, audited
 from storage.retention import SegmentView
 from tiering.keys import TierRoot
 from tiering.manifest import ManifestHead
@@ -78,7 +78,7 @@ class Deleter:
         calls: TierCalls,
         guard: Guard,
         manifests: Manifests,
-        audit: Audit,
+        audit: AuditTrail,
     ) -> None:
         self._clock = clock
         self._delay_ms = delay_ms
@@ -90,17 +90,21 @@ class Deleter:
         self._audit = audit
         self.counts = DeleteCounts()
 
-    async def move_log_start(self, led: LedPartition, offset: int, cause: str) -> None:
+    async def move_log_start(self, led: LedPartition, offset: int, cause: str, actor: str = "") -> None:
         """Serve nothing below `offset` any more: committed first, then here. Raises Fenced, NotNow, ProtocolError."""
 
         def request(view: PartitionTier) -> MoveLogStart | None:
             if view.log_start_offset >= offset:
                 return None
-            return MoveLogStart(led.leader_epoch, led.broker_epoch, offset, cause)
+            return MoveLogStart(led.leader_epoch, led.broker_epoch, offset, f"{cause} by {actor}" if actor else cause)
 
         await led.change(self._calls, request)
         log = led.partition.log
-        if log.advance_log_start(min(led.known.log_start_offset, log.log_end_offset), cause):
+
+        def advance() -> bool:
+            return log.advance_log_start(min(led.known.log_start_offset, log.log_end_offset), cause, actor)
+
+        if await audited(advance):
             led.partition.log_start_moved()
             self._manifests.changed(led.known.topic_id, led.known.partition)
 
@@ -117,7 +121,7 @@ class Deleter:
         if not due:
             return
         await check_owned(self._guard)
-        self._audit(
+        self._audit.note(
             "tier_segments_deleted",
             topic=led.partition.topic,
             partition=led.partition.index,

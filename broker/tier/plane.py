@@ -19,7 +19,7 @@ from common.metrics import Metrics
 from common.ports import Ports
 from object_store.errors import StoreError
 from object_store.uri import parse_uri
-from storage.log_context import Audit
+from storage.audit_trail import AuditTrail
 from tiering.cluster_file import ClusterGuard
 from tiering.exports import Exporter, ExporterServices, ExportTrouble, ExportWriter
 from tiering.keys import TierRoot
@@ -46,7 +46,7 @@ class TierPlane:
         groups: GroupCoordinator,
         cluster_id: str,
         broker_epoch: Callable[[], int],
-        audit: Audit,
+        audit: AuditTrail,
         open_store: OpenStore,
     ) -> None:
         self.uri = config.uri

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.partitions.hosted import HostedPartitions
-from broker.partitions.partition import Partition
+from broker.partitions.partition import DELETE_RECORDS, Partition
 from broker.partitions.replica import Role
 from broker.tier.adoption import adopt
 from broker.tier.config import TierConfig
@@ -28,7 +28,7 @@ from common.ports import Ports
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.partitions import PartitionImage
 from object_store.store import ObjectStore
-from storage.log_context import Audit
+from storage.audit_trail import AuditTrail
 from tiering.keys import TierRoot
 from tiering.partition_tier import PartitionTier
 from tiering.shard_protocol import Claim, RefusalCode, Refused
@@ -52,7 +52,7 @@ class TierServices:
     guard: Guard
     manifests: Manifests
     broker_epoch: Callable[[], int]
-    audit: Audit
+    audit: AuditTrail
 
 
 class TierService:
@@ -120,7 +120,7 @@ class TierService:
         """Bytes of closed segments that wait to be copied, over all led partitions."""
         return sum(_uncopied(led) for led in self._led.values())
 
-    async def delete_records(self, partition: Partition, offset: int, timeout_s: float) -> None:
+    async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:
         """See `hosted.Tier`. After REQUEST_TIMED_OUT the log's start may have moved or not."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -130,7 +130,7 @@ class TierService:
                         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     try:
                         if led.settled:
-                            await self.deleter.move_log_start(led, offset, "delete-records")
+                            await self.deleter.move_log_start(led, offset, DELETE_RECORDS, actor)
                             led.retained_at = float("-inf")  # look at once what can go
                             self._wake.set()
                             return
@@ -345,7 +345,7 @@ class TierService:
     async def _begin_again(self, led: LedPartition) -> None:
         """This leader ends before the tier does."""
         partition = led.partition
-        self._services.audit(
+        self._services.audit.note(
             "log_behind_tier" if partition.log.log_end_offset else "log_begins_from_tier",
             topic=partition.topic,
             partition=partition.index,

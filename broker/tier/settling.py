@@ -17,6 +17,7 @@ from common.checksum import crc32c
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from storage import tier_start
+from storage.audit_trail import audited
 from storage.leader_epochs import LeaderEpochCache
 from storage.producer_snapshot import Snapshot, decode_snapshot, encode_snapshot
 from tiering.keys import TierRoot
@@ -72,9 +73,13 @@ async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: s
 
 async def begin_at_end(partition: Partition, end: TierEnd, still: Callable[[], bool]) -> None:
     """Begin anew where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError."""
-    if not still():
-        raise NotNow("the replica's role has changed")
-    partition.start_from_tier(*end)
+
+    def begin() -> None:
+        if not still():
+            raise NotNow("the replica's role has changed")
+        partition.start_from_tier(*end)
+
+    await audited(begin)
     await tier_start.make_durable(partition.log)
 
 
@@ -93,7 +98,7 @@ async def settle(led: LedPartition, calls: TierCalls) -> None:
         await led.change(
             calls, lambda view: MoveLogStart(led.leader_epoch, led.broker_epoch, start, "claim") if start else None
         )
-    log.advance_log_start(min(start, log.log_end_offset), "the tier's log start")
+    await audited(lambda: log.advance_log_start(min(start, log.log_end_offset), "the tier's log start"))
     partition.tier_reaches(tier.tier_end_offset)
     led.settled = True
 

@@ -37,6 +37,7 @@ from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record, decode_records
 from storage.log_directory import LogDirectory
+from tests.storage.memory_trail import MemoryTrail
 from wire.buffers import BufferPool
 from wire.client import ClientConnection
 from wire.connection import Connection
@@ -170,7 +171,8 @@ class LabBroker:
         self.lab = lab
         self.node_id = node_id
         self.rack = rack
-        self.audited: list[tuple[str, dict[str, object]]] = []
+        self.audit = MemoryTrail()
+        self.audited = self.audit.lines
         self.broker_epoch = -1
         self._replication = replication
         self._image: MetadataImage = EMPTY_IMAGE
@@ -246,9 +248,6 @@ class LabBroker:
         else:
             await self.logs.close()
         self.machinery.watch.close()
-
-    def audit(self, event: str, **fields: object) -> None:
-        self.audited.append((event, fields))
 
     def _violated(self, _: Connection, reason: str) -> None:
         self.violations.append(reason)

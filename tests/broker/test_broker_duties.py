@@ -12,6 +12,7 @@ from broker.duties import Duties
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from common.machine import machine_ports
+from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 
@@ -34,7 +35,7 @@ class Surprising(HostedPartitions):
 
 async def test_a_duty_that_fails_once_is_done_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ports = machine_ports(tmp_path)
-    logs = LogDirectory(ports, "", 0, lambda event, **fields: None, DirectoryConfig())
+    logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
     hosted = Surprising(logs)
     hosted.unsettled_partitions[object()] = None  # type: ignore[index]
     duties = Duties(hosted, logs, ports.clock, LogDuties(log_cleaner_enable=False), 60.0, 0.001, 1 << 20)

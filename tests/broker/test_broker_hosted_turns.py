@@ -16,6 +16,7 @@ from common.machine import machine_ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 
@@ -37,7 +38,7 @@ class Broker:
 
     @classmethod
     async def open(cls, root: Path) -> Broker:
-        logs = LogDirectory(machine_ports(root), "", 0, lambda event, **fields: None, DirectoryConfig(free_bytes_min=0))
+        logs = LogDirectory(machine_ports(root), "", 0, NoTrail(), DirectoryConfig(free_bytes_min=0))
         await logs.open("AAAAAAAAAAAAAAAAAAAAAQ")
         return cls(logs)
 

@@ -15,6 +15,7 @@ from common.ports import Ports
 from records.batch import BatchHeader, read_header
 from records.builder import build_batch
 from records.record import Record
+from storage.audit_trail import NoTrail
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -101,7 +102,7 @@ class StorageRun:
             free_bytes_min=1 << 20,
             replay_bytes_max=self.replay_bytes_max,
         )
-        directory = LogDirectory(ports, "data", 0, lambda event, **fields: None, config)
+        directory = LogDirectory(ports, "data", 0, NoTrail(), config)
         await directory.open("cluster")
         try:
             await directory.recover(lambda topic: self.config)

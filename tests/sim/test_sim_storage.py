@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.ports import Ports
+from storage.audit_trail import NoTrail
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -39,7 +40,7 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
 
 def directory(ports: Ports) -> LogDirectory:
-    return LogDirectory(ports, "data", 0, lambda event, **fields: None, DirectoryConfig(free_bytes_min=1 << 20))
+    return LogDirectory(ports, "data", 0, NoTrail(), DirectoryConfig(free_bytes_min=1 << 20))
 
 
 def run_to_end(*lives: Main) -> None:

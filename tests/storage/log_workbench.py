@@ -17,6 +17,7 @@ from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from storage.partition_log import Appended, PartitionLog, TimestampHit
+from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import UnsyncedDisk
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -112,15 +113,16 @@ class Workbench:
         self.clock = self.disk.clock
         self.config = config
         self.limits = limits or DirectoryConfig(free_bytes_min=0)
-        self.audit_lines: list[tuple[str, dict[str, object]]] = []
+        self.audit = MemoryTrail()
         self.directory: LogDirectory
 
-    def audit(self, event: str, **fields: object) -> None:
-        self.audit_lines.append((event, fields))
+    @property
+    def audit_lines(self) -> list[tuple[str, dict[str, object]]]:
+        return self.audit.lines
 
     @property
     def events(self) -> list[str]:
-        return [event for event, _ in self.audit_lines]
+        return self.audit.events
 
     async def start(self) -> LogDirectory:
         ports = Ports(MachineNetwork(), self.disk, self.clock, random.Random(1))

@@ -24,6 +24,7 @@ from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput, load_log
 from storage.segment_swap import settle
 from storage.trash import Trash
+from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import CAP, UnsyncedDisk
 
 TOPIC_ID = bytes(range(16))
@@ -66,7 +67,8 @@ class World:
 
     def __init__(self, root: Path, config: LogConfig = CONFIG, cleaner: CleanerConfig | None = None) -> None:
         self.disk = CrashingDisk(root)
-        self.events: list[tuple[str, dict[str, object]]] = []
+        self.audit = MemoryTrail()
+        self.events = self.audit.lines
         health = DirectoryHealth()
         clock = MachineClock()
         limits = DirectoryConfig(slow_write_s=60.0)  # a busy machine is no slow disk
@@ -74,7 +76,7 @@ class World:
             disk=self.disk,
             clock=clock,
             rng=random.Random(1),
-            audit=lambda event, **fields: self.events.append((event, fields)),
+            audit=self.audit,
             config=limits,
             health=health,
             open_files=OpenFiles(self.disk),

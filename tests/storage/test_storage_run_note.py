@@ -10,6 +10,7 @@ import pytest
 
 from common.machine import MachineClock, MachineDisk, MachineNetwork
 from common.ports import Ports
+from storage.audit_trail import NoTrail
 from storage.checkpoint_files import RUN
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -28,7 +29,7 @@ def directory(root: Path, boot: str = "first") -> LogDirectory:
     disk = BootedDisk(root)
     disk.boot = boot
     ports = Ports(MachineNetwork(), disk, MachineClock(), random.Random(1))
-    return LogDirectory(ports, "", 1, lambda event, **fields: None, DirectoryConfig())
+    return LogDirectory(ports, "", 1, NoTrail(), DirectoryConfig())
 
 
 async def killed_run(root: Path, epoch: int) -> None:
