@@ -49,6 +49,11 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         lambda: plane.fetchers.lagging_count,
     )
     metrics.gauge(
+        "tidelog_replicas_held_up",
+        "Following replicas whose leader refuses their fetches, or sends what cannot be appended.",
+        lambda: plane.fetchers.held_up_count,
+    )
+    metrics.gauge(
         "tidelog_replicas_without_room",
         "Replicas whose logs could not be made, because the disk is full or no file can be opened.",
         lambda: len(partitions.roomless),

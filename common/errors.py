@@ -146,6 +146,14 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+def error_name(code: int) -> str:
+    """As people know it; the number of a code that is not known here."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
 class ProtocolError(Exception):
     """A request, or its part for one partition, is answered with `code`.
 

@@ -10,6 +10,7 @@ from common.errors import ErrorCode, ProtocolError
 
 COMPLAINT_PAUSE_S = 1.0
 OUT_OF_FILES_PAUSE_S = 0.5  # what waits in threads looks again so often
+DAMAGED_LOGS_MAX = 1_000  # of which it is counted how often they were read in vain
 NO_FILES = (errno.EMFILE, errno.ENFILE)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,7 +37,16 @@ class FreeSpace(enum.Enum):
 class DirectoryHealth:
     """`refuses_appends` is all that the hot path looks at; it follows from the other two."""
 
-    __slots__ = ("_announced", "_complained_s", "free_space", "is_closing", "offline", "on_failed", "refuses_appends")
+    __slots__ = (
+        "_announced",
+        "_complained_s",
+        "_damaged",
+        "free_space",
+        "is_closing",
+        "offline",
+        "on_failed",
+        "refuses_appends",
+    )
 
     def __init__(self) -> None:
         self.offline: str | None = None  # the reason, once the directory has failed
@@ -46,6 +56,7 @@ class DirectoryHealth:
         self.on_failed: Callable[[str], None] | None = None
         self._announced = False
         self._complained_s = float("-inf")
+        self._damaged: dict[str, int] = {}
 
     def refused(self, what: str, error: OSError) -> ProtocolError:
         """What is answered where `what` met `error`: that takes the directory offline unless only files or room ran
@@ -72,6 +83,14 @@ class DirectoryHealth:
     def out_of_files(self, what: str) -> None:
         """Say so in the log, now and then: whoever asked is refused, or tries again."""
         self._complain("no more files can be opened", what)
+
+    def damaged(self, directory: str, what: str) -> None:
+        """A part of a log that was trusted is no batch: said ever more seldom, as readers may ask for ever."""
+        times = self._damaged.get(directory, 0) + 1
+        if len(self._damaged) < DAMAGED_LOGS_MAX or times > 1:
+            self._damaged[directory] = times
+        if times & (times - 1) == 0:
+            _logger.error("a log is damaged", extra={"directory": directory, "cause": what, "times": times})
 
     def _complain(self, event: str, what: str) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -87,6 +87,9 @@ def read_cold(log: AppendableLog, offset: int, bytes_max: int, until_offset: int
                 return open_region(log, segment, start, end) if end > start else None
     except OSError as error:
         raise _failed(log, error) from error
+    except ProtocolError as error:
+        log.context.health.damaged(log.directory, error.message)
+        raise
     return None
 
 

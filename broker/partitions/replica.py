@@ -79,11 +79,13 @@ class Replica:
 
     # following ---------------------------------------------------------------------------------------------
 
-    def append_fetched(self, view: memoryview, at: int, end: int) -> None:
-        """Append what the leader of this epoch sent. Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE,
-        KAFKA_STORAGE_ERROR); nothing is appended then."""
+    def append_fetched(self, view: memoryview, at: int, end: int) -> bool:
+        """Append what the leader of this epoch sent; False when none of it is a whole batch.
+
+        Raises ProtocolError (CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR); nothing is appended then.
+        """
         check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
-        self.log.append_as_follower(view, at, end)
+        return self.log.append_as_follower(view, at, end) is not None
 
     def leader_said(self, high_watermark: int, log_start_offset: int, tier_end_offset: int = NO_TIER_END) -> None:
         """Take over what a fetch response tells of the leader. The high watermark only rises."""

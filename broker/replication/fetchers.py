@@ -68,6 +68,11 @@ class Fetchers:
         """Following replicas without a leader to fetch from."""
         return sum(not partition.is_leader and partition not in self._of for partition in self._hosted)
 
+    @property
+    def held_up_count(self) -> int:
+        """Following replicas whose leader refuses them or sends what cannot be appended."""
+        return sum(link.followed.held_up_count for link in self._links.values())
+
     async def stop(self) -> None:
         self._stopped = True
         links = list(self._links.values())

@@ -48,6 +48,7 @@ class Followed:
     """One partition in the link to its leader."""
 
     __slots__ = ("epoch", "failures", "in_sync", "partition", "rest_until", "sent_epoch", "sent_offset")
+    HELD_UP = 4  # failures in a row after which it does not pass by itself
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -222,6 +223,11 @@ class FollowedPartitions:
         if quota.topics and size and quota.covers(followed.partition):
             quota.record(size)
         followed.in_sync = followed.partition.log.log_end_offset >= high_watermark
+
+    @property
+    def held_up_count(self) -> int:
+        """Partitions whose fetches have failed again and again."""
+        return sum(followed.failures >= Followed.HELD_UP for followed in self._followed.values())
 
     def partitions(self) -> Iterable[Partition]:
         return [followed.partition for followed in self._followed.values()]

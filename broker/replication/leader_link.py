@@ -17,7 +17,7 @@ from broker.config import ReplicationConfig
 from broker.partitions.partition import Partition
 from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
 from broker.replication.throttles import ReplicationQuota
-from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
+from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure, error_name
 from common.lifecycle import duty
 from common.ports import Address, Ports
 from storage.audit_trail import AuditPending
@@ -34,8 +34,8 @@ IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 DOUBT_S = 1.0
-REFUSALS_TOLD = 5
 SESSION_EPOCH_MAX = 2**31 - 1
+_DAMAGE = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -293,31 +293,37 @@ class LeaderLink:
             self.followed.rest(followed, self._loop.time())
             pending.then(lambda: self._audited(followed))
         except ProtocolError as error:
-            failures = followed.failures
-            if error.code is ErrorCode.CORRUPT_MESSAGE and failures & (failures - 1) == 0:  # it may never end
-                logger.error(
-                    "a leader sent a damaged batch",
-                    extra={
-                        "partition": repr(followed.partition),
-                        "offset": followed.partition.log.log_end_offset,
-                        "leader": self.leader,
-                        "cause": error.message,
-                        "times": failures + 1,
-                    },
-                )
+            if error.code in _DAMAGE:
+                self._complain(logging.ERROR, "a leader sent a damaged batch", followed, error.message)
+            else:
+                self._complain(logging.WARNING, "what a leader sent is not appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
-        except StorageFailure:
+        except StorageFailure as error:
+            self._complain(logging.WARNING, "what a leader sent is not appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
+
+    def _complain(self, level: int, event: str, followed: Followed, cause: str) -> None:
+        """One line, ever more seldom, as it may never end: damage at once, all else once it does not pass by itself."""
+        failures = followed.failures
+        if failures & (failures - 1) == 0 and (level >= logging.ERROR or failures >= followed.HELD_UP):
+            logger.log(
+                level,
+                event,
+                extra={
+                    "partition": repr(followed.partition),
+                    "offset": followed.partition.log.log_end_offset,
+                    "leader": self.leader,
+                    "cause": cause,
+                    "times": failures + 1,
+                },
+            )
 
     def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow, view: memoryview) -> None:
         partition = followed.partition
         before = (partition.log.log_start_offset, partition.log.log_end_offset)
         if verdict.action is Action.REST:
-            if followed.failures == REFUSALS_TOLD:  # before that, it may only not have heard of its leadership yet
-                logger.info(
-                    "a leader refuses fetches",
-                    extra={"partition": repr(partition), "leader": self.leader, "error": row.error},
-                )
+            # at first it may only not have heard of its leadership yet
+            self._complain(logging.WARNING, "a leader refuses fetches", followed, error_name(row.error))
             self.followed.rest(followed, self._loop.time())
             return
         if verdict.action is Action.START_FROM_TIER:
@@ -334,8 +340,8 @@ class LeaderLink:
             partition.start_again_at(verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
-        if row.end > row.start:
-            partition.append_fetched(view, row.start, row.end)
+        if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
         partition.leader_said(row.high_watermark, row.log_start_offset, row.tier_end)
         self.followed.appended(followed, row.end - row.start, row.high_watermark)
         after = (partition.log.log_start_offset, partition.log.log_end_offset)

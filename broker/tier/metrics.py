@@ -34,6 +34,11 @@ def register_tier_metrics(metrics: Metrics, service: TierService) -> None:
     metrics.counter("tidelog_tier_delete_failures_total", "Deletions that failed and were tried again.",
                     lambda: deleted.failures)  # fmt: skip
     metrics.counter(
+        "tidelog_tier_replicas_started_again_total",
+        "Replicas that began once more where they had begun before: their leader's log contradicts the tier.",
+        lambda: service.starts.repeated,
+    )
+    metrics.counter(
         "tidelog_tier_replicas_started_total",
         "Replicas that began where the tier ends.",
         lambda: service.started_from_tier,

@@ -22,6 +22,7 @@ from broker.tier.copying import Copier, next_segment
 from broker.tier.deletion import Deleter, Manifests
 from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls
 from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
+from broker.tier.starts import TierStarts
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from common.ports import Ports
@@ -83,6 +84,7 @@ class TierService:
         self._led: dict[Partition, LedPartition] = {}
         self._starting: dict[Partition, asyncio.Task[None]] = {}
         self._start_places = asyncio.Semaphore(config.starts_max)
+        self.starts = TierStarts(config.backoff_min_ms / 1000, config.backoff_max_ms / 1000)
         self._running: dict[str, int] = {"claim": 0, "copy": 0, "delete": 0}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -153,6 +155,8 @@ class TierService:
                 return
             self._forget(led)
             led = None
+        if wanted:
+            self.starts.forget(partition)
         if led is None and wanted:
             self._lead(LedPartition(partition, partition.leader_epoch, self._services.broker_epoch(), held=False))
 
@@ -161,6 +165,7 @@ class TierService:
         led = self._led.get(partition)
         if led is not None:
             self._forget(led)
+        self.starts.forget(partition)
         starting = self._starting.get(partition)
         if starting is not None:
             starting.cancel()
@@ -363,7 +368,7 @@ class TierService:
 
     def start_from_tier(self, partition: Partition) -> None:
         """See `hosted.Tier`."""
-        if partition in self._starting or self._stopped:
+        if partition in self._starting or self._stopped or not self.starts.may_begin(partition, self._loop.time()):
             return
         task = self._loop.create_task(self._start_follower(partition), name="tier-start")
         self._starting[partition] = task
@@ -371,14 +376,20 @@ class TierService:
         def ended(task: asyncio.Task[None]) -> None:
             self._starting.pop(partition, None)
             error = None if task.cancelled() else task.exception()
+            if error is None:
+                return
+            times = self.starts.failed(partition, self._loop.time())
             if isinstance(error, _IDLE):
-                logger.warning(
-                    "a replica does not begin yet", extra={"partition": repr(partition), "cause": str(error)}
-                )
-            elif error is not None:
+                self._tell_start("a replica does not begin yet", partition, times, cause=str(error))
+            else:
                 logger.error("a replica cannot begin", exc_info=error, extra={"partition": repr(partition)})
 
         task.add_done_callback(ended)
+
+    @staticmethod
+    def _tell_start(event: str, partition: Partition, times: int, **more: object) -> None:
+        if times & (times - 1) == 0:  # ever more seldom: it may never end
+            logger.warning(event, extra={"partition": repr(partition), "times": times} | more)
 
     async def _start_follower(self, partition: Partition) -> None:
         """The fetch that follows begins at the tier's end."""
@@ -394,6 +405,15 @@ class TierService:
                 raise NotNow(f"the tier ends at {tier.tier_end_offset}, this log at {log_end}")
             end = await read_end(self._services.store, self._services.root, tier)
             await begin_at_end(partition, end, still)
+            again = self.starts.began(partition, end.offset, self._loop.time())
+            if again:
+                self._tell_start(
+                    "a leader's log contradicts the tier: the replica begins once more where the tier ends",
+                    partition,
+                    again,
+                    leader=partition.leader_id,
+                    offset=end.offset,
+                )
             if self._hosted.following is not None and partition.role is Role.FOLLOWER:
                 self._hosted.following.follow(partition)  # an answer to its old place may be on its way
             self.started_from_tier += 1
