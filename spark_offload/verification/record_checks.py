@@ -1,0 +1,102 @@
+"""Every record of a stretch of batches, decoded: whether it fits its batch, and where keys lie. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import ProtocolError
+from records.control import read_marker
+from spark_offload.arrow_columns import headers_column
+from spark_offload.batch_scan import BatchTable
+from spark_offload.payload import Payload, payloads
+from spark_offload.record_table import RecordTable, locate_records
+from spark_offload.varints import DamagedRecords
+from spark_offload.verification.checks import Check, Findings, Place
+from spark_offload.verification.headers import Headers
+from spark_offload.verification.log_walk import Stretch
+from spark_offload.verification.producer_runs import UNKNOWN_KIND
+
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+class Decoded(NamedTuple):
+    payload: Payload
+    records: RecordTable
+
+
+def sound(headers: Headers) -> Headers:
+    """The batches that can be looked into."""
+    good = headers.has_right_crc & headers.is_possible
+    return headers if good.all() else headers.where(good)
+
+
+def decode(
+    stretch: Stretch, headers: Headers, inflated_bytes_max: int, place: Place, findings: Findings
+) -> Iterator[Decoded]:
+    """The records of `headers`, which are rows of the stretch that are sound. Damage is reported batch by batch, and
+    the batches round it are decoded all the same."""
+    if not len(headers):
+        return
+    table = headers.table(stretch.origin)
+    done = 0
+    try:
+        for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max):
+            decoded = Decoded(payload, locate_records(payload))
+            _check_fields(decoded)
+            done += len(payload.batches)
+            yield decoded
+        return
+    except DamagedRecords:
+        pass
+    for row in range(done, len(headers)):
+        yield from _one(stretch, table.where(slice(row, row + 1)), inflated_bytes_max, place, findings)
+
+
+def _one(
+    stretch: Stretch, table: BatchTable, inflated_bytes_max: int, place: Place, findings: Findings
+) -> Iterator[Decoded]:
+    try:
+        for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max):
+            decoded = Decoded(payload, locate_records(payload))
+            _check_fields(decoded)
+            yield decoded
+    except DamagedRecords as error:
+        position = int(table.at[0]) + stretch.origin
+        problem = place.problem(Check.RECORD, str(error), offset=int(table.base_offset[0]), position=position)
+        findings.fail(Check.RECORD, problem)
+
+
+def _check_fields(decoded: Decoded) -> None:
+    """What the place of a record does not tell. Raises DamagedRecords."""
+    payload, records = decoded
+    if len(records) and records.header_count.any():
+        headers_column(payload.view, records, _HEADERS)
+    batches = payload.batches
+    own = ~batches.is_log_append_time & (batches.count > 0)
+    if not own.any():
+        return
+    first = (np.cumsum(batches.count) - batches.count)[batches.count > 0]
+    largest = np.maximum.reduceat(records.timestamp, first)
+    wrong = own[batches.count > 0] & (largest != batches.max_timestamp[batches.count > 0])
+    if wrong.any():
+        raise DamagedRecords("the greatest timestamp of the records is not that of their batch")
+
+
+def marker_kinds(stretch: Stretch, headers: Headers, place: Place, findings: Findings) -> dict[int, int]:
+    """Kinds of the control batches among `headers` (sound rows of the stretch) by base offset."""
+    control = headers.where(headers.is_control)
+    kinds: dict[int, int] = {}
+    places = zip(control.at.tolist(), control.end.tolist(), control.column("base_offset").tolist(), strict=True)
+    for at, end, offset in places:
+        try:
+            marker = read_marker(stretch.view, at - stretch.origin, end - at)
+        except (ProtocolError, ValueError) as error:
+            problem = place.problem(Check.RECORD, f"a control batch: {error}", offset=offset, position=at)
+            findings.fail(Check.RECORD, problem)
+            continue
+        kinds[offset] = UNKNOWN_KIND if marker is None else int(marker.kind)
+    return kinds

@@ -1,0 +1,81 @@
+"""What lies behind a segment's log, decoded: aborted transactions, producers, leader epochs. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from common.checksum import crc32c
+
+_INDEX_VERSION = 0
+_INDEX_ENTRY = Struct(">hqqqq")
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = Struct(">hIi")
+_SNAPSHOT_CRC_FROM = 6
+_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
+_EPOCHS_VERSION = "0"
+
+
+class AbortedEntry(NamedTuple):
+    """Source: Apache Kafka's AbortedTxn, version 0. `last_offset` is that of the abort marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class SnapshotEntry(NamedTuple):
+    """Source: Apache Kafka's producer snapshot, version 1. -1 where there is no sequence, offset or transaction."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    last_timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
+def aborted_entries(data: bytes) -> list[AbortedEntry]:
+    """ValueError when the bytes are no transaction index."""
+    if len(data) % _INDEX_ENTRY.size:
+        raise ValueError(f"a transaction index of {len(data)} bytes")
+    found: list[AbortedEntry] = []
+    for version, *fields in _INDEX_ENTRY.iter_unpack(data):
+        entry = AbortedEntry(*fields)
+        if version != _INDEX_VERSION or not entry.first_offset <= entry.last_offset:
+            raise ValueError(f"entry {len(found)} of a transaction index is damaged")
+        if found and entry.last_offset <= found[-1].last_offset:
+            raise ValueError(f"entry {len(found)} of a transaction index is out of order")
+        found.append(entry)
+    return found
+
+
+def snapshot_entries(data: bytes) -> list[SnapshotEntry]:
+    """ValueError when the bytes are no producer snapshot."""
+    if len(data) < _SNAPSHOT_HEAD.size:
+        raise ValueError(f"a producer snapshot of {len(data)} bytes")
+    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
+    end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size  # more may follow the entries
+    if version != _SNAPSHOT_VERSION or count < 0 or len(data) < end:
+        raise ValueError(f"a producer snapshot of version {version}, {len(data)} bytes, {count} entries")
+    if crc32c(memoryview(data)[_SNAPSHOT_CRC_FROM:]) != crc:
+        raise ValueError("wrong CRC of a producer snapshot")
+    return [SnapshotEntry(*fields) for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size : end])]
+
+
+def epoch_entries(data: bytes) -> list[tuple[int, int]]:
+    """(leader epoch, start offset), ascending. ValueError when the bytes are no leader epoch checkpoint."""
+    try:
+        lines = data.decode("ascii").splitlines()
+        pairs = [line.split(" ") for line in lines[2:]]
+        found = [(int(epoch), int(start)) for epoch, start in pairs]
+        whole = lines[:1] == [_EPOCHS_VERSION] and int(lines[1]) == len(found)
+    except (ValueError, IndexError) as error:
+        raise ValueError("leader epochs that cannot be read") from error
+    if not whole or any(later <= earlier for earlier, later in pairwise(found)):
+        raise ValueError("leader epochs that are not whole or do not ascend")
+    return found

@@ -1,0 +1,1 @@
+"""Verification of the tier: planted damage, undamaged tiers, reports."""

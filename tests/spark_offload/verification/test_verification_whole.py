@@ -1,0 +1,67 @@
+"""Undamaged tiers: nothing is found, whatever their logs went through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_offload.options import OptionError
+from spark_offload.verification.checks import Check
+from tests.spark_offload.verification.verified_tier import VerifiedTier, Writer, history, verify_here
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_nothing_is_found_in_a_whole_tier(tmp_path: Path, deep: bool) -> None:
+    tier = VerifiedTier(tmp_path)
+    writer = history(tier, 6)
+    tier.publish()
+    report = verify_here(tier, deep=deep)
+    assert report.problems == [] and report.notices == []
+    (partition,) = report.partitions
+    assert (partition.log_start, partition.end) == (0, writer.offset)
+    assert partition.covered == [(0, writer.offset)]
+    assert partition.records == writer.offset
+    assert partition.decoded == (writer.offset if deep else 0)
+    counted = {check.name: check.checked for check in report.checks}
+    assert counted[Check.SEQUENCE] and counted[Check.TRANSACTION_INDEX] and counted[Check.OFFSET_INDEX]
+    assert not report.failed
+
+
+def test_parts_of_a_segment_say_the_same_as_the_whole(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    history(tier)
+    tier.publish()
+    whole, parts = verify_here(tier), verify_here(tier, split_bytes=1_000, chunk_bytes=1_500)
+    assert parts.problems == []
+    for one, other in zip(whole.partitions, parts.partitions, strict=True):
+        assert (one.records, one.batches, one.covered) == (other.records, other.batches, other.covered)
+    ours = {one.name: one.checked for one in whole.checks if one.name != Check.SEQUENCE}
+    assert ours == {one.name: one.checked for one in parts.checks if one.name != Check.SEQUENCE}
+
+
+def test_a_log_start_within_a_segment_is_no_gap(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    history(tier)
+    tier.log_start = tier.written[1].segment.base_offset + 3
+    tier.publish()
+    assert verify_here(tier, deep=True).problems == []
+
+
+def test_what_brokers_compacted_may_have_gaps(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    writer = Writer()
+    batches = [writer.by(1) for _ in range(20)]
+    tier.add(batch for number, batch in enumerate(batches) if number % 3 != 1)
+    tier.publish()
+    assert verify_here(tier).failed
+    tier.set_config(cleanup_policy="compact")
+    assert verify_here(tier, deep=True).problems == []
+
+
+def test_a_bucket_without_the_topic_is_refused(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path)
+    history(tier, 1)
+    tier.publish()
+    with pytest.raises(OptionError, match="holds nothing"):
+        verify_here(tier, topics=("other",))
