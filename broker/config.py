@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from broker.audit.config import AuditConfig
 from broker.tier.config import TierConfig
 from common.ports import Address
 from wire.connection import ConnectionLimits
@@ -131,6 +132,7 @@ class BrokerConfig:
     duties: LogDuties = field(default_factory=LogDuties)
     tier: TierConfig = field(default_factory=TierConfig)
     tier_reads: TierReads = field(default_factory=TierReads)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     node_settings: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -8,7 +8,7 @@ from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.hosted_shard import HostLimits
-from broker.coordination.internal_topics import InternalTopics, group_topic, tier_topic
+from broker.coordination.internal_topics import InternalTopics, audit_topic, group_topic, tier_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
@@ -65,6 +65,13 @@ class Coordinators:
                 value("tidelog.tier.state.replication.factor"),
                 value("tidelog.tier.state.segment.bytes"),
                 exact="tidelog.tier.state.replication.factor" in config.node_settings,
+            ),
+            audit_topic(
+                value("tidelog.audit.topic.num.partitions"),
+                value("tidelog.audit.topic.replication.factor"),
+                value("tidelog.audit.topic.segment.bytes"),
+                value("tidelog.audit.topic.retention.ms"),
+                exact="tidelog.audit.topic.replication.factor" in config.node_settings,
             ),
         ]
         self.internal_topics = InternalTopics(topics, lambda: partitions.image, create_topics, ports.clock)

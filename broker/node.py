@@ -11,11 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig, server_limits
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
 from broker.forwarding import Forwarder, ForwardLimits
+from broker.handlers.audit import AppendAudit
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -51,7 +53,8 @@ from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from object_store.uri import open_store
-from storage.audit_trail import NoTrail, audited
+from storage.audit_journal import AuditJournal
+from storage.audit_trail import audited
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.connection import Connection
@@ -61,17 +64,11 @@ from wire.tick import Tick
 from wire.watch import Watch
 
 logger = logging.getLogger(__name__)
-audit_logger = logging.getLogger("audit")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 METADATA_WAIT_S = 1.0
 CLOSE_GRACE_S = 0.2
 SESSIONS_UNTIL_DUPLICATE = 3  # the last run's own session ends after one; a new controller starts it once more
-
-
-class LogTrail(NoTrail):
-    def note(self, event: str, /, **fields: object) -> None:
-        audit_logger.warning(event, extra={"audit": event} | fields)
 
 
 class BrokerNode:
@@ -107,7 +104,8 @@ class BrokerNode:
             config.secret,
             config.cluster_id,
         )
-        self.logs = LogDirectory(ports, "", config.node_id, LogTrail(), directory_config(config))
+        journal = open_journal(ports, config.node_id, config.audit)
+        self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config))
         self.logs.on_failed = self._storage_failed
         self.observer = MetadataObserver(
             ports,
@@ -127,6 +125,7 @@ class BrokerNode:
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
         self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links)
+        self.audit = self._make_audit(journal, links)
         self.dispatcher = Dispatcher(
             self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal
         )
@@ -147,6 +146,7 @@ class BrokerNode:
             cluster=config.cluster_id,
         )
         register_metrics(self.metrics, self)
+        self.audit.register(self.metrics)
 
     @property
     def partitions(self) -> HostedPartitions:
@@ -183,6 +183,7 @@ class BrokerNode:
             logger.info("waiting for metadata", extra={"wanted": broker_epoch, "have": self.observer.image.offset})
         await self._take_roles()
         self.data_plane.start()
+        self.audit.start()
         if self.tier is not None and self.cold is not None:
             await self.cold.start()
             await self.tier.start()
@@ -193,6 +194,20 @@ class BrokerNode:
         """Until the controller has unfenced this broker."""
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
+
+    def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
+        config = self._config
+        return AuditPlane(
+            self._ports,
+            config.node_id,
+            config.audit,
+            journal,
+            self.logs,
+            self.partitions,
+            self.coordinators.internal_topics,
+            links,
+            config.internal_listener.name,
+        )
 
     def _make_tier(self, cluster_id: str) -> None:
         config = self._config.tier
@@ -208,10 +223,11 @@ class BrokerNode:
             self.coordinators.groups,
             cluster_id,
             self._broker_epoch,
-            self.logs.context.audit,
+            self.audit.journal,
             self._open_store,
         )
         self.tier.register(self.metrics)
+        self.audit.export_to(self.tier, config.export_interval_ms / 1000)
         reads, free_bytes_min = self._config.tier_reads, 2 * self._config.duties.log_dir_free_bytes_min
         tier = self.tier
         self.cold = ColdPlane(self._ports, reads, free_bytes_min, tier.store, tier.root, tier.service)
@@ -272,6 +288,7 @@ class BrokerNode:
         if lifecycle is not None and self._config.controlled_shutdown_enable and not await lifecycle.shut_down():
             logger.warning("leadership has not moved in time")
         self.server.stop_accepting()
+        await self.audit.stop()
         if self.tier is not None:
             await self.tier.stop()
         await self.coordinators.stop()
@@ -286,6 +303,7 @@ class BrokerNode:
             await self.logs.close_clean(lifecycle.broker_epoch)
         else:
             await self.logs.close()
+        await self.audit.close()
         if lifecycle is not None:
             await lifecycle.stop()
         await self.observer.stop()
@@ -372,6 +390,7 @@ class BrokerNode:
                 forwarder,
                 self._ports.clock,
             ),
+            AppendAudit(self.audit.host),
         )
 
     def _broker_epoch(self) -> int:

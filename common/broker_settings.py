@@ -199,9 +199,17 @@ _TIER = [
     _s("tidelog.tier.sweep.interval.ms", "long", HOUR_MS, "How often the store is looked through for objects that "
        "nothing names.", 1_000),
     _s("tidelog.tier.sweep.age.ms", "long", DAY_MS, "How old an object that nothing names has to be before it is "
-       "removed: longer than any copy takes.", 1_000),
+       "removed, and a proposal without a verdict: longer than "
+       "any copy and any Spark job takes.", 1_000),
+    _s("tidelog.tier.proposals.interval.ms", "long", 5_000, "How often the store is asked for what Spark jobs propose: "
+       "segments in the place of others.", 10),
+    _s("tidelog.tier.erase.grace.ms", "long", 60_000, "How long objects stay whose records were erased by their keys, "
+       "for reads under way.", 0),
     _s("tidelog.tier.export.interval.ms", "long", 60_000, "How often metadata and committed offsets that have changed "
        "are written to the store, for a rebuild from it.", 1_000),
+    _s("tidelog.spark.schedule", "string", "", "Spark jobs that the active controller starts, like 'every 6h: compact "
+       "--topic planes; 30 3 * * 1-5: verify': an interval or the five fields of cron in UTC, then the job as `tidelog "
+       "spark` takes it; empty means none."),
 ]  # fmt: skip
 
 _TIER_STATE = [
@@ -209,6 +217,18 @@ _TIER_STATE = [
     _s("tidelog.tier.state.replication.factor", "int", 3, "Replicas of __tier_state, at most the brokers there are.",
        1, 32767),
     _s("tidelog.tier.state.segment.bytes", "int", 100 * MIB, "Segment size of __tier_state.", 1024),
+]  # fmt: skip
+
+_AUDIT = [
+    _s("tidelog.audit.journal.max.bytes", "long", 64 * MIB, "What a broker's audit journal may hold; when the cluster "
+       "takes nothing for so long that it is full, the oldest events go, and an event says how many.", 1 * MIB),
+    _s("tidelog.audit.topic.num.partitions", "int", 4, "Partitions of __audit.", 1),
+    _s("tidelog.audit.topic.replication.factor", "int", 3, "Replicas of __audit, at most the brokers there are.",
+       1, 32767),
+    _s("tidelog.audit.topic.segment.bytes", "int", 100 * MIB, "Segment size of __audit.", 1024),
+    _s("tidelog.audit.topic.retention.ms", "long", 7 * DAY_MS, "How long events stay in __audit; -1 keeps them.", -1),
+    _s("tidelog.audit.export.retention.ms", "long", 90 * DAY_MS, "How long exported events stay in the object store; "
+       "-1 keeps them.", -1),
 ]  # fmt: skip
 
 _TIER_READS = [
@@ -228,5 +248,17 @@ _TIER_READS = [
 ]  # fmt: skip
 
 NODE_SETTINGS = Catalogue(
-    [*_NODE, *_CONNECTIONS, *_TOPICS, *_LOG, *_REPLICATION, *_CONTROLLER, *_GROUPS, *_TIER, *_TIER_STATE, *_TIER_READS]
+    [
+        *_NODE,
+        *_CONNECTIONS,
+        *_TOPICS,
+        *_LOG,
+        *_REPLICATION,
+        *_CONTROLLER,
+        *_GROUPS,
+        *_TIER,
+        *_TIER_STATE,
+        *_AUDIT,
+        *_TIER_READS,
+    ]
 )

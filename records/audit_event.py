@@ -53,12 +53,10 @@ class AuditKind(StrEnum):
     CONFIG_CHANGED = "config_changed"
     PRODUCER_IDS_GIVEN = "producer_ids_given"
     # of the tier, from its state
-    TIER_CLAIMED = "tier_claimed"
-    TIER_LOG_START_MOVED = "tier_log_start_moved"
+    TIER_PARTITION_CHANGED = "tier_partition_changed"
+    TIER_PARTITION_DELETED = "tier_partition_deleted"
     TIER_SEGMENT_CHANGED = "tier_segment_changed"
     TIER_SEGMENTS_SWAPPED = "tier_segments_swapped"
-    TIER_PARTITION_DELETED = "tier_partition_deleted"
-    TIER_STATE_CHANGED = "tier_state_changed"
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

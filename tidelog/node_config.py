@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
@@ -61,6 +62,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         duties=_fill(LogDuties, values),
         tier_reads=_fill(TierReads, values),
         tier=_tier(values),
+        audit=_audit(values),
         node_settings=_given_defaults(given, values),
     )
 
@@ -148,6 +150,13 @@ def _tier(values: Mapping[str, Any]) -> TierConfig:
         sweep_age_ms=values["tidelog.tier.sweep.age.ms"],
         export_interval_ms=values["tidelog.tier.export.interval.ms"],
         retention_interval_ms=values["log.retention.check.interval.ms"],
+    )
+
+
+def _audit(values: Mapping[str, Any]) -> AuditConfig:
+    return AuditConfig(
+        journal_max_bytes=values["tidelog.audit.journal.max.bytes"],
+        export_retention_ms=values["tidelog.audit.export.retention.ms"],
     )
 
 

@@ -124,13 +124,15 @@ async def list_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] 
 def missed_positions(root: TierRoot, keys: Iterable[AuditKey]) -> list[AuditProblem]:
     """Between consecutive files of one scope; what was before the first file is gone by its age and is none."""
     problems = []
-    before: AuditKey | None = None
+    scope: tuple[str, int, int] | None = None
+    end = 0
     for key in sorted(keys):
-        if before is not None and before[:3] == key[:3] and before.end < key.first:
+        if scope == key[:3] and end < key.first:
+            reason = f"positions {end} to {key.first} are missed"
             name = audit_key(root, key)
-            reason = f"positions {before.end} to {key.first} are missed"
-            problems.append(AuditProblem(name, reason, key.source, key.incarnation, key.scope, before.end, key.first))
-        before = key
+            problems.append(AuditProblem(name, reason, key.source, key.incarnation, key.scope, end, key.first))
+        end = key.end if scope != key[:3] else max(end, key.end)
+        scope = key[:3]
     return problems
 
 
@@ -146,6 +148,7 @@ async def iterate_audit(
     keys = await list_audit(store, root, sources)
     missed = {(problem.key, problem.end): problem for problem in missed_positions(root, keys)}
     seen: dict[tuple[str, int, str, int], None] = {}
+    read = (("", 0, 0), -1)  # (scope, the last sequence of it)
     for key in keys:
         name = audit_key(root, key)
         problem = missed.get((name, key.first))
@@ -158,11 +161,16 @@ async def iterate_audit(
         except DamagedEvents as error:
             yield AuditProblem(name, str(error), key.source, key.incarnation, key.scope, key.first, key.end)
             continue
+        if read[0] != key[:3]:
+            read = (key[:3], -1)
         for event in events:
-            if event.source == AuditSource.BROKER:  # a broker's last batch may have been taken twice
+            if event.source == AuditSource.BROKER:  # what a broker shipped may have been taken twice
                 if event.identity in seen:
                     continue
                 seen[event.identity] = None
+            elif event.sequence <= read[1]:  # of two files that overlap
+                continue
+            read = (key[:3], event.sequence)
             yield event
 
 

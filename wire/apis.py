@@ -101,7 +101,8 @@ _TABLE = (
     _api("BrokerHeartbeat", 0, 1, _NODES),
     _api("UnregisterBroker", 0, 0, _OPERATORS),
     _api("AllocateProducerIds", 0, 0, _NODES),
-    _api("TierState", 0, 0, _NODES),  # our own, as the next two: their keys are far above Apache Kafka's
+    _api("TierState", 0, 0, _NODES),  # our own, as the next ones: their keys are far above Apache Kafka's
+    _api("AppendAudit", 0, 0, _NODES),
     _api("DescribeTier", 0, 0, _OPERATORS),
     _api("RestoreTopic", 0, 0, _OPERATORS),
 )

@@ -216,6 +216,14 @@ class TierStateResponse(ApiMessage, metaclass=_OwnSchemas):
     """In the order of the request's calls."""
 
 
+class AppendAuditRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Not Apache Kafka's: events of one broker's journal, in order; none asks where the topic stands."""
+
+
+class AppendAuditResponse(ApiMessage, metaclass=_OwnSchemas):
+    """`last_sequence` is committed, and so is all before it; -1 for none."""
+
+
 class DescribeTierRequest(ApiMessage, metaclass=_OwnSchemas):
     """Not Apache Kafka's, as the next one: for operators. Partition -1 asks for the broker as a whole."""
 
@@ -271,6 +279,8 @@ __all__ = [
     "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "AppendAuditRequest",
+    "AppendAuditResponse",
     "BrokerHeartbeatRequest",
     "BrokerHeartbeatResponse",
     "BrokerRegistrationRequest",

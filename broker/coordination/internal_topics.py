@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
-from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
+from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from wire.messages import CreateTopicsRequest
 
@@ -47,6 +47,24 @@ def tier_topic(
     """`__tier_state` by the settings tidelog.tier.state.…: compacted, and never tiered itself."""
     configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
     return InternalTopic(TIER_TOPIC, partitions, replication_factor, exact, configs)
+
+
+def audit_topic(
+    partitions: int = 4,
+    replication_factor: int = 3,
+    segment_bytes: int = 100 << 20,
+    retention_ms: int = 604_800_000,
+    *,
+    exact: bool = False,
+) -> InternalTopic:
+    """`__audit` by the settings tidelog.audit.topic.…: kept for a time, and never tiered, since it is exported."""
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        "segment.bytes": str(segment_bytes),
+        "compression.type": "producer",
+    }
+    return InternalTopic(AUDIT_TOPIC, partitions, replication_factor, exact, configs)
 
 
 class InternalTopics:

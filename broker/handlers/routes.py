@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.handlers.audit import AppendAudit
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -42,6 +43,7 @@ class Handlers:
     reassignments: ReassignmentHandlers
     tier_state: TierStateHandler
     tier: TierDescriptions
+    audit: AppendAudit
 
 
 def routes(of: Handlers) -> dict[int, Handler]:
@@ -81,4 +83,5 @@ def routes(of: Handlers) -> dict[int, Handler]:
         10000: of.tier_state.handle,
         10001: of.tier.describe_tier,
         10002: of.tier.restore_topic,
+        10003: of.audit.handle,
     }

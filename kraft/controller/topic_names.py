@@ -11,7 +11,8 @@ from common.errors import ErrorCode, ProtocolError
 GROUP_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
 TIER_TOPIC = "__tier_state"
-INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC, "__audit"})
+AUDIT_TOPIC = "__audit"
+INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC, AUDIT_TOPIC})
 NAME_CHARACTERS_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _PERIODS_TRIED_MAX = 8

@@ -19,7 +19,7 @@ from wire.refusals import REFUSED_APIS, REFUSED_SCHEMAS
 FEATURES = Features(7, {"metadata.version": 27}, {"metadata.version": (7, 27), "group.version": (0, 1)})
 INTERNAL = {
     "AlterPartition", "Envelope", "FetchSnapshot", "BrokerRegistration", "BrokerHeartbeat", "UnregisterBroker",
-    "AllocateProducerIds", "TierState",
+    "AllocateProducerIds", "TierState", "AppendAudit",
 }  # fmt: skip
 
 

@@ -1,0 +1,91 @@
+"""What a broker exports of the audit: the partitions of `__audit` and `__tier_state` that it leads, as committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import Partition
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.topic_names import AUDIT_TOPIC, TIER_TOPIC
+from records.audit_event import AuditEvent, AuditSource, decode_audit_event
+from records.batch import BatchHeader, iterate_batches
+from records.record import Record, decode_records
+from tiering.audit_export import AuditPiece
+from tiering.tier_audit import tier_event
+
+READ_BYTES = 1 << 20
+INFLATED_BYTES_MAX = 64 << 20
+
+Decode = Callable[[BatchHeader, Record], AuditEvent | None]
+
+
+class LogFeed:
+    """One partition's records as events, from its local log: both topics are never tiered."""
+
+    def __init__(self, partition: Partition, source: str, decode: Decode) -> None:
+        self.source = source
+        self.scope = partition.index
+        self.term = partition.leader_epoch
+        self._partition = partition
+        self._decode = decode
+
+    async def take(self, position: int) -> AuditPiece | None:
+        partition = self._partition
+        if partition.leader_epoch != self.term or not partition.is_leader:
+            return None
+        log = partition.log
+        first = max(position, log.local_log_start_offset)
+        if first >= partition.high_watermark:
+            return None
+        region = log.read(first, READ_BYTES, partition.high_watermark)
+        if region is None:
+            return None
+        try:
+            end, events = await asyncio.to_thread(lambda: self._events(region.read(), first))
+        finally:
+            region.release()
+        return AuditPiece(first, end, events) if end > first else None
+
+    def _events(self, data: bytes, first: int) -> tuple[int, list[AuditEvent]]:
+        """In a thread."""
+        view = memoryview(data)
+        end = first
+        events: list[AuditEvent] = []
+        for at, header in iterate_batches(view, 0, len(view)):
+            end = header.next_offset
+            if not header.is_control:
+                events += self._of_batch(view, at, header, first)
+        return end, events
+
+    def _of_batch(self, view: memoryview, at: int, header: BatchHeader, first: int) -> Iterator[AuditEvent]:
+        for record in decode_records(view, at, header.size, inflated_bytes_max=INFLATED_BYTES_MAX):
+            if record.offset >= first:
+                event = self._decode(header, record)
+                if event is not None:
+                    yield event
+
+
+def led_feeds(hosted: HostedPartitions) -> list[LogFeed]:
+    """Of all that this broker leads now."""
+    return [
+        LogFeed(partition, source, _decoder(source, partition.index))
+        for topic, source in ((AUDIT_TOPIC, AuditSource.BROKER), (TIER_TOPIC, AuditSource.TIER))
+        for partition in hosted.by_name.get(topic.encode(), {}).values()
+        if partition.is_leader
+    ]
+
+
+def _decoder(source: AuditSource, index: int) -> Decode:
+    if source is AuditSource.BROKER:
+        return lambda header, record: _shipped(record)
+    return lambda header, record: tier_event(index, header, record)
+
+
+def _shipped(record: Record) -> AuditEvent:
+    try:
+        return decode_audit_event(record.value or b"")
+    except ValueError as error:
+        message = f"record {record.offset} of {AUDIT_TOPIC} is no event"
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, message) from error

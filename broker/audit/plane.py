@@ -1,0 +1,103 @@
+"""All of a broker that has to do with the audit, wired: the journal, shipping, the topic's leaders, export."""
+
+from __future__ import annotations
+
+from broker.audit.config import AuditConfig
+from broker.audit.feeds import led_feeds
+from broker.audit.shipper import AuditShipper, Ensure
+from broker.audit.topic_host import AuditTopicHost
+from broker.partitions.hosted import HostedPartitions
+from broker.tier.plane import TierPlane
+from common.identifiers import random_uuid
+from common.metrics import Metrics
+from common.ports import Ports
+from kraft.links import Links
+from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
+from storage.journal_writer import JournalWriter
+from storage.log_directory import LogDirectory
+from tiering.audit_export import AuditExporter, AuditExporterServices, AuditWriter
+
+
+def open_journal(ports: Ports, node_id: int, config: AuditConfig) -> AuditJournal:
+    """Nothing is read or made before its first use."""
+    made = random_uuid(ports.random).hex()
+    writer = JournalWriter(ports.disk, JOURNAL_DIRECTORY, node_id, made, config.journal_max_bytes)
+    return AuditJournal(writer, ports.clock)
+
+
+class AuditPlane:
+    """One per broker. `journal` is the trail of `logs`."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        config: AuditConfig,
+        journal: AuditJournal,
+        logs: LogDirectory,
+        hosted: HostedPartitions,
+        topics: Ensure,
+        links: Links,
+        listener_name: str,
+    ) -> None:
+        self.journal = journal
+        self.host = AuditTopicHost(hosted, ports.clock)
+        self.shipper = AuditShipper(
+            node_id, journal, lambda: hosted.image, self.host, topics, links, listener_name, ports.random, config
+        )
+        self.exporter: AuditExporter | None = None
+        self._ports = ports
+        self._config = config
+        self._logs = logs
+        self._hosted = hosted
+        journal.passes = self._passes
+
+    def export_to(self, tier: TierPlane, interval_s: float) -> None:
+        """Where there is an object store. Call it before `start`."""
+        writer = AuditWriter(tier.store, tier.root, tier.guard, self._ports.clock, self._config.export_retention_ms)
+        self.exporter = AuditExporter(
+            AuditExporterServices(
+                lambda: writer,
+                lambda: led_feeds(self._hosted),
+                self._ports.clock,
+                self._ports.random,
+                interval_s,
+            )
+        )
+
+    def start(self) -> None:
+        self.shipper.start()
+        if self.exporter is not None:
+            self.exporter.start()
+
+    async def stop(self) -> None:
+        """Before the object store and the log directory close, which may still write to the journal."""
+        if self.exporter is not None:
+            await self.exporter.stop()
+        await self.shipper.stop()
+
+    async def close(self) -> None:
+        """After the log directory."""
+        await self.journal.close()
+
+    def register(self, metrics: Metrics) -> None:
+        journal, shipper = self.journal, self.shipper
+        metrics.counter(
+            "tidelog_audit_events_total", "Acts that were written to the audit journal.", lambda: journal.events
+        )
+        metrics.counter(
+            "tidelog_audit_events_shipped_total", "Events that __audit has acknowledged.", lambda: shipper.shipped
+        )
+        metrics.counter(
+            "tidelog_audit_events_lost_total", "Events that went because the journal was full.", lambda: journal.lost
+        )
+        metrics.gauge(
+            "tidelog_audit_ship_failures", "Failed attempts since events were last shipped.", lambda: shipper.failures
+        )
+
+    def _passes(self, what: str, error: OSError) -> bool:
+        health = self._logs.context.health
+        if health.offline is None and health.passes(what, error):
+            return True
+        self._logs.fail(f"{what}: {error}")
+        return False

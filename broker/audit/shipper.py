@@ -1,0 +1,163 @@
+"""Carries a broker's journal to its partition of `__audit`: in order, again until it is acknowledged, after any death.
+
+One task, which sleeps until there is something to ship. Where the topic stands is asked of its leader when shipping
+begins, so nothing of it has to be kept here. What a broker does to its own replicas of `__audit` stays in its journal:
+shipping it would, with a short retention, call forth the next such event for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from broker.audit.config import AuditConfig
+from broker.audit.topic_host import AuditTopicHost, Entry
+from common.errors import ErrorCode, MalformedFrame, ProtocolError
+from common.lifecycle import duty
+from kraft.controller.topic_names import AUDIT_TOPIC
+from kraft.image.metadata import MetadataImage
+from kraft.links import Link, Links
+from records.audit_event import decode_audit_event
+from storage.audit_journal import AuditJournal
+from wire.client import CallTimeout, ConnectionLost, TooManyCalls
+from wire.messages import AppendAuditRequest
+
+VERSION = 0
+CONNECT_TIMEOUT_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Ensure(Protocol):
+    """`broker.coordination.internal_topics.InternalTopics` is one."""
+
+    async def ensure(self, name: str) -> None: ...
+
+
+class AuditShipper:
+    """`shipped` counts events that were acknowledged; `failures` attempts since the last success."""
+
+    def __init__(
+        self,
+        node_id: int,
+        journal: AuditJournal,
+        image: Callable[[], MetadataImage],
+        local: AuditTopicHost,
+        topics: Ensure,
+        links: Links,
+        listener_name: str,
+        rng: random.Random,
+        config: AuditConfig,
+    ) -> None:
+        self.shipped = 0
+        self.failures = 0
+        self._node_id = node_id
+        self._journal = journal
+        self._image = image
+        self._local = local
+        self._topics = topics
+        self._links = links
+        self._listener_name = listener_name
+        self._random = rng
+        self._config = config
+        self._wake = asyncio.Event()
+        self._next: int | None = None  # the sequence to go on with; None: to be asked for
+        self._link: tuple[int, Link] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Once the broker knows the metadata."""
+        self._journal.on_written = self._wake.set
+        self._wake.set()  # for what an earlier run has left
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("audit-shipper"))
+
+    async def stop(self) -> None:
+        """What is left goes with the next start."""
+        self._journal.on_written = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._drop()
+
+    async def _run(self) -> None:
+        config = self._config
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(config.linger_ms / 1000)
+            self._wake.clear()
+            try:
+                await self._ship_all()
+                self.failures = 0
+            except OSError as error:
+                _log.warning("the audit journal cannot be read", extra={"cause": str(error)})
+                return  # the disk: its directory tells
+            except (ProtocolError, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
+                self._drop()
+                self._next = None
+                self._wake.set()
+                if self.failures & (self.failures - 1) == 0:  # not each time
+                    _log.info("the audit is not shipped yet", extra={"failures": self.failures, "cause": str(error)})
+                self.failures += 1
+                pause_s = min(config.backoff_min_ms * 2 ** min(self.failures, 16), config.backoff_max_ms) / 1000
+                await asyncio.sleep(pause_s * (0.5 + self._random.random() / 2))
+
+    async def _ship_all(self) -> None:
+        journal, config = self._journal, self._config
+        while True:
+            taken = await journal.take(self._next or 0, config.batch_bytes)
+            if not taken:
+                return
+            if self._next is None:
+                self._next = await self._append([]) + 1
+                continue
+            entries = [Entry(*one) for one in taken if decode_audit_event(one[1]).topic != AUDIT_TOPIC]
+            if entries:
+                await self._append(entries)
+                self.shipped += len(entries)
+            self._next = taken[-1][0] + 1
+            await journal.release(self._next)
+
+    async def _append(self, entries: Sequence[Entry]) -> int:
+        """The topic's last sequence of this journal."""
+        await self._topics.ensure(AUDIT_TOPIC)
+        topic = self._image().topics.get(AUDIT_TOPIC)
+        if topic is None or not topic.partitions:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = self._node_id % len(topic.partitions)
+        leader = topic.partitions[index].leader
+        incarnation = await self._journal.incarnation()
+        if leader == self._node_id:
+            return await self._local.append(index, self._node_id, incarnation, entries)
+        if leader < 0:
+            raise ProtocolError(ErrorCode.LEADER_NOT_AVAILABLE)
+        request = AppendAuditRequest(
+            partition_index=index,
+            node_id=self._node_id,
+            incarnation=incarnation,
+            events=[AppendAuditRequest.AuditEntry(sequence=entry.sequence, event=entry.event) for entry in entries],
+        )
+        link = await self._connected(leader)
+        response: Any = await link.call(request, VERSION, self._config.call_timeout_ms / 1000)
+        if response.error_code != ErrorCode.NONE:
+            raise ProtocolError(ErrorCode(response.error_code))
+        return int(response.last_sequence)
+
+    async def _connected(self, leader: int) -> Link:
+        if self._link is not None and (self._link[0] != leader or self._link[1].is_closed):
+            self._drop()
+        if self._link is None:
+            broker = self._image().brokers.get(leader)
+            address = broker.address(self._listener_name) if broker is not None else None
+            if address is None:
+                raise ConnectionLost(f"broker {leader} is not known")
+            self._link = (leader, await self._links.connect(address, CONNECT_TIMEOUT_S))
+        return self._link[1]
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._link[1].close()
+            self._link = None
