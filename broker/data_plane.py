@@ -117,6 +117,7 @@ class DataPlane:
                 replication,
                 broker_epoch,
                 self._start_from_tier,
+                self._drop_erased,
             ),
             self.partitions,
             config.internal_listener.name,
@@ -156,6 +157,10 @@ class DataPlane:
     def _start_from_tier(self, partition: Partition) -> None:
         if self.partitions.tier is not None:
             self.partitions.tier.start_from_tier(partition)
+
+    def _drop_erased(self, partition: Partition) -> None:
+        if self.partitions.tier is not None:
+            self.partitions.tier.drop_erased(partition)
 
     def _disk_pause(self) -> int:
         return 0 if self._logs.free_space_state is FreeSpace.PLENTY else DISK_PAUSE_MS

@@ -138,8 +138,10 @@ class Duties:
         for partition in partitions:
             log = partition.log
             try:
-                if not log.closed and log.delete_old_segments(
-                    now_ms, partition.high_watermark, partition.tier_end_offset
+                if log.closed:
+                    continue
+                if log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset) or (
+                    partition.holds_erased and partition.drop_erased(now_ms)
                 ):
                     left.append(partition)
                     await asyncio.sleep(0)

@@ -233,6 +233,7 @@ class BrokerNode:
         self.cold = ColdPlane(self._ports, reads, free_bytes_min, tier.store, tier.root, tier.service)
         self.data_plane.fetch.reader.cold = self.cold.reading
         self.cold.register(self.metrics)
+        tier.service.erasure.forget_read = self.cold.remote.cache.forget_all
 
     def _make_lifecycle(self, cluster_id: str) -> BrokerLifecycle:
         config = self._config

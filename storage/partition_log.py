@@ -174,6 +174,13 @@ class PartitionLog(AppendableLog):
         self.roll(now_ms)
         return True
 
+    def roll_now(self, now_ms: int) -> bool:
+        """Begin a new segment unless the active one is empty, or must not be touched now; whether it did."""
+        if not self._may_roll:
+            return False
+        self.roll(now_ms)
+        return True
+
     def roll_for_tier(self, now_ms: int) -> bool:
         """Begin a new segment when the active one of a tiered topic was begun too long ago; whether it did.
 
@@ -224,6 +231,10 @@ class PartitionLog(AppendableLog):
         if self.config.remote_storage_enable:
             return segment_removal.drop_local_segments(self, now_ms, high_watermark, tier_end_offset)
         return segment_removal.delete_old_segments(self, now_ms, high_watermark)
+
+    def drop_erased(self, now_ms: int, high_watermark: int, tier_end_offset: int, erased_end_offset: int) -> int:
+        """Drop segments of a tiered log that begin below `erased_end_offset`, see `segment_removal.drop_erased`."""
+        return segment_removal.drop_erased(self, now_ms, min(high_watermark, tier_end_offset), erased_end_offset)
 
     async def flush(self, upto_offset: int | None = None, depth: FlushDepth = FlushDepth.DATA) -> int:
         """fsync, in a thread, everything below `upto_offset` (the end); the new `flushed_end_offset`.

@@ -7,6 +7,7 @@ size. So many of them at a time are bounded; what is left goes with the next cal
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from records.audit_event import AuditKind
@@ -73,11 +74,11 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     if count == len(log.segments):
         log.roll(now_ms)
     if not advance_log_start(log, start_offset, cause):
-        _remove_locally(log, doomed, cause)
+        remove_locally(log, doomed, cause)
     return len(doomed)
 
 
-def _remove_locally(log: PartitionLog, doomed: list[Segment], cause: str) -> None:
+def remove_locally(log: PartitionLog, doomed: list[Segment], cause: str) -> None:
     """Segments go whose records are not served from here, or not at all, any more. Raises AuditPending."""
     end = next(segment.base_offset for segment in log.segments if segment.base_offset > doomed[-1].base_offset)
     act = Act(
@@ -110,7 +111,29 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
     if doomed:
         if count == len(log.segments):
             log.roll(now_ms)
-        _remove_locally(log, doomed, "local retention")
+        remove_locally(log, doomed, "local retention")
+        log.context.log_starts_changed = True
+    return count
+
+
+def drop_erased(log: PartitionLog, now_ms: int, bound: int, erased_end_offset: int) -> int:
+    """How many segments went that hold records from below `erased_end_offset`, at most SEGMENTS_AT_ONCE_MAX.
+
+    Where this replica's segments were cut elsewhere than the leader's, newer records are in the last of them: it is
+    closed, and goes once all of it lies below `bound`, up to where the tier holds everything. Raises AuditPending, and
+    nothing has gone.
+    """
+    if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
+        return 0
+    if log.active.base_offset < erased_end_offset:
+        log.roll(now_ms)
+    count = 0
+    for segment, after in pairwise(log.segments):
+        if segment.base_offset >= erased_end_offset or after.base_offset > bound or count == SEGMENTS_AT_ONCE_MAX:
+            break
+        count += 1
+    if count:
+        remove_locally(log, log.segments[:count], "erasure")
         log.context.log_starts_changed = True
     return count
 

@@ -161,6 +161,14 @@ class ChunkCache:
         if chunk is not None:
             self._retire(chunk)
 
+    async def forget_all(self) -> None:
+        """Keep nothing that was read, on the disk neither; what is under send, or on its way here, still is."""
+        for key in list(self._chunks):
+            self.drop(key)
+        doomed, self._doomed = self._doomed, []
+        self._doomed_bytes = 0
+        await asyncio.to_thread(self._remove, doomed)
+
     def _evict(self, size: int) -> None:
         """Free at least `size` bytes, unless too much is pinned."""
         if size <= 0:

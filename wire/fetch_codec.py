@@ -37,6 +37,7 @@ FETCH = 1
 FETCH_VERSIONS = (4, 18)
 NO_TIER_END = -1
 TIER_END_TAG = 10_000  # far from Apache Kafka's; only ever sent to followers, on the internal listener
+ERASED_END_TAG = 10_001  # likewise
 _SESSIONS_FROM, _RACK_FROM, _FLEXIBLE_FROM, _IDS_FROM, _STATE_FROM, _ENDPOINTS_FROM = 7, 11, 12, 13, 15, 16
 _TAG_CLUSTER, _TAG_REPLICA = 0, 1
 
@@ -47,6 +48,7 @@ _SESSION = Struct(">hi")
 _ROW_4, _ROW_5 = Struct(">ihqq"), Struct(">ihqqq")
 _ROW_12 = Struct(">ihqqqBi")  # without aborted transactions
 _TIER_END_HEAD = put_uvarint(TIER_END_TAG) + b"\x08"
+_ERASED_END_HEAD = put_uvarint(ERASED_END_TAG) + b"\x08"
 _EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct(">qi"), Struct(">qq")
 
 
@@ -95,6 +97,7 @@ class FetchedRow(NamedTuple):
     leader: LeaderHint | None = None
     snapshot: tuple[int, int] | None = None  # (end offset, epoch)
     tier_end: int = NO_TIER_END  # to followers of a tiered partition: up to where the tier holds everything
+    erased_end: int = 0  # to the same, if not 0: below it no local copy of records is to stay
 
 
 def decode_fetch(buffer: bytearray, at: int, end: int, version: int) -> FetchCall:
@@ -265,7 +268,7 @@ def encode_fetch_response(
 
 
 def _row_head(version: int, row: FetchedRow) -> bytes:
-    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, _, _, _, _ = row
+    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, _, _, _, _, _ = row
     if aborted is None and version >= _FLEXIBLE_FROM:
         return _ROW_12.pack(index, error, high_watermark, stable, log_start, 0, preferred)
     if version >= 5:
@@ -283,7 +286,8 @@ def _row_head(version: int, row: FetchedRow) -> bytes:
 
 def _row_tags(row: FetchedRow) -> bytes:
     diverging, leader, snapshot, tier_end = row.diverging, row.leader, row.snapshot, row.tier_end
-    if diverging is None and leader is None and snapshot is None and tier_end == NO_TIER_END:
+    erased_end = row.erased_end
+    if diverging is None and leader is None and snapshot is None and tier_end == NO_TIER_END and not erased_end:
         return b"\0"
     tags: list[bytes] = []
     if diverging is not None:
@@ -294,4 +298,6 @@ def _row_tags(row: FetchedRow) -> bytes:
         tags.append(b"\2\x0d" + _END_EPOCH.pack(*snapshot) + b"\0")
     if tier_end != NO_TIER_END:
         tags.append(_TIER_END_HEAD + INT64.pack(tier_end))
+    if erased_end:
+        tags.append(_ERASED_END_HEAD + INT64.pack(erased_end))
     return put_uvarint(len(tags)) + b"".join(tags)

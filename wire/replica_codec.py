@@ -8,7 +8,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
-from wire.fetch_codec import FETCH, NO_TIER_END, TIER_END_TAG
+from wire.fetch_codec import ERASED_END_TAG, FETCH, NO_TIER_END, TIER_END_TAG
 from wire.primitives import (
     INT32,
     INT64,
@@ -62,6 +62,7 @@ class ReplicatedRow(NamedTuple):
     leader: LeaderHint | None
     snapshot: tuple[int, int] | None  # (end offset, epoch)
     tier_end: int = NO_TIER_END  # news of where the tier ends; NO_TIER_END: none
+    erased_end: int = 0  # news of below where no local copy of records is to stay; 0: none
 
 
 class ReplicaFetched(NamedTuple):
@@ -150,22 +151,26 @@ def _row(buffer: bytearray, at: int, end: int, topic: bytes, rows: list[Replicat
     if not buffer[stop]:
         rows.append(ReplicatedRow(topic, index, error, high_watermark, log_start, start, stop, None, None, None))
         return stop + 1
-    diverging, leader, snapshot, tier_end, at = _row_tags(buffer, stop, end)
-    rows.append(
-        ReplicatedRow(
-            topic, index, error, high_watermark, log_start, start, stop, diverging, leader, snapshot, tier_end
-        )
-    )
+    tags, at = _row_tags(buffer, stop, end)
+    rows.append(ReplicatedRow(topic, index, error, high_watermark, log_start, start, stop, *tags))
     return at
 
 
-def _row_tags(
-    buffer: bytearray, at: int, end: int
-) -> tuple[tuple[int, int] | None, LeaderHint | None, tuple[int, int] | None, int, int]:
+class _RowTags(NamedTuple):
+    """In the order of the row's fields."""
+
+    diverging: tuple[int, int] | None
+    leader: LeaderHint | None
+    snapshot: tuple[int, int] | None
+    tier_end: int
+    erased_end: int
+
+
+def _row_tags(buffer: bytearray, at: int, end: int) -> tuple[_RowTags, int]:
     diverging: tuple[int, int] | None = None
     leader: LeaderHint | None = None
     snapshot: tuple[int, int] | None = None
-    tier_end = NO_TIER_END
+    tier_end, erased_end = NO_TIER_END, 0
     count, at = tag_count(buffer, at)
     for _ in range(count):
         tag, at, stop = tag_head(buffer, at, end)
@@ -183,8 +188,11 @@ def _row_tags(
         elif tag == TIER_END_TAG:
             (tier_end,) = INT64.unpack_from(buffer, at)
             at += INT64.size
+        elif tag == ERASED_END_TAG:
+            (erased_end,) = INT64.unpack_from(buffer, at)
+            at += INT64.size
         else:
             at = stop
         if at != stop:
             raise MalformedFrame("fetch response: tagged field")
-    return diverging, leader, snapshot, tier_end, at
+    return _RowTags(diverging, leader, snapshot, tier_end, erased_end), at

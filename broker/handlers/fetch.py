@@ -289,6 +289,8 @@ class PendingFetch:
                 quota.record(read.size)
             if row.tier_end != NO_TIER_END:
                 position.sent_tier_end = row.tier_end
+            if row.erased_end:
+                position.sent_erased_end = row.erased_end
             if session is not None:
                 if read.size:
                     session.served(position)
@@ -408,6 +410,7 @@ def _has_changed(position: Position, read: Read) -> bool:
         or row.high_watermark != position.sent_high_watermark
         or row.log_start_offset != position.sent_log_start
         or row.tier_end != NO_TIER_END
+        or row.erased_end > 0
     )
 
 

@@ -87,6 +87,10 @@ class Tier(Protocol):
         """A follower's place is below what its leader's disk holds. Cheap; may be called again and again."""
         ...
 
+    def drop_erased(self, partition: Partition) -> None:
+        """This disk may hold records that were erased from the tier. Cheap; may be called again and again."""
+        ...
+
 
 class HostedPartitions:
     """See the module. Also the `PartitionHost` of every partition in it."""

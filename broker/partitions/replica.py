@@ -38,10 +38,13 @@ class Replica:
 
     `tier_end_offset` is up to where the tier is known to hold everything, -1 when nothing is known: local retention
     stops there. It never falls, whoever leads, for what the tier holds is committed.
+
+    Records below `erased_end_offset` were erased from the tier by their keys: what this disk holds of them is to go.
     """
 
     __slots__ = (
         "_start_pending",
+        "erased_end_offset",
         "high_watermark",
         "index",
         "leader_epoch",
@@ -66,6 +69,7 @@ class Replica:
         self.leader_epoch = -1
         self._start_pending = False  # the leader's log start waits for the audit
         self.tier_end_offset = NO_TIER_END
+        self.erased_end_offset = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.watchers: dict[Watcher, None] = {}
 
@@ -87,10 +91,17 @@ class Replica:
         check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
         return self.log.append_as_follower(view, at, end) is not None
 
-    def leader_said(self, high_watermark: int, log_start_offset: int, tier_end_offset: int = NO_TIER_END) -> None:
+    def leader_said(
+        self,
+        high_watermark: int,
+        log_start_offset: int,
+        tier_end_offset: int = NO_TIER_END,
+        erased_end_offset: int = 0,
+    ) -> None:
         """Take over what a fetch response tells of the leader. The high watermark only rises."""
         log = self.log
         self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
+        self.erased_end_offset = max(self.erased_end_offset, erased_end_offset)
         if log.log_start_offset < log_start_offset <= log.log_end_offset:
             self._start_at_leaders(log_start_offset)
         reached = min(high_watermark, log.readable_end_offset)  # not what waits for a slow disk
@@ -158,6 +169,23 @@ class Replica:
         if offset > self.tier_end_offset:
             self.tier_end_offset = offset
             self._notify(committed=True)
+
+    def erased_below(self, offset: int) -> None:
+        """Records below `offset` were erased from the tier; followers hear of it."""
+        if offset > self.erased_end_offset:
+            self.erased_end_offset = offset
+            self._notify(committed=True)
+
+    @property
+    def holds_erased(self) -> bool:
+        """Whether this disk may still have records that were erased from the tier."""
+        log = self.log
+        return self.erased_end_offset > log.local_log_start_offset and log.log_end_offset > log.local_log_start_offset
+
+    def drop_erased(self, now_ms: int) -> int:
+        """How many segments with such records went, as far as the tier holds all that is in them; again, for there may
+        be more. Raises AuditPending, and nothing has gone; ProtocolError."""
+        return self.log.drop_erased(now_ms, self.high_watermark, self.tier_end_offset, self.erased_end_offset)
 
     # reading -----------------------------------------------------------------------------------------------
 

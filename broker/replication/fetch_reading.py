@@ -133,6 +133,7 @@ class FetchReader:
             region,
             diverging=diverging,
             tier_end=partition.tier_end_offset if partition.tier_end_offset != position.sent_tier_end else -1,
+            erased_end=partition.erased_end_offset if partition.erased_end_offset != position.sent_erased_end else 0,
         )
         size = region.length if region is not None else 0
         return Read(row, size, diverging is not None, position.offset < partition.log.readable_end_offset)

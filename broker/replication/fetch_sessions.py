@@ -70,6 +70,7 @@ class Position:
         "offset",
         "owner",
         "partition",
+        "sent_erased_end",
         "sent_high_watermark",
         "sent_log_start",
         "sent_tier_end",
@@ -84,6 +85,7 @@ class Position:
         self.sent_high_watermark = UNSENT
         self.sent_log_start = UNSENT
         self.sent_tier_end = UNSENT
+        self.sent_erased_end = 0
         self.update(part)
 
     def update(self, part: FetchPart) -> None:

@@ -24,7 +24,7 @@ from storage.audit_trail import AuditPending
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
 from wire.connection import Connection
-from wire.hot_codec import ReplicatedRow, decode_replica_fetch, encode_replica_fetch
+from wire.hot_codec import NO_TIER_END, ReplicatedRow, decode_replica_fetch, encode_replica_fetch
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -57,6 +57,7 @@ class LinkServices:
     config: ReplicationConfig
     broker_epoch: Callable[[], int]
     start_from_tier: Callable[[Partition], None]
+    drop_erased: Callable[[Partition], None]
 
 
 class LeaderLink:
@@ -342,7 +343,9 @@ class LeaderLink:
             return
         if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
-        partition.leader_said(row.high_watermark, row.log_start_offset, row.tier_end)
+        partition.leader_said(row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end)
+        if (row.erased_end or row.tier_end != NO_TIER_END) and partition.holds_erased:
+            self._services.drop_erased(partition)
         self.followed.appended(followed, row.end - row.start, row.high_watermark)
         after = (partition.log.log_start_offset, partition.log.log_end_offset)
         self.followed.progressed(followed, moved=after != before)

@@ -17,8 +17,11 @@ class TierConfig:
     manifest_keep_ms: int = 3_600_000  # tidelog.tier.manifest.keep.ms
     sweep_interval_ms: int = 3_600_000  # tidelog.tier.sweep.interval.ms
     sweep_age_ms: int = 86_400_000  # tidelog.tier.sweep.age.ms
+    proposals_interval_ms: int = 5_000  # tidelog.tier.proposals.interval.ms
+    erase_grace_ms: int = 60_000  # tidelog.tier.erase.grace.ms
     export_interval_ms: int = 60_000  # tidelog.tier.export.interval.ms
     retention_interval_ms: int = 300_000  # log.retention.check.interval.ms
+    proposals_max: int = 4  # decided at one time
     claims_max: int = 64  # on their way at one time
     deletions_max: int = 4
     starts_max: int = 4  # followers that begin from the tier at one time

@@ -199,7 +199,6 @@ class Copier:
         """Copies of this very claim that nobody works on any more."""
         while left := [segment.id for segment in led.known.copying()]:
             await led.change(self._calls, lambda _: StartDelete(*_epochs(led), left))
-            led.deletes_offset = led.known.state_offset
 
     def _described(
         self, led: LedPartition, closed: ClosedSegment, contents: Contents, object_: _Object

@@ -1,7 +1,8 @@
 """What leaves the tier: by retention over tier and disk together, by DeleteRecords, and what an unfinished copy left.
 
-The log start moves first, as a record of the tier's state; then segments below it are DELETE_STARTED; their objects go
-when a manifest without them is published and the delay has passed; only then is their entry forgotten.
+The log start moves first, as a record of the tier's state; then segments below it are DELETE_STARTED, as those are that
+a job's segments have replaced; their objects go when a manifest without them is published and the delay has passed;
+only then is their entry forgotten. Objects with records that were erased by their keys do not wait for the delay.
 """
 
 from __future__ import annotations
@@ -24,6 +25,24 @@ from tiering.segment import TieredSegment
 from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, FinishDelete, MoveLogStart, StartDelete
 
 OBJECTS_PER_ROUND_MAX = 1_000
+
+
+@dataclass(slots=True, frozen=True)
+class DeleteDelays:
+    """How long objects stay after their deletion began, in milliseconds; `erased_ms` where records in them were erased:
+    for reads that are under way."""
+
+    usual_ms: int
+    erased_ms: int
+
+    def of(self, tier: PartitionTier, segment: TieredSegment) -> int:
+        return min(self.usual_ms, self.erased_ms) if holds_erased(tier, segment) else self.usual_ms
+
+
+def holds_erased(tier: PartitionTier, segment: TieredSegment) -> bool:
+    """Whether a DELETE_STARTED segment may hold records that were erased: one of before that, below its end."""
+    record = tier.record
+    return segment.base_offset < record.erased_end_offset and segment.changed_ms <= record.erased_ms
 
 
 @dataclass(slots=True)
@@ -72,7 +91,7 @@ class Deleter:
     def __init__(
         self,
         clock: Clock,
-        delay_ms: int,
+        delays: DeleteDelays,
         store: ObjectStore,
         root: TierRoot,
         calls: TierCalls,
@@ -81,7 +100,7 @@ class Deleter:
         audit: AuditTrail,
     ) -> None:
         self._clock = clock
-        self._delay_ms = delay_ms
+        self._delays = delays
         self._store = store
         self._root = root
         self._calls = calls
@@ -147,18 +166,16 @@ class Deleter:
                 return
             request = StartDelete(led.leader_epoch, led.broker_epoch, below)
             await led.change(self._calls, lambda _, request=request: request)  # type: ignore[misc]
-            led.deletes_offset = led.known.state_offset
             self._manifests.changed(led.known.topic_id, led.known.partition)
 
     def _due(self, led: LedPartition) -> list[TieredSegment]:
         """Whose objects may go now. The delay counts from when the deletion began, whoever led then."""
-        tier = led.known
-        latest_ms = self._clock.wall_ms() - self._delay_ms
-        due = [segment for segment in tier.deleting() if segment.changed_ms <= latest_ms][:OBJECTS_PER_ROUND_MAX]
+        tier, now_ms = led.known, self._clock.wall_ms()
+        due = [one for one in tier.deleting() if one.changed_ms + self._delays.of(tier, one) <= now_ms]
         if not due:
             return []
-        published = self._manifests.published(tier.topic_id, tier.partition)
-        if published is None or published.tier_state_offset < led.deletes_offset:
+        head = self._manifests.published(tier.topic_id, tier.partition)
+        unnamed = [] if head is None else [one for one in due if tier.state_offset_of(one.id) <= head.tier_state_offset]
+        if len(unnamed) < len(due):
             self._manifests.changed(tier.topic_id, tier.partition)
-            return []
-        return due
+        return unnamed[:OBJECTS_PER_ROUND_MAX]

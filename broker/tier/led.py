@@ -62,7 +62,11 @@ class NotNow(Exception):
 
 
 class Refusal(NotNow):
-    """The shard has decided: to ask the same again does not help."""
+    """The shard has decided: to ask the same again does not help. `reply` is what it said."""
+
+    def __init__(self, reply: Refused) -> None:
+        super().__init__(f"the tier shard refuses: {reply.error}: {reply.text}")
+        self.reply = reply
 
 
 class LedPartition:
@@ -77,10 +81,10 @@ class LedPartition:
         "_lock",
         "broker_epoch",
         "copying",
-        "deletes_offset",
         "failures",
         "held",
         "leader_epoch",
+        "look_at",
         "looking_after",
         "partition",
         "retained_at",
@@ -103,7 +107,7 @@ class LedPartition:
         self.failures = 0
         self.retry_at = float("-inf")  # loop seconds
         self.retained_at = float("-inf")
-        self.deletes_offset = -1  # of the shard's state that has all deletions begun so far
+        self.look_at = float("inf")  # loop seconds: when something can be deleted before retention's next turn
         self.tasks: dict[asyncio.Task[None], None] = {}
         self.trouble = ""
         self._in_doubt = False  # whether the view may be behind what this broker itself has changed
@@ -152,7 +156,7 @@ class LedPartition:
             if reply.error == RefusalCode.NOT_CLAIMED:
                 self.view = None
             self._in_doubt = True
-            raise Refusal(f"the tier shard refuses: {reply.error}: {reply.text}")
+            raise Refusal(reply)
 
     def failed(self, config: TierConfig, now: float, chance: Random, cause: str) -> None:
         """Leave it alone for a while, up to twice as long each time."""

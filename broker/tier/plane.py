@@ -14,6 +14,7 @@ from broker.tier.config import TierConfig
 from broker.tier.exports import BrokerExports
 from broker.tier.metrics import register_tier_metrics
 from broker.tier.opening import LateStore, OpenStore
+from broker.tier.proposals import Proposals
 from broker.tier.service import TierService, TierServices
 from common.metrics import Metrics
 from common.ports import Ports
@@ -56,10 +57,11 @@ class TierPlane:
         self.guard = ClusterGuard(self.store, self.root, lambda: hosted.image.incarnation, ports.clock)
         self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
-        self.service = TierService(
-            TierServices(ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit),
-            config,
+        services = TierServices(
+            ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit
         )
+        self.service = TierService(services, config)
+        self.proposals = Proposals(services, self.service, config)
         self.upkeep = TierUpkeep(
             self.manifest_services, coordinator, client, lambda: hosted.image, _upkeep_config(config)
         )
@@ -91,6 +93,7 @@ class TierPlane:
             logger.warning("the object store cannot be opened", extra={"cause": str(error)})
         self.publisher.start()
         self.service.start()
+        self.proposals.start()
         self.upkeep.start()
         self.exporter.start()
 
@@ -98,6 +101,7 @@ class TierPlane:
         """Before the log directory closes."""
         await self.exporter.stop()
         await self.upkeep.stop()
+        await self.proposals.stop()
         await self.service.stop()
         await self.publisher.stop()
         await self.store.close()

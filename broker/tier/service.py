@@ -19,7 +19,8 @@ from broker.partitions.replica import Role
 from broker.tier.adoption import adopt
 from broker.tier.config import TierConfig
 from broker.tier.copying import Copier, next_segment
-from broker.tier.deletion import Deleter, Manifests
+from broker.tier.deletion import DeleteDelays, Deleter, Manifests, holds_erased
+from broker.tier.erasing import LocalErasure
 from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls
 from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
 from broker.tier.starts import TierStarts
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_TURN = 128
 CLAIM_POLL_S = 0.05
+ERASE_POLL_S = 1.0
 _IDLE = (Fenced, NotNow, ProtocolError, OutcomeUnknown)
 
 
@@ -66,14 +68,14 @@ class TierService:
         self._clock = services.ports.clock
         self._chance = services.ports.random
         self._config = config
-        self._node_id = services.hosted.node_id
+        self.node_id = services.hosted.node_id
         self._loop = asyncio.get_running_loop()
         self.copier = Copier(
-            services.ports, self._node_id, config, services.store, services.root, services.calls, services.guard
+            services.ports, self.node_id, config, services.store, services.root, services.calls, services.guard
         )
         self.deleter = Deleter(
             self._clock,
-            config.delete_delay_ms,
+            DeleteDelays(config.delete_delay_ms, config.erase_grace_ms),
             services.store,
             services.root,
             services.calls,
@@ -83,6 +85,7 @@ class TierService:
         )
         self._led: dict[Partition, LedPartition] = {}
         self._starting: dict[Partition, asyncio.Task[None]] = {}
+        self.erasure = LocalErasure(self._clock)
         self._start_places = asyncio.Semaphore(config.starts_max)
         self.starts = TierStarts(config.backoff_min_ms / 1000, config.backoff_max_ms / 1000)
         self._running: dict[str, int] = {"claim": 0, "copy": 0, "delete": 0}
@@ -102,6 +105,7 @@ class TierService:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.erasure.stop()
         self._task = None
 
     # what others see ---------------------------------------------------------------------------------------
@@ -165,6 +169,7 @@ class TierService:
         led = self._led.get(partition)
         if led is not None:
             self._forget(led)
+        self.erasure.removed(partition)
         self.starts.forget(partition)
         starting = self._starting.get(partition)
         if starting is not None:
@@ -190,7 +195,7 @@ class TierService:
         """Whether this broker was elected from the ISR. What it last knew may be long past: then the ISR tells, which
         consists of the leader alone after any other election."""
         is_next = image.partition_epoch == before.partition_epoch + 1
-        return self._node_id in before.isr and (is_next or len(image.isr) > 1)
+        return self.node_id in before.isr and (is_next or len(image.isr) > 1)
 
     def _adopts(self, partition: Partition) -> bool:
         topic = self._hosted.image.topics.get_by_id(partition.topic_id)
@@ -246,12 +251,12 @@ class TierService:
                 continue
             except ProtocolError:
                 continue  # the disk: its directory tells
-            if (
-                not led.looking_after
-                and self._running["delete"] < config.deletions_max
-                and self._loop.time() - led.retained_at >= config.retention_interval_ms / 1000
-            ):
+            if not led.looking_after and self._running["delete"] < config.deletions_max and self._is_due(led):
                 self._begin(led, "delete", self._look_after(led))
+
+    def _is_due(self, led: LedPartition) -> bool:
+        now = self._loop.time()
+        return now >= led.look_at or now - led.retained_at >= self._config.retention_interval_ms / 1000
 
     def _consider_copy(self, led: LedPartition) -> None:
         if led.copying or self._running["copy"] >= self._config.copies_max:
@@ -314,18 +319,60 @@ class TierService:
     async def _copy(self, led: LedPartition) -> None:
         if await self.copier.copy_next(led):
             led.partition.tier_reaches(led.known.tier_end_offset)
+            if led.partition.holds_erased:
+                self.drop_erased(led.partition)
             self._services.manifests.changed(led.known.topic_id, led.known.partition)
 
     async def _look_after(self, led: LedPartition) -> None:
         led.retained_at = self._loop.time()
-        await self.deleter.retain(led)
-        await self.deleter.delete(led)
+        hurry, led.look_at = led.look_at <= led.retained_at, float("inf")
+        try:
+            await self.deleter.retain(led)
+            await self.deleter.delete(led)
+        finally:
+            if hurry:
+                await self._hurry(led)
+
+    async def _hurry(self, led: LedPartition) -> None:
+        """Objects with erased records go as soon as they may, and what was read of them until then goes too."""
+        if led.view is not None and _erased_objects(led.view):
+            led.look_at = self._loop.time() + ERASE_POLL_S
+        else:
+            await self.erasure.forget_read()
+
+    # swaps -------------------------------------------------------------------------------------------------
+
+    async def swapped(self, led: LedPartition) -> None:
+        """The shard has put a job's segments in the place of others."""
+        tier = led.known
+        self._services.manifests.changed(tier.topic_id, tier.partition)
+        if tier.record.erased_end_offset:
+            await self.erasure.forget_read()
+            self._consider_erasure(led)
+
+    def look_around_soon(self) -> None:
+        """There is something to copy."""
+        self._wake.set()
+
+    def _consider_erasure(self, led: LedPartition) -> None:
+        tier, partition = led.known, led.partition
+        if not tier.record.erased_end_offset:
+            return
+        partition.erased_below(tier.record.erased_end_offset)
+        if _erased_objects(tier):
+            led.look_at = self._loop.time() + self._config.erase_grace_ms / 1000
+        if partition.holds_erased:
+            self.drop_erased(partition)
+
+    def drop_erased(self, partition: Partition) -> None:
+        """See `hosted.Tier`."""
+        self.erasure.begin(partition)
 
     # claims ------------------------------------------------------------------------------------------------
 
     async def _claim(self, led: LedPartition) -> None:
         partition = led.partition
-        claim = Claim(led.leader_epoch, self._node_id, led.broker_epoch, partition.topic)
+        claim = Claim(led.leader_epoch, self.node_id, led.broker_epoch, partition.topic)
         reply = await self._calls.claim(partition.topic_id, partition.index, claim)
         if isinstance(reply, Refused):
             if reply.error in (RefusalCode.FENCED, RefusalCode.DROPPED):
@@ -334,7 +381,6 @@ class TierService:
         if not led.is_current:
             raise Fenced("this broker leads no longer")
         led.view = reply
-        led.deletes_offset = reply.state_offset
         if led.held and self._must_adopt(partition):
             await adopt(led, self._services.store, self._services.root, self._calls)
         if lost_committed(led):
@@ -346,6 +392,7 @@ class TierService:
                 raise Fenced("this broker was not to lead any longer")
         await settle(led, self._calls)
         self._services.manifests.lead(led.known)
+        self._consider_erasure(led)
 
     async def _begin_again(self, led: LedPartition) -> None:
         """This leader ends before the tier does."""
@@ -425,6 +472,11 @@ class TierService:
 
 def _is_tiered(partition: Partition) -> bool:
     return partition.log.config.remote_storage_enable and partition.topic not in INTERNAL_TOPICS
+
+
+def _erased_objects(tier: PartitionTier) -> bool:
+    """Whether objects with erased records wait to be deleted."""
+    return any(holds_erased(tier, segment) for segment in tier.deleting())
 
 
 def _uncopied(led: LedPartition) -> int:

@@ -1,0 +1,69 @@
+"""This disk after an erasure: segments go that hold records which were erased from the tier by their keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from broker.partitions.partition import Partition
+from common.errors import ProtocolError
+from common.ports import Clock
+from storage.audit_trail import audited
+
+logger = logging.getLogger(__name__)
+
+
+class LocalErasure:
+    """One per broker that has a tier. Calls on the loop. Each replica has at most one task, which ends by itself."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: dict[Partition, asyncio.Task[None]] = {}
+        self._stopped = False
+        self.forget_read: Callable[[], Awaitable[None]] = _nothing_read
+        """Drops what was read from the tier before, and may hold records that are erased by now."""
+
+    def begin(self, partition: Partition) -> None:
+        """What is not in the tier yet stays: call again when the tier reaches further."""
+        if partition in self._tasks or self._stopped:
+            return
+        task = asyncio.get_running_loop().create_task(self._drop(partition), name="tier-drop-erased")
+        self._tasks[partition] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.pop(partition, None)
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, ProtocolError):  # that is the disk, which tells itself
+                logger.error("erased records stay on the disk", exc_info=error, extra={"partition": repr(partition)})
+
+        task.add_done_callback(ended)
+
+    def removed(self, partition: Partition) -> None:
+        """It is hosted here no longer."""
+        task = self._tasks.get(partition)
+        if task is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        self._stopped = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drop(self, partition: Partition) -> None:
+        await self.forget_read()
+        log = partition.log
+
+        def drop() -> int:
+            return 0 if log.closed else partition.drop_erased(self._clock.wall_ms())
+
+        while True:
+            if not await audited(drop):
+                return
+            await asyncio.sleep(0)
+
+
+async def _nothing_read() -> None:
+    """Of a broker that does not read the tier."""
