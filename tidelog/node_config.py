@@ -146,6 +146,8 @@ def _tier(values: Mapping[str, Any]) -> TierConfig:
         copy_bytes_per_second=values["tidelog.tier.copy.bytes.per.second"],
         delete_delay_ms=values["tidelog.tier.delete.delay.ms"],
         manifest_keep_ms=values["tidelog.tier.manifest.keep.ms"],
+        proposals_interval_ms=values["tidelog.tier.proposals.interval.ms"],
+        erase_grace_ms=values["tidelog.tier.erase.grace.ms"],
         sweep_interval_ms=values["tidelog.tier.sweep.interval.ms"],
         sweep_age_ms=values["tidelog.tier.sweep.age.ms"],
         export_interval_ms=values["tidelog.tier.export.interval.ms"],
