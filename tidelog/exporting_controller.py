@@ -1,4 +1,5 @@
-"""A controller whose cluster has a tier: while it is the active one it exports the metadata to the object store."""
+"""A controller whose cluster has a tier: while it is the active one it exports the metadata to the object store, and
+starts the Spark jobs that are scheduled."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from common.ports import Ports
 from kraft.controller.node import ControllerNode
 from kraft.metadata_export import metadata_events
 from object_store.uri import open_store, parse_uri
+from tidelog.job_schedule import parse_schedule
+from tidelog.job_scheduler import JobScheduler
 from tiering.cluster_file import ClusterGuard
 from tiering.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
 from tiering.keys import TierRoot
@@ -18,7 +21,8 @@ INCARNATIONS_KEPT = 2
 class ExportingController:
     """A `ControllerNode` with its exports; runs as one node. The store is opened when there is something to write."""
 
-    def __init__(self, ports: Ports, node: ControllerNode, uri: str, interval_s: float) -> None:
+    def __init__(self, ports: Ports, node: ControllerNode, uri: str, interval_s: float, schedule: str = "") -> None:
+        """`schedule` as `tidelog.job_schedule` reads it."""
         self.node = node
         self.metrics: Metrics = node.metrics
         self._ports = ports
@@ -26,6 +30,15 @@ class ExportingController:
         self._writer: ExportWriter | None = None
         self._exporter = Exporter(
             ExporterServices(self._current_writer, self._exports, ports.clock, ports.random, interval_s, self._forget)
+        )
+        self._uri = uri
+        self._scheduler = JobScheduler(
+            parse_schedule(schedule), self._job_options, lambda: self.node.driver.is_active, ports.clock
+        )
+        node.metrics.counter(
+            "tidelog_controller_spark_jobs_failed_total",
+            "Scheduled Spark jobs that ended with an exit code other than 0, since this controller started.",
+            lambda: self._scheduler.failed,
         )
         node.metrics.gauge(
             "tidelog_controller_export_trouble_since_ms",
@@ -36,8 +49,10 @@ class ExportingController:
     async def start(self) -> None:
         await self.node.start()
         self._exporter.start()
+        self._scheduler.start()
 
     async def stop(self) -> None:
+        await self._scheduler.stop()
         await self._exporter.stop()
         await self._store.close()
         await self.node.stop()
@@ -58,6 +73,11 @@ class ExportingController:
             guard = ClusterGuard(self._store, root, lambda: self.node.image.incarnation, self._ports.clock)
             self._writer = ExportWriter(self._store, root, guard, self._ports.clock)
         return self._writer
+
+    def _job_options(self) -> list[str] | None:
+        """Where the tier is; None as long as the cluster has no id. A job's own options come behind and win."""
+        cluster_id = self.node.image.cluster_id
+        return None if cluster_id is None else ["--tier", self._uri, "--cluster-id", cluster_id]
 
     async def _exports(self) -> list[Export]:
         if not self.node.driver.is_active:

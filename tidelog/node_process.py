@@ -110,7 +110,8 @@ async def _run(
         controller = ControllerNode(ports, controller_config(settings), fail)
         node = controller
         if uri := values["tidelog.tier.uri"]:
-            node = ExportingController(ports, controller, uri, values["tidelog.tier.export.interval.ms"] / 1000)
+            interval_s = values["tidelog.tier.export.interval.ms"] / 1000
+            node = ExportingController(ports, controller, uri, interval_s, values["tidelog.spark.schedule"])
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values["tidelog.metrics.listener"]
     try:

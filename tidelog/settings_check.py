@@ -7,6 +7,7 @@ from typing import Any
 
 from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError
+from tidelog.job_schedule import ScheduleError, parse_schedule
 
 
 def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
@@ -15,6 +16,8 @@ def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
     _check_contradictions(values)
     if values["tidelog.tier.uri"]:
         _check_tier_uri(values["tidelog.tier.uri"])
+    if values["tidelog.spark.schedule"].strip():
+        _check_schedule(values)
     return values
 
 
@@ -47,3 +50,13 @@ def _check_tier_uri(uri: str) -> None:
         parse_uri(uri)
     except InvalidStoreUri as error:
         raise SettingError(f"tidelog.tier.uri: {error}") from error
+
+
+def _check_schedule(values: Mapping[str, Any]) -> None:
+    name = "tidelog.spark.schedule"
+    if not values["tidelog.tier.uri"]:
+        raise SettingError(f"{name}: a schedule is not valid without tidelog.tier.uri, which its jobs work on")
+    try:
+        parse_schedule(values[name])
+    except ScheduleError as error:
+        raise SettingError(f"{name}: {error}") from error

@@ -1,0 +1,22 @@
+"""`python -m tidelog.owned_job …`: the `tidelog` command as a child that does not outlive the process that owns it.
+
+Its standard input is a pipe from the owner, who never writes to it; when it ends, the owner is gone, whichever way.
+"""
+
+import os
+import signal
+import threading
+
+from tidelog.__main__ import main
+
+
+def die_with_owner() -> None:
+    while os.read(0, 1):
+        pass
+    own_group = os.getpgid(0) == os.getpid()  # as the scheduler starts it; whoever else does is to live
+    (os.killpg if own_group else os.kill)(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=die_with_owner, daemon=True).start()
+    main()
