@@ -162,7 +162,12 @@ class VerifiedTier:
                 body = one.sections[name]
                 sections[name] = Section(size, len(body), crc32c(body))
                 size += len(body)
-        values: dict[str, Any] = {"log_bytes": len(one.log), "object_bytes": size, "log_crc32c": crc32c(one.log), "sections": sections}
+        values: dict[str, Any] = {
+            "log_bytes": len(one.log),
+            "object_bytes": size,
+            "log_crc32c": crc32c(one.log),
+            "sections": sections,
+        }
         one.segment = msgspec.structs.replace(one.segment, **values | fields)
 
     def body(self, at: int) -> bytes:
