@@ -242,4 +242,9 @@ class MachineClock:
 
 def machine_ports(root: Path) -> Ports:
     """The real world for a node whose files lie below `root`; call it inside the node's event loop's process."""
-    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), random.Random(os.urandom(32)))
+    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random())
+
+
+def machine_random() -> random.Random:
+    """A source of chance that nobody else has."""
+    return random.Random(os.urandom(32))

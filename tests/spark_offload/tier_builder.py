@@ -83,15 +83,17 @@ class BuiltPartition:
         aborted: Sequence[AbortedTransaction] = (),
         open_transactions: Sequence[tuple[int, int]] = (),
         index_interval_bytes: int = 200,
+        snapshot: Snapshot | None = None,
     ) -> TieredSegment:
-        """One more segment; `open_transactions` are (producer id, first offset) as of its end."""
+        """One more segment; `open_transactions` are (producer id, first offset) as of its end, where no `snapshot` of
+        its producers tells of them."""
         log = b"".join(batches)
         sections, end_offset, max_timestamp, count = _indexes(log, index_interval_bytes)
         if aborted:
             sections[TRANSACTION_INDEX] = b"".join(transaction_index.encode(one) for one in aborted)
         producers = [SnapshotEntry(number, 0, 0, start, 0, NOW, 0, start) for number, start in open_transactions]
         sections[PRODUCER_SNAPSHOT] = encode_snapshot(
-            Snapshot(producers, [(one.producer_id, 0, 0, 0, NOW) for one in producers])
+            snapshot or Snapshot(producers, [(one.producer_id, 0, 0, 0, NOW) for one in producers])
         )
         base_offset = next(iterate_batches(memoryview(log), 0, len(log)))[1].base_offset
         places: dict[str, Section] = {}

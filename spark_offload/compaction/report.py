@@ -1,0 +1,69 @@
+"""What a compaction run tells in the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from spark_offload.job import Report
+
+SWAPPED, UNCHANGED, REFUSED, UNDECIDED, FAILED = "swapped", "unchanged", "refused", "undecided", "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """One partition's part. Offsets [start, end) were looked at; bytes and segments are those that were replaced, and
+    what they were replaced by. `state` is one of the words above; `failed` is explained by a problem."""
+
+    topic: str
+    partition: int
+    state: str
+    start: int
+    end: int
+    records: int
+    keys: int
+    readings: int
+    superseded: int
+    without_key: int
+    tombstones_dropped: int
+    aborted_dropped: int
+    bytes_read: int
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    milliseconds: int
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionReport(Report):
+    partitions: list[PartitionRow] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "failed": self.failed,
+            "seconds": self.seconds,
+            "partitions": [asdict(row) for row in self.partitions],
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+    def lines(self) -> list[str]:
+        rows = [_line(row) for row in self.partitions]
+        swapped = [row for row in self.partitions if row.state == SWAPPED]
+        before, after = sum(row.bytes_before for row in swapped), sum(row.bytes_after for row in swapped)
+        records = sum(row.records for row in self.partitions)
+        speed = f", {records / self.seconds:,.0f} records/s" if self.seconds else ""
+        total = f"{len(swapped)} of {len(self.partitions)} partitions compacted, {before:,} to {after:,} bytes{speed}"
+        return [*rows, *(problem.line() for problem in self.problems), total]
+
+
+def _line(row: PartitionRow) -> str:
+    place = f"{row.topic}-{row.partition} offsets {row.start} to {row.end}: {row.state}"
+    if row.state == UNCHANGED:
+        return f"{place}, {row.records:,} records, {row.keys:,} keys"
+    gone = row.superseded + row.without_key + row.tombstones_dropped + row.aborted_dropped
+    return (
+        f"{place}, {gone:,} of {row.records + row.aborted_dropped:,} records go, {row.keys:,} keys, "
+        f"{row.segments_before} segments of {row.bytes_before:,} bytes to {row.segments_after} of {row.bytes_after:,}"
+    )
