@@ -11,6 +11,7 @@ import msgspec
 
 from broker.partitions.partition import Partition
 from broker.tier.config import TierConfig
+from broker.tier.proposals import Proposals
 from broker.tier.service import TierService, TierServices
 from common.errors import OutcomeUnknown
 from object_store.store import ObjectStore
@@ -155,12 +156,12 @@ class BrokerTier:
             PublisherLimits(interval_s=0.0, backoff_min_s=0.01, backoff_max_s=0.02),
         )
         hosted = broker.plane.partitions
-        self.service = TierService(
-            TierServices(
-                ports, hosted, store, ROOT, self.calls, guard, self.publisher, lambda: broker.broker_epoch, broker.audit
-            ),
-            config,
+        services = TierServices(
+            ports, hosted, store, ROOT, self.calls, guard, self.publisher, lambda: broker.broker_epoch, broker.audit
         )
+        self.service = TierService(services, config)
+        self.proposals = Proposals(services, self.service, config)
+        """Not started: tests have it `look`."""
         hosted.tier = self.service
         self.publisher.start()
         self.service.start()
