@@ -154,6 +154,10 @@ def open_session(name: str, master: str | None, settings: dict[str, str]) -> Spa
     for setting, value in (_FOR_ALL | settings).items():
         builder = builder.config(setting, value)
     session: SparkSession = builder.getOrCreate()
+    if submitted:  # code that came with --py-files is not looked through for sources
+        from spark_offload.data_source import TidelogSource  # noqa: PLC0415
+
+        session.dataSource.register(TidelogSource)
     return session
 
 

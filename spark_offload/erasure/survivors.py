@@ -15,7 +15,7 @@ import numpy as np
 
 from records.batch import COMPRESSION_MASK
 from spark_offload.arrow_columns import NO_LENGTH, binary_column
-from spark_offload.batch_scan import BatchTable, Flags, scan_batches
+from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.erasure.key_digests import KeyMatcher
 from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.payload import Payload, payloads
@@ -70,14 +70,10 @@ class SegmentScan:
     inflated_bytes_max: int = INFLATED_BYTES_MAX
     survivors: SurvivorDigest = field(default_factory=SurvivorDigest)
     records: int = 0
-    batches: int = 0
-    next_offset: int = -1
     found: dict[bytes, int] = field(default_factory=dict)
 
-    def feed(self, view: memoryview) -> None:
-        """Whole batches, behind those before. DamagedRecords when they cannot be read."""
-        batches = scan_batches(view)
-        self._note(batches)
+    def feed(self, view: memoryview, batches: BatchTable) -> None:
+        """The next batches of the segment, scanned in `view`. DamagedRecords when they cannot be read."""
         for payload in payloads(view, batches, inflated_bytes_max=self.inflated_bytes_max):
             table = locate_records(payload)
             erased, found = erased_records(self.matcher, payload, table)
@@ -85,8 +81,3 @@ class SegmentScan:
             self.survivors.add(payload, table, ~erased)
             for digest, count in found.items():
                 self.found[digest] = self.found.get(digest, 0) + count
-
-    def _note(self, batches: BatchTable) -> None:
-        self.batches += len(batches)
-        if len(batches):
-            self.next_offset = int(batches.last_offset[-1]) + 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_offload.batch_scan import BatchTable, Flags, scan_batches
+from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.erasure.key_digests import KeyMatcher
 from spark_offload.erasure.survivors import erased_records
 from spark_offload.options import INFLATED_BYTES_MAX
@@ -26,16 +26,14 @@ class ErasedKeys:
         return Choice(~erased)
 
 
-def thin(view: memoryview, matcher: KeyMatcher, *, inflated_bytes_max: int = INFLATED_BYTES_MAX) -> Rewritten:
-    """`view` holds whole batches. DamagedRecords when one cannot be read.
+def thin(
+    view: memoryview, batches: BatchTable, matcher: KeyMatcher, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+) -> Rewritten:
+    """What is left of `batches`, which were scanned in `view`. DamagedRecords when one cannot be read.
 
     A batch that loses all its records stays as an empty one: offsets, sequences and producers are then told by the
-    log as they were, and nothing of a record is in it.
+    log as they were, and nothing of a record is in it. Compaction removes such batches as soon as they may go.
     """
-    batches = scan_batches(view)
-    return rewrite(view, batches, _plan(batches), ErasedKeys(matcher), inflated_bytes_max=inflated_bytes_max)
-
-
-def _plan(batches: BatchTable) -> BatchPlan:
     stay: Flags = np.ones(len(batches), np.bool_)
-    return BatchPlan.of_data(batches, stay)
+    plan = BatchPlan.of_data(batches, stay)
+    return rewrite(view, batches, plan, ErasedKeys(matcher), inflated_bytes_max=inflated_bytes_max)
