@@ -26,7 +26,7 @@ def read_split(store: BlockingStore, split: Split, decoder: Decoder, *, chunk_by
     low, high = _aligned(store, split)
     bounds, segment = Bounds(split.start, split.end), Bounds(split.base_offset, split.end_offset)
     try:
-        for view in whole_batch_chunks(store, split.key, low, high, chunk_bytes):
+        for view in _chunks(store, split.key, low, high, chunk_bytes):
             yield from decoder.decode(view, bounds, segment)
     except DamagedRecords as error:
         raise DamagedRecords(f"{store.name}, object {split.key}: {error}") from error
@@ -43,7 +43,7 @@ def _aligned(store: BlockingStore, split: Split) -> tuple[int, int]:
     return positions.aligned(split.low), high
 
 
-def whole_batch_chunks(store: BlockingStore, key: str, low: int, high: int, chunk_bytes: int) -> Iterator[memoryview]:
+def _chunks(store: BlockingStore, key: str, low: int, high: int, chunk_bytes: int) -> Iterator[memoryview]:
     """Whole batches, about `chunk_bytes` at a time. A batch that a chunk cuts off is fetched again with the next one:
     that is less work than joining the two."""
     at, size = low, min(chunk_bytes, high - low)
