@@ -58,7 +58,11 @@ class Cause(IntEnum):
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Common shape of all records: immutable, compact arrays on disk."""
+    """Common shape of all records: immutable, compact arrays on disk.
+
+    `actor`, where a record has it, is who asked for the change (`principal@address`), for the audit; "" for what the
+    controller does by itself, and in snapshots.
+    """
 
 
 class ClusterRecord(_Record, tag=1, frozen=True, array_like=True, gc=False):
@@ -74,6 +78,7 @@ class FeatureLevelRecord(_Record, tag=2, frozen=True, array_like=True, gc=False)
 
     name: str
     level: int
+    actor: str = ""
 
 
 class NoOpRecord(_Record, tag=3, frozen=True, array_like=True, gc=False):
@@ -129,6 +134,7 @@ class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=Tru
 class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=False):
     broker_id: int
     broker_epoch: int
+    actor: str = ""
 
 
 class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
@@ -138,6 +144,7 @@ class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
     name: str
     topic_id: bytes
     adopts_tier: bool = False
+    actor: str = ""
 
 
 class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):
@@ -156,6 +163,7 @@ class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):
     last_known_elr: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER
     cause: Cause = Cause.UNSPECIFIED
+    actor: str = ""
 
 
 class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=False):
@@ -175,12 +183,15 @@ class PartitionChangeRecord(_Record, tag=10, frozen=True, array_like=True, gc=Fa
     last_known_elr: tuple[int, ...] | None = None
     last_known_leader: int | None = None
     cause: Cause = Cause.UNSPECIFIED
+    actor: str = ""
 
 
 class RemoveTopicRecord(_Record, tag=11, frozen=True, array_like=True, gc=False):
-    """The topic, its partitions and its configs go."""
+    """The topic, its partitions and its configs go. `name` is for the audit."""
 
     topic_id: bytes
+    name: str = ""
+    actor: str = ""
 
 
 class ResourceType(IntEnum):
@@ -197,6 +208,7 @@ class ConfigRecord(_Record, tag=12, frozen=True, array_like=True, gc=False):
     resource_name: str
     name: str
     value: str | None
+    actor: str = ""
 
 
 class ProducerIdsRecord(_Record, tag=13, frozen=True, array_like=True, gc=False):

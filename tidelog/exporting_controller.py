@@ -1,5 +1,5 @@
-"""A controller whose cluster has a tier: while it is the active one it exports the metadata to the object store, and
-starts the Spark jobs that are scheduled."""
+"""A controller whose cluster has a tier: while it is the active one it exports the metadata to the object store, as it
+stands and as it changed, and starts the Spark jobs that are scheduled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from kraft.metadata_export import metadata_events
 from object_store.uri import open_store, parse_uri
 from tidelog.job_schedule import parse_schedule
 from tidelog.job_scheduler import JobScheduler
+from tidelog.metadata_feed import MetadataFeed
+from tiering.audit_export import FOR_EVER, AuditExporter, AuditExporterServices, AuditWriter
 from tiering.cluster_file import ClusterGuard
 from tiering.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
 from tiering.keys import TierRoot
@@ -21,8 +23,16 @@ INCARNATIONS_KEPT = 2
 class ExportingController:
     """A `ControllerNode` with its exports; runs as one node. The store is opened when there is something to write."""
 
-    def __init__(self, ports: Ports, node: ControllerNode, uri: str, interval_s: float, schedule: str = "") -> None:
-        """`schedule` as `tidelog.job_schedule` reads it."""
+    def __init__(
+        self,
+        ports: Ports,
+        node: ControllerNode,
+        uri: str,
+        interval_s: float,
+        schedule: str = "",
+        audit_keep_ms: int = FOR_EVER,
+    ) -> None:
+        """`schedule` as `tidelog.job_schedule` reads it; `audit_keep_ms` is how long exported events stay."""
         self.node = node
         self.metrics: Metrics = node.metrics
         self._ports = ports
@@ -30,6 +40,12 @@ class ExportingController:
         self._writer: ExportWriter | None = None
         self._exporter = Exporter(
             ExporterServices(self._current_writer, self._exports, ports.clock, ports.random, interval_s, self._forget)
+        )
+        self._feed = MetadataFeed(node.machine)
+        self._audit_keep_ms = audit_keep_ms
+        self._audit_writer: AuditWriter | None = None
+        self._audit_exporter = AuditExporter(
+            AuditExporterServices(self._current_audit_writer, self._feeds, ports.clock, ports.random, interval_s)
         )
         self._uri = uri
         self._scheduler = JobScheduler(
@@ -41,6 +57,11 @@ class ExportingController:
             lambda: self._scheduler.failed,
         )
         node.metrics.gauge(
+            "tidelog_controller_audit_export_trouble_since_ms",
+            "Wall time in ms since when the audit could not be exported; 0 while it can, or need not.",
+            lambda: self._audit_exporter.trouble.since_ms,
+        )
+        node.metrics.gauge(
             "tidelog_controller_export_trouble_since_ms",
             "Wall time in ms since when the metadata could not be exported; 0 while it can, or need not.",
             lambda: self._exporter.trouble.since_ms,
@@ -48,12 +69,15 @@ class ExportingController:
 
     async def start(self) -> None:
         await self.node.start()
+        self._feed.note()
         self._exporter.start()
+        self._audit_exporter.start()
         self._scheduler.start()
 
     async def stop(self) -> None:
         await self._scheduler.stop()
         await self._exporter.stop()
+        await self._audit_exporter.stop()
         await self._store.close()
         await self.node.stop()
 
@@ -78,6 +102,17 @@ class ExportingController:
         """Where the tier is; None as long as the cluster has no id. A job's own options come behind and win."""
         cluster_id = self.node.image.cluster_id
         return None if cluster_id is None else ["--tier", self._uri, "--cluster-id", cluster_id]
+
+    def _current_audit_writer(self) -> AuditWriter | None:
+        writer = self._current_writer()
+        if self._audit_writer is None and writer is not None:
+            root = TierRoot(self.node.image.cluster_id or "")
+            self._audit_writer = AuditWriter(self._store, root, writer.guard, self._ports.clock, self._audit_keep_ms)
+        return self._audit_writer
+
+    def _feeds(self) -> list[MetadataFeed]:
+        self._feed.note()
+        return [self._feed] if self.node.driver.is_active else []
 
     async def _exports(self) -> list[Export]:
         if not self.node.driver.is_active:

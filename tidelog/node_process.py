@@ -111,7 +111,8 @@ async def _run(
         node = controller
         if uri := values["tidelog.tier.uri"]:
             interval_s = values["tidelog.tier.export.interval.ms"] / 1000
-            node = ExportingController(ports, controller, uri, interval_s, values["tidelog.spark.schedule"])
+            keep_ms = values["tidelog.audit.export.retention.ms"]
+            node = ExportingController(ports, controller, uri, interval_s, values["tidelog.spark.schedule"], keep_ms)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values["tidelog.metrics.listener"]
     try:

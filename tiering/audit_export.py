@@ -43,9 +43,14 @@ class AuditPiece(NamedTuple):
 class AuditFeed(Protocol):
     """One source and scope that this node is to export now. `term` changes with whoever exports it."""
 
-    source: str
-    scope: int
-    term: int
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def scope(self) -> int: ...
+
+    @property
+    def term(self) -> int: ...
 
     async def take(self, position: int) -> AuditPiece | None:
         """What there is from `position` on, a bounded piece of it; None when there is nothing. It begins above

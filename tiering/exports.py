@@ -141,6 +141,10 @@ class ExportWriter:
         self._guard = guard
         self._clock = clock
 
+    @property
+    def guard(self) -> Guard:
+        return self._guard
+
     async def check(self) -> int:
         """This cluster's incarnation: also a cluster that has nothing to write is to learn that it was replaced.
         Raises as `ClusterGuard.check`."""

@@ -15,6 +15,7 @@ from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from common.ports import Ports
+from kraft.controller.attribution import attributed
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.driver import ControllerDriver, Quorum, not_controller
 from kraft.controller.policy import ControllerPolicy
@@ -128,8 +129,11 @@ class BrokerLiveness:
             log.info("broker registered", extra={"broker": request.broker_id, "broker_epoch": reply.broker_epoch})
         return reply
 
-    async def unregister(self, request: Any) -> Any:
-        reply = await self._driver.write(lambda image: decide_unregister(image, request, self._policy))
+    async def unregister(self, request: Any, actor: str = "") -> Any:
+        def decide(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+            return decide_unregister(image, request, self._policy)
+
+        reply = await self._driver.write(attributed(decide, actor))
         self._sessions.forget(request.broker_id)
         return reply
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
 from kraft.controller.features import SUPPORTED_FEATURES, decide_update_features
@@ -158,10 +159,11 @@ class ControllerRequests:
             header, inner = decode_request(request.request_data)
         except MalformedFrame as error:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "The envelope holds no request.") from error
+        actor = actor_of(request.request_principal or b"", request.client_host_address or b"")
         if header.api_key == 64:
-            answer = await self._liveness.unregister(inner)
+            answer = await self._liveness.unregister(inner, actor)
         else:
-            answer = await self._driver.write(self._decision(header, inner))
+            answer = await self._driver.write(attributed(self._decision(header, inner), actor))
         framed = encode_response(header.api_key, header.version, header.correlation, answer)
         return EnvelopeResponse(
             error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=self._driver.image.offset

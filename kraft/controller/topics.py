@@ -84,7 +84,7 @@ def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerP
             if topic.topic_id in taken:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "The topic is given twice.")
             taken[topic.topic_id] = None
-            records.append(RemoveTopicRecord(topic.topic_id))
+            records.append(RemoveTopicRecord(topic.topic_id, topic.name))
             results.append(_DeleteResult(name=topic.name, topic_id=schema_uuid(topic.topic_id), error_code=0))
         except ProtocolError as error:
             results.append(

@@ -1,0 +1,54 @@
+"""Who asked for what the controller decides: written into the records themselves, for the audit. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from common.decision import Decision
+from kraft.controller.driver import Decide
+from kraft.image.metadata import MetadataImage
+from kraft.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+ACTOR_CHARACTERS_MAX = 200
+_ATTRIBUTED = (
+    ConfigRecord
+    | FeatureLevelRecord
+    | PartitionChangeRecord
+    | PartitionRecord
+    | RemoveTopicRecord
+    | TopicRecord
+    | UnregisterBrokerRecord
+)
+
+
+def actor_of(principal: bytes, client_host: bytes) -> str:
+    """`principal@address` as an envelope has them; the principal alone for a broker that asks for itself."""
+    who, where = principal.decode(errors="replace"), client_host.decode(errors="replace")
+    return (f"{who}@{where}" if where else who)[:ACTOR_CHARACTERS_MAX]
+
+
+def attributed(decide: Decide, actor: str) -> Decide:
+    """`decide`, whose records name `actor` where they have a place for it."""
+
+    def decide_for(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+        decision = decide(image)
+        if not decision.records:
+            return decision
+        return Decision(decision.reply, [_signed(record, actor) for record in decision.records])
+
+    return decide_for
+
+
+def _signed(record: MetadataRecord, actor: str) -> MetadataRecord:
+    return msgspec.structs.replace(record, actor=actor) if isinstance(record, _ATTRIBUTED) else record

@@ -1,0 +1,270 @@
+"""The metadata log as events of the audit: each record with what was before it. Pure.
+
+One event per record, whose sequence is the record's offset. `MetadataAudit` reads batches in order; it knows what was
+before from an image of where it began, and from what it has read since. Without such an image (a controller that
+takes over where its log begins above what was exported) `before` is left out until a partition was seen once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from common.broker_settings import NODE_SETTINGS
+from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.brokers import BrokerImage
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.records import (
+    Batch,
+    BrokerRegistrationChangeRecord,
+    ClusterRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    LeaderChangeRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    ResourceType,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from records.audit_event import AuditEvent, AuditKind, AuditSource
+
+WITHHELD = "(withheld)"
+_PARTITION_FIELDS = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "last_known_leader", "replicas",
+                     "adding", "removing", "partition_epoch")  # fmt: skip
+Fields = dict[str, Any]
+
+
+class MetadataAudit:
+    """`next_offset` is that of the batch to come. `base` is the image that ends before it, None when unknown."""
+
+    def __init__(self, next_offset: int, base: MetadataImage | None) -> None:
+        self.next_offset = next_offset
+        self._base = base
+        self._topics: dict[bytes, str] = {}
+        self._partitions: dict[tuple[bytes, int], PartitionImage] = {}
+        self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
+        self._brokers: dict[int, tuple[bool, bool]] = {}  # fenced, in controlled shutdown
+
+    def events(self, batch: Batch) -> list[AuditEvent]:
+        """Of a batch that begins at `next_offset`."""
+        header = batch.header
+        found = []
+        for offset, record in enumerate(batch.records, header.base_offset):
+            fields = _RULES[type(record)](self, record)
+            if fields is None:
+                continue
+            fields.setdefault("actor", getattr(record, "actor", "") or f"controller-{header.leader_id}")
+            found.append(
+                AuditEvent(
+                    wall_ms=header.timestamp_ms,
+                    source=AuditSource.METADATA,
+                    node=header.leader_id,
+                    incarnation=str(header.epoch),
+                    sequence=offset,
+                    **fields,
+                )
+            )
+        self.next_offset = batch.end_offset
+        return found
+
+    # what is known -----------------------------------------------------------------------------------------
+
+    def _name_of(self, topic_id: bytes) -> str:
+        name = self._topics.get(topic_id)
+        if name is None and self._base is not None:
+            topic = self._base.topics.get_by_id(topic_id)
+            name = topic.name if topic is not None else None
+        return name or ""
+
+    def _partition(self, topic_id: bytes, index: int) -> PartitionImage | None:
+        known = self._partitions.get((topic_id, index))
+        return known or (self._base.partition(topic_id, index) if self._base is not None else None)
+
+    def _broker(self, broker_id: int) -> tuple[bool, bool] | None:
+        known = self._brokers.get(broker_id)
+        if known is not None or self._base is None:
+            return known
+        broker: BrokerImage | None = self._base.brokers.get(broker_id)
+        return None if broker is None else (broker.fenced, broker.in_controlled_shutdown)
+
+    def _place(self, topic_id: bytes, partition: int) -> Fields:
+        return {"topic": self._name_of(topic_id), "topic_id": topic_id.hex(), "partition": partition}
+
+    # rules -------------------------------------------------------------------------------------------------
+
+    def _cluster(self, record: ClusterRecord) -> Fields:
+        after = {"cluster_id": record.cluster_id, "incarnation": record.incarnation}
+        return {"event": AuditKind.CLUSTER_FOUNDED, "after": after}
+
+    def _feature(self, record: FeatureLevelRecord) -> Fields:
+        before = {"level": self._base.features.get(record.name, 0)} if self._base is not None else {}
+        after = {"name": record.name, "level": record.level}
+        return {"event": AuditKind.FEATURE_CHANGED, "before": before, "after": after}
+
+    def _nothing(self, record: MetadataRecord) -> None:
+        return None
+
+    def _controller(self, record: LeaderChangeRecord) -> Fields:
+        return {
+            "event": AuditKind.CONTROLLER_ELECTED,
+            "cause": "elected by the quorum",
+            "after": {"leader": record.leader_id, "epoch": record.epoch},
+        }
+
+    def _registered(self, record: RegisterBrokerRecord) -> Fields:
+        self._brokers[record.broker_id] = (record.fenced, record.in_controlled_shutdown)
+        return {
+            "event": AuditKind.BROKER_REGISTERED,
+            "cause": "clean start" if record.clean_stop else "unclean shutdown",
+            "actor": f"broker-{record.broker_id}",
+            "after": {
+                "broker_id": record.broker_id,
+                "process": record.incarnation.hex(),
+                "clean_stop": record.clean_stop,
+                "fenced": record.fenced,
+            },
+        }
+
+    def _broker_changed(self, record: BrokerRegistrationChangeRecord) -> Fields:
+        known = self._broker(record.broker_id)
+        before: Fields = {}
+        after: Fields = {"broker_id": record.broker_id, "broker_epoch": record.broker_epoch}
+        fenced, leaving = known or (None, None)
+        for name, old, new in (
+            ("fenced", fenced, record.fenced),
+            ("in_controlled_shutdown", leaving, record.in_controlled_shutdown),
+        ):
+            if new is not None:
+                after[name] = new
+                if old is not None:
+                    before[name] = old
+        if known is not None:
+            self._brokers[record.broker_id] = (
+                known[0] if record.fenced is None else record.fenced,
+                known[1] if record.in_controlled_shutdown is None else record.in_controlled_shutdown,
+            )
+        return {"event": AuditKind.BROKER_CHANGED, "cause": _cause(record), "before": before, "after": after}
+
+    def _unregistered(self, record: UnregisterBrokerRecord) -> Fields:
+        self._brokers.pop(record.broker_id, None)
+        return {"event": AuditKind.BROKER_UNREGISTERED, "before": {"broker_id": record.broker_id}}
+
+    def _topic(self, record: TopicRecord) -> Fields:
+        self._topics[record.topic_id] = record.name
+        after = {"adopts_tier": True} if record.adopts_tier else {}
+        return {
+            "event": AuditKind.TOPIC_CREATED,
+            "topic": record.name,
+            "topic_id": record.topic_id.hex(),
+            "after": after,
+        }
+
+    def _created(self, record: PartitionRecord) -> Fields:
+        new = self._partitions[record.topic_id, record.partition] = PartitionImage.of(record)
+        fields = self._place(record.topic_id, record.partition)
+        after = {name: getattr(new, name) for name in ("leader", "leader_epoch", "isr", "replicas")}
+        return fields | {
+            "event": AuditKind.PARTITION_CREATED,
+            "cause": _cause(record),
+            "leader_epoch": record.leader_epoch,
+            "after": after,
+        }
+
+    def _changed(self, record: PartitionChangeRecord) -> Fields:
+        old = self._partition(record.topic_id, record.partition)
+        fields = self._place(record.topic_id, record.partition) | {"cause": _cause(record), "event": _kind_of(record)}
+        if old is None:
+            given = {name: getattr(record, name, None) for name in _PARTITION_FIELDS}
+            return fields | {"after": {name: value for name, value in given.items() if value is not None}}
+        new = self._partitions[record.topic_id, record.partition] = old.changed(record)
+        changed = [name for name in _PARTITION_FIELDS if getattr(old, name) != getattr(new, name)]
+        actor = {} if record.actor or record.cause.name != "ISR_CHANGE_BY_LEADER" else {"actor": f"broker-{old.leader}"}
+        return (
+            fields
+            | actor
+            | {
+                "leader_epoch": new.leader_epoch,
+                "before": {name: getattr(old, name) for name in changed},
+                "after": {name: getattr(new, name) for name in changed},
+            }
+        )
+
+    def _removed(self, record: RemoveTopicRecord) -> Fields:
+        name = record.name or self._name_of(record.topic_id)
+        for key in [key for key in self._partitions if key[0] == record.topic_id]:
+            del self._partitions[key]
+        for config in [key for key in self._configs if key[:2] == (ResourceType.TOPIC, name)]:
+            self._configs[config] = None
+        return {"event": AuditKind.TOPIC_DELETED, "topic": name, "topic_id": record.topic_id.hex()}
+
+    def _config(self, record: ConfigRecord) -> Fields:
+        key = (record.resource_type, record.resource_name, record.name)
+        setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
+        shown = setting is not None and not setting.sensitive
+        after: Fields = {
+            "resource_type": record.resource_type.name.lower(),
+            "resource_name": record.resource_name,
+            "name": record.name,
+            "value": record.value if shown or record.value is None else WITHHELD,
+        }
+        before: Fields = {}
+        if key in self._configs or self._base is not None:
+            base = self._base.configs.of(*key[:2]).get(record.name) if self._base is not None else None
+            old = self._configs.get(key, base)
+            before = {"value": old if shown or old is None else WITHHELD}
+        self._configs[key] = record.value
+        fields: Fields = {"event": AuditKind.CONFIG_CHANGED, "before": before, "after": after}
+        if record.resource_type is ResourceType.TOPIC:
+            fields["topic"] = record.resource_name
+            fields["topic_id"] = self._id_of(record.resource_name)
+        return fields
+
+    def _id_of(self, topic: str) -> str:
+        for topic_id, name in reversed(self._topics.items()):
+            if name == topic:
+                return topic_id.hex()
+        found = self._base.topics.get(topic) if self._base is not None else None
+        return found.topic_id.hex() if found is not None else ""
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> Fields:
+        after = {"next_producer_id": record.next_producer_id}
+        return {"event": AuditKind.PRODUCER_IDS_GIVEN, "actor": f"broker-{record.broker_id}", "after": after}
+
+
+def _cause(record: PartitionRecord | PartitionChangeRecord | BrokerRegistrationChangeRecord) -> str:
+    return record.cause.name.lower()
+
+
+def _kind_of(record: PartitionChangeRecord) -> AuditKind:
+    if record.leader is not None:
+        return AuditKind.LEADER_ELECTED
+    if record.replicas is not None or record.adding is not None or record.removing is not None:
+        return AuditKind.REPLICAS_CHANGED
+    return AuditKind.ISR_CHANGED
+
+
+_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields | None]] = {
+    ClusterRecord: MetadataAudit._cluster,
+    FeatureLevelRecord: MetadataAudit._feature,
+    NoOpRecord: MetadataAudit._nothing,
+    LeaderChangeRecord: MetadataAudit._controller,
+    RegisterBrokerRecord: MetadataAudit._registered,
+    BrokerRegistrationChangeRecord: MetadataAudit._broker_changed,
+    UnregisterBrokerRecord: MetadataAudit._unregistered,
+    TopicRecord: MetadataAudit._topic,
+    PartitionRecord: MetadataAudit._created,
+    PartitionChangeRecord: MetadataAudit._changed,
+    RemoveTopicRecord: MetadataAudit._removed,
+    ConfigRecord: MetadataAudit._config,
+    ProducerIdsRecord: MetadataAudit._producer_ids,
+}
+
+BEGINNING = EMPTY_IMAGE
+"""What was before the metadata log's first record."""

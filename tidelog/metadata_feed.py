@@ -1,0 +1,86 @@
+"""The active controller's part of the audit: its metadata log, from where the last export ended.
+
+Every controller notes its image from time to time, so that one that becomes active knows what was before the first
+change that it is to export.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from kraft.controller.state_machine import MetadataStateMachine
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.metadata_audit import MetadataAudit
+from kraft.metadata_log import unframe_batches
+from records.audit_event import AuditEvent, AuditSource
+from tiering.audit_export import AuditPiece
+
+PIECE_BYTES = 1 << 20
+IMAGES_KEPT = 4
+
+
+class MetadataFeed:
+    """An `AuditFeed`. Call `note` once per interval on every controller; `take` on the active one."""
+
+    def __init__(self, machine: MetadataStateMachine) -> None:
+        self.source = AuditSource.METADATA
+        self.scope = 0
+        self._machine = machine
+        self._images: deque[MetadataImage] = deque([EMPTY_IMAGE], maxlen=IMAGES_KEPT)
+        self._audit: MetadataAudit | None = None
+
+    @property
+    def term(self) -> int:
+        return self._machine.image.epoch
+
+    def note(self) -> None:
+        """Images share what they have in common, so a few of them cost little."""
+        if self._images[-1] is not self._machine.image:
+            self._images.append(self._machine.image)
+
+    async def take(self, position: int) -> AuditPiece | None:
+        log = self._machine.log
+        position = max(position, log.start_offset)
+        if position >= log.end_offset:
+            return None
+        audit = self._audit
+        if audit is None or audit.next_offset != position:
+            audit = self._audit = MetadataAudit(position, await self._image_at(position))
+        image, frames = self._machine.image, log.read(position, PIECE_BYTES)
+        if not frames:
+            return None
+        events = await asyncio.to_thread(_events, audit, frames)
+        if audit.next_offset == image.next_offset:  # what it remembers of the changes is in the image
+            self._audit = MetadataAudit(image.next_offset, image)
+        return AuditPiece(position, audit.next_offset, events)
+
+    async def _image_at(self, position: int) -> MetadataImage | None:
+        """From the newest that was noted before, where the log has all that is between them."""
+        log = self._machine.log
+        known = [image for image in self._images if image.next_offset <= position]
+        image = known[-1] if known else None
+        while image is not None and image.next_offset < position:
+            frames = log.read(image.next_offset, PIECE_BYTES)
+            image = await asyncio.to_thread(_replayed, image, frames, position) if frames else None
+        return image
+
+
+def _events(audit: MetadataAudit, frames: bytes) -> list[AuditEvent]:
+    """In a thread."""
+    found: list[AuditEvent] = []
+    for framed in unframe_batches(memoryview(frames)):
+        found += audit.events(framed.batch)
+    return found
+
+
+def _replayed(image: MetadataImage, frames: bytes, position: int) -> MetadataImage | None:
+    """In a thread; None when `position` lies within a batch."""
+    delta = MetadataDelta(image)
+    for framed in unframe_batches(memoryview(frames)):
+        if framed.batch.end_offset > position:
+            break
+        delta.replay_batch(framed.batch)
+    after = delta.image()
+    return after if after.next_offset > image.next_offset else None
