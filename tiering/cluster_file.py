@@ -13,6 +13,7 @@ from common.ports import Clock
 from object_store.errors import ObjectMissing, VersionConflict
 from object_store.store import ObjectStore
 from tiering.keys import TierRoot
+from tiering.sealed import check_seal, sealed
 
 FORMAT = 1
 CHECK_INTERVAL_S = 10.0
@@ -45,7 +46,11 @@ async def read_cluster_file(store: ObjectStore, root: TierRoot) -> tuple[Cluster
         body, version = await store.get_with_version(root.cluster_file)
     except ObjectMissing:
         return None
-    file = _decoder.decode(body)
+    try:
+        check_seal(body)
+        file = _decoder.decode(body)
+    except ValueError as error:
+        raise ValueError(f"{root.cluster_file} in {store.name}: {error}") from error
     if file.format != FORMAT or file.cluster_id != root.cluster_id or file.incarnation < FIRST_INCARNATION:
         raise ValueError(f"{root.cluster_file} in {store.name} is of format {file.format}, cluster {file.cluster_id}")
     return file, version
@@ -61,7 +66,7 @@ async def set_incarnation(
         created_ms=now_ms if expected is None else expected.created_ms,
         changed_ms=now_ms,
     )
-    await store.replace(root.cluster_file, msgspec.json.format(msgspec.json.encode(file)), version)
+    await store.replace(root.cluster_file, sealed(msgspec.json.format(msgspec.json.encode(file))), version)
     return file
 
 

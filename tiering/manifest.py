@@ -16,6 +16,7 @@ from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
 from tiering.keys import ManifestKey, PartitionPath, TierRoot
 from tiering.partition_tier import PartitionTier
+from tiering.sealed import check_seal, sealed
 from tiering.segment import TieredSegment
 
 FORMAT = 1
@@ -102,17 +103,18 @@ _page_decoder = msgspec.json.Decoder(Page)
 
 
 def encode_head(head: ManifestHead) -> bytes:
-    return _encoder.encode(head)
+    return sealed(_encoder.encode(head))
 
 
 def decode_head(body: bytes, key: str) -> ManifestHead:
     """Raises DamagedManifest. Fields that are not known are passed over; a higher format is refused."""
     try:
         head = _head_decoder.decode(body)
+        if head.format != FORMAT:
+            raise ValueError(f"format {head.format} is not known here")
+        check_seal(body)
     except ValueError as error:
         raise DamagedManifest(f"{key}: {error}") from error
-    if head.format != FORMAT:
-        raise DamagedManifest(f"{key}: format {head.format} is not known here")
     return head
 
 
