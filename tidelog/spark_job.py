@@ -154,7 +154,9 @@ def open_session(name: str, master: str | None, settings: dict[str, str]) -> Spa
     for setting, value in (_FOR_ALL | settings).items():
         builder = builder.config(setting, value)
     session: SparkSession = builder.getOrCreate()
-    if submitted:  # code that came with --py-files is not looked through for sources
+    if submitted or not (session.sparkContext.master or "").startswith("local"):
+        # A source that Spark finds by its name alone runs with the driver's Python on executors too, and code that came
+        # with --py-files is not looked through for sources.
         from spark_offload.data_source import TidelogSource  # noqa: PLC0415
 
         session.dataSource.register(TidelogSource)
