@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 
@@ -34,3 +37,18 @@ def enter(name: str) -> None:
 
     module.__dict__["__getattr__"] = run_package
     sys.modules[name] = module
+
+
+@contextmanager
+def absent(name: str) -> Iterator[None]:
+    """Within, `import name` fails, unless it was imported before: for packages that make use of it where it is found,
+    and that are asked for nothing that needs it."""
+    if name in sys.modules:
+        yield
+        return
+    modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+    modules[name] = None
+    try:
+        yield
+    finally:
+        del modules[name]

@@ -1,4 +1,5 @@
-"""From settings, as an operator writes them, to the plain values that a node is built with."""
+"""From settings, as an operator writes them, to the plain values that a broker is built with, and what nodes of both
+roles have in common."""
 
 from __future__ import annotations
 
@@ -9,37 +10,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, TierReads
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from kraft.controller.driver import DriverConfig
-from kraft.controller.leader_return import LeaderReturnConfig
-from kraft.controller.liveness import LivenessConfig
-from kraft.controller.node import ControllerConfig
-from kraft.controller.policy import ControllerPolicy
-from kraft.image.metadata import MetadataImage
-from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
-from kraft.quorum.node import NodeConfig
-from kraft.quorum.quorum import QuorumConfig
 from tidelog.settings_check import check_settings
-from wire.listeners import ListenerConfig, ListenerKind
 
 PORT_MAX = 65_535
 SECRET_BYTES_MIN = 16
 T = TypeVar("T")
 
 
-def check_node_settings(role: str, given: Mapping[str, str]) -> None:
-    """As `check_settings`, and all that a node of this role cannot start without."""
-    broker_config(given) if role == "broker" else controller_config(given)
-
-
 def broker_config(given: Mapping[str, str]) -> BrokerConfig:
     """SettingError names what is missing or wrong."""
-    values = _node_values(given, "broker")
+    values = node_values(given, "broker")
     voters = parse_voters(values["controller.quorum.voters"], "controller.quorum.voters")
     listeners = parse_listeners(values)
     if not any(listen.kind != "internal" for listen in listeners):
@@ -57,84 +43,13 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         auto_create_topics_enable=values["auto.create.topics.enable"],
         num_partitions=values["num.partitions"],
         default_replication_factor=values["default.replication.factor"],
-        replication=_fill(ReplicationConfig, values, rack_aware_reads="Rack" in values["replica.selector.class"]),
-        limits=_fill(RequestLimits, values),
-        duties=_fill(LogDuties, values),
-        tier_reads=_fill(TierReads, values),
+        replication=fill(ReplicationConfig, values, rack_aware_reads="Rack" in values["replica.selector.class"]),
+        limits=fill(RequestLimits, values),
+        duties=fill(LogDuties, values),
+        tier_reads=fill(TierReads, values),
         tier=_tier(values),
         audit=_audit(values),
-        node_settings=_given_defaults(given, values),
-    )
-
-
-def controller_config(given: Mapping[str, str]) -> ControllerConfig:
-    """SettingError names what is missing or wrong."""
-    values = _node_values(given, "controller")
-    internal = parse_voters(values["controller.quorum.voters"], "controller.quorum.voters")
-    quorum = parse_voters(values["tidelog.quorum.voters"], "tidelog.quorum.voters")
-    if set(internal) != set(quorum):
-        raise SettingError("tidelog.quorum.voters: it must name the same ids as controller.quorum.voters")
-    if values["node.id"] not in quorum:
-        raise SettingError(f"node.id: {values['node.id']} is not valid, it must be one of controller.quorum.voters")
-    internal_listen = next(listen for listen in parse_listeners(values) if listen.kind == "internal")
-    limits = _fill(RequestLimits, values)
-    election_s = values["controller.quorum.election.timeout.ms"] / 1_000
-    return ControllerConfig(
-        node_id=values["node.id"],
-        voters=quorum,
-        listener=ListenerConfig(
-            internal_listen.name, internal_listen.address, internal_listen.advertised, ListenerKind.INTERNAL
-        ),
-        secret=read_secret(values),
-        policy=_policy(given, values),
-        driver=DriverConfig(rebuilt=_rebuilt(values["tidelog.metadata.rebuild.file"])),
-        liveness=LivenessConfig(
-            session_timeout_s=values["broker.session.timeout.ms"] / 1_000,
-            suspicion_s=values["tidelog.broker.suspicion.ms"] / 1_000,
-        ),
-        leader_return=LeaderReturnConfig(
-            enabled=values["auto.leader.rebalance.enable"],
-            interval_s=float(values["leader.imbalance.check.interval.seconds"]),
-        ),
-        quorum=QuorumConfig(
-            replace_voter=values["tidelog.controllers.replace.voter"],
-            node=NodeConfig(
-                election_timeout_min_s=election_s,
-                election_timeout_max_s=2 * election_s,
-                compaction_bytes_min=values["metadata.log.max.record.bytes.between.snapshots"],
-            ),
-        ),
-        limits=server_limits(limits),
-        tail_batches_max=values["tidelog.metadata.tail.batches.max"],
-        tail_bytes_max=values["tidelog.metadata.tail.bytes.max"],
-        request_bytes_max=limits.queued_max_request_bytes,
-        reply_bytes_max=limits.reply_bytes_max,
-    )
-
-
-def _rebuilt(path: str) -> MetadataImage | None:
-    """What the controllers of a rebuilt cluster begin with. A file that is missing is an error also where it would not
-    be needed: an empty controller that began without it would make another cluster."""
-    name = "tidelog.metadata.rebuild.file"
-    if not path:
-        return None
-    try:
-        return decode_snapshot(Path(path).read_bytes())
-    except OSError as error:
-        raise SettingError(f"{name}: {path}: {error.strerror}") from error
-    except DamagedSnapshot as error:
-        raise SettingError(f"{name}: {path}: {error}") from error
-
-
-def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPolicy:
-    static = {name: NODE_SETTINGS[name].text(value) for name, value in _given_defaults(given, values).items()}
-    return ControllerPolicy(
-        num_partitions=values["num.partitions"],
-        default_replication_factor=values["default.replication.factor"],
-        min_insync_replicas=values["min.insync.replicas"],
-        unclean_leader_election=values["unclean.leader.election.enable"],
-        delete_topic_enable=values["delete.topic.enable"],
-        static=static,
+        node_settings=given_defaults(given, values),
     )
 
 
@@ -166,7 +81,8 @@ def data_directory(values: Mapping[str, Any]) -> Path:
     return Path(values["log.dirs"])
 
 
-def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
+def node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
+    """Every setting of a node of this role. SettingError names what is missing or wrong."""
     values = check_settings(given)
     if values["node.id"] < 0:
         raise SettingError("node.id: it must be set to at least 0")
@@ -180,7 +96,7 @@ def _node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
     return values
 
 
-def _given_defaults(given: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, object]:
+def given_defaults(given: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, object]:
     """The node settings that were set, which is what topic settings take their defaults from."""
     shown: dict[str, object] = {name: values[name] for name in given}
     for name, unit_ms in (("log.retention.hours", 3_600_000), ("log.retention.minutes", 60_000)):
@@ -190,7 +106,7 @@ def _given_defaults(given: Mapping[str, str], values: Mapping[str, Any]) -> dict
     return {name: value for name, value in shown.items() if name in synonyms or name in NODE_SETTINGS}
 
 
-def _fill(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
+def fill(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
     """A config value whose fields are named like settings, with dots as underscores and without `tidelog.`."""
     named = {name.removeprefix("tidelog.").replace(".", "_"): value for name, value in values.items()}
     named |= {name.removeprefix("log_"): value for name, value in named.items() if name.startswith("log_")}

@@ -7,8 +7,9 @@ import importlib
 from common import bare_packages
 
 ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas, and one function
+ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven megabytes of, for what nobody asks it
 MODULES = {
-    "controller": ("tidelog.node_process", "kraft.controller.node"),
+    "controller": ("tidelog.node_process", "tidelog.controller_config", "tidelog.exporting_controller"),
     "broker": ("tidelog.node_process", "broker.node"),
 }
 
@@ -17,5 +18,9 @@ def import_node(role: str) -> None:
     """Import all that a node of this role needs, and no more; a second time costs nothing."""
     for package in ENTERED_BARE:
         bare_packages.enter(package)
+    if role == "controller":
+        for package, missing in ENTERED_WITHOUT.items():
+            with bare_packages.absent(missing):
+                importlib.import_module(package)
     for module in MODULES[role]:
         importlib.import_module(module)

@@ -26,12 +26,10 @@ from common.machine import machine_ports
 from common.metrics import Metrics
 from common.settings import SettingError
 from kraft.broker_lifecycle import RegistrationRefused
-from kraft.controller.node import ControllerNode
 from kraft.quorum.voter_guard import VoterRefused
 from tidelog.descriptors import divide, raise_limit
 from tidelog.directory_lock import DirectoryInUse, held_directory
-from tidelog.exporting_controller import ExportingController
-from tidelog.node_config import broker_config, controller_config, data_directory, host_and_port
+from tidelog.node_config import broker_config, data_directory, host_and_port
 
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on
@@ -107,11 +105,16 @@ async def _run(
 
         node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail)
     else:
+        from kraft.controller.node import ControllerNode  # noqa: PLC0415
+        from tidelog.controller_config import controller_config  # noqa: PLC0415
+
         controller = ControllerNode(ports, controller_config(settings), fail)
         node = controller
         if uri := values["tidelog.tier.uri"]:
             interval_s = values["tidelog.tier.export.interval.ms"] / 1000
             keep_ms = values["tidelog.audit.export.retention.ms"]
+            from tidelog.exporting_controller import ExportingController  # noqa: PLC0415
+
             node = ExportingController(ports, controller, uri, interval_s, values["tidelog.spark.schedule"], keep_ms)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values["tidelog.metrics.listener"]

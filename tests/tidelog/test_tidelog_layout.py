@@ -22,9 +22,9 @@ from tidelog.cluster_layout import (
     load_layout,
     prepare_layout,
 )
+from tidelog.controller_config import controller_config
 from tidelog.node_config import (
     broker_config,
-    controller_config,
     host_and_port,
     parse_listeners,
     parse_voters,

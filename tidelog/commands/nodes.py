@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -30,14 +31,13 @@ def controller(config: Config = None, set_: Set = None) -> None:
 
 def _run(role: str, config: Path | None, assignments: list[str]) -> None:
     import_node(role)  # only here: the other commands need nothing of what a node is made of
-    from tidelog.node_config import check_node_settings  # noqa: PLC0415
     from tidelog.node_process import run_node  # noqa: PLC0415
 
     try:
         given = read_properties(config.read_text()) if config else {}
         given |= NODE_SETTINGS.from_environment(os.environ)
         given |= parse_assignments(assignments)
-        check_node_settings(role, given)
+        _check(role, given)
     except SettingError as error:
         fail(f"{config}: {error}" if config and str(error).startswith("line ") else str(error), EXIT_USAGE)
     except OSError as error:
@@ -45,3 +45,15 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
     except UnicodeDecodeError:
         fail(f"{config}: this is no text in UTF-8", EXIT_USAGE)
     raise typer.Exit(run_node(role, given))
+
+
+def _check(role: str, given: Mapping[str, str]) -> None:
+    """All that a node of this role cannot start without. Raises SettingError."""
+    if role == "broker":
+        from tidelog.node_config import broker_config  # noqa: PLC0415
+
+        broker_config(given)
+    else:
+        from tidelog.controller_config import controller_config  # noqa: PLC0415
+
+        controller_config(given)
