@@ -1,0 +1,1 @@
+"""History as tables: Parquet files in an object store, or an Apache Iceberg table. See docs/export.md."""

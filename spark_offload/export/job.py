@@ -1,0 +1,229 @@
+"""`tidelog spark export`: what is new in topics becomes one commit of a table, exactly once.
+
+The table itself remembers which offsets it holds. A run exports what is readable and not among them, and its commit is
+made only on top of a state that does not have these offsets. So a run that is killed at any point, or beaten by another
+one, leaves nothing behind but files that nobody names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from common.machine import MachineClock
+from common.ports import Clock
+from object_store.errors import StoreError
+from object_store.store import ObjectStore
+from spark_offload.catalog import Catalog, OffsetRange, PartitionContents, stable_end
+from spark_offload.export.offset_spans import Place, Spans, collide, merged, place_of, without
+from spark_offload.export.options import ExportOptions
+from spark_offload.export.report import ExportReport, PartitionReport
+from spark_offload.export.tables import COMMITS_MAX, Addition, CommitConflict, ExportTable, TableState
+from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered, tasks_of, unreadable
+from spark_offload.job import Problem, Progress
+from spark_offload.planning import Planner
+from spark_offload.splits import Split
+from spark_offload.task import store_at
+from spark_offload.task_runs import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class PartitionPlan:
+    """What one partition has for the table."""
+
+    contents: PartitionContents
+    place: Place
+    wanted: Spans = ()
+    gone: Spans = ()
+    splits: list[Split] = field(default_factory=list)
+    problem: Problem | None = None
+
+
+def run(spark: SparkSession, options: ExportOptions, progress: Progress) -> ExportReport:
+    """One run. Raises OptionError, TableMismatch, StoreError, and what a catalog raises when it does not answer."""
+    options.check()
+    table = open_table(options)
+    try:
+        return Export(spark, options, progress, table, MachineClock(), new_run_id()).run()
+    finally:
+        table.close()
+
+
+def open_table(options: ExportOptions) -> ExportTable:
+    # Not at the top: pyiceberg is not needed for Parquet, and takes a second to import.
+    if options.to == "iceberg":
+        from spark_offload.export.iceberg_table import IcebergTable  # noqa: PLC0415
+
+        return IcebergTable(options)
+    from spark_offload.export.parquet_table import ParquetTable  # noqa: PLC0415
+
+    return ParquetTable(options.output)
+
+
+def new_run_id() -> str:
+    return f"{SystemRandom().getrandbits(64):016x}"
+
+
+class Export:
+    """The steps of a run, in order."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ExportOptions,
+        progress: Progress,
+        table: ExportTable,
+        clock: Clock,
+        run_id: str,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._progress = progress
+        self._table = table
+        self._clock = clock
+        self._began_ms = clock.wall_ms()
+        self._report = ExportReport(run=run_id, to=options.to, table=table.name)
+
+    def run(self) -> ExportReport:
+        columns = self._options.columns()
+        began = self._clock.monotonic()
+        self._table.prepare(columns.schema)
+        state = self._table.state()
+        plans = self._plan(state)
+        tasks = [task for plan in plans for task in tasks_of(plan.splits, self._options.task_bytes)]
+        done = self._write(tasks)
+        addition = self._summed(plans, list(zip(tasks, done, strict=True)))
+        if addition.spans:
+            self._commit(state, addition)
+        if self._options.orphan_hours:
+            self._report.swept = self._table.sweep(self._began_ms - self._options.orphan_hours * HOUR_MS)
+        self._report.seconds = self._clock.monotonic() - began
+        self._report.count()
+        return self._report
+
+    # the steps
+
+    def _plan(self, state: TableState) -> list[PartitionPlan]:
+        reading = self._options.reading({"isolation": "read_committed"})
+        store = store_at(reading.tier)
+
+        async def plan() -> list[PartitionPlan]:
+            found = await Catalog(store.store, reading).contents()
+            planner = Planner(store.store, self._options.task_bytes, read_committed=True)
+            return list(await asyncio.gather(*(planned(store.store, planner, one, state) for one in found)))
+
+        return store.wait(plan)
+
+    def _write(self, tasks: Sequence[tuple[Split, ...]]) -> list[TaskDone]:
+        if not tasks:
+            return []
+        work = ExportTask(
+            self._options.reading(),
+            self._options.values,
+            self._options.include_headers,
+            self._table.target(),
+            self._report.run,
+            self._options.file_bytes,
+        )
+        return run_tasks(self._spark, work, tasks, self._progress.stage("export", len(tasks), "tasks"))
+
+    def _summed(self, plans: Sequence[PartitionPlan], done: Sequence[tuple[tuple[Split, ...], TaskDone]]) -> Addition:
+        """Everything that was written as one commit, and the report's partitions."""
+        of_partition: dict[tuple[str, int], list[tuple[tuple[Split, ...], TaskDone]]] = {}
+        for splits, result in done:
+            of_partition.setdefault((splits[0].topic, splits[0].partition), []).append((splits, result))
+        spans: dict[Place, Spans] = {}
+        for plan in plans:
+            if plan.problem is not None:
+                self._report.problems.append(plan.problem)
+            if not plan.wanted and not plan.gone:
+                continue
+            path = plan.contents.path
+            tasks = of_partition.get((path.topic, path.partition), [])
+            pairs = [pair for splits, result in tasks for pair in zip(splits, result.splits, strict=True)]
+            self._report.problems += [one.problem for _, one in pairs if one.problem is not None]
+            exported = covered(plan.wanted, pairs) if plan.problem is None else ()
+            if exported:
+                spans[plan.place] = exported
+            self._report.partitions.append(_partition_report(plan, exported, pairs, [result for _, result in tasks]))
+        return Addition(
+            run=self._report.run,
+            cluster_id=plans[0].contents.root.cluster_id if plans else "",
+            committed_ms=self._clock.wall_ms(),
+            spans=spans,
+            files=[file for _, result in done for file in result.files],
+            undecoded=sum(result.undecoded for _, result in done),
+        )
+
+    def _commit(self, state: TableState, addition: Addition) -> None:
+        """On top of `state`, or of a newer one that has none of these offsets."""
+        for _ in range(COMMITS_MAX):
+            took_ms = self._clock.wall_ms() - self._began_ms
+            if self._options.orphan_hours and took_ms >= self._options.orphan_hours * HOUR_MS:
+                self._lose(addition, "late", "the run took so long that its files may have been removed by another one")
+                return
+            try:
+                self._report.version = self._table.commit(state, addition)
+                return
+            except CommitConflict as conflict:
+                reason = str(conflict)
+            state = self._table.state()
+            if addition.run in state.runs:  # the answer was lost, not the commit
+                self._report.version = state.version
+                return
+            if collide(state.exported, addition.spans):
+                self._lose(addition, "beaten", "another run exported the same offsets meanwhile")
+                return
+        self._lose(addition, "beaten", f"others committed {COMMITS_MAX} times meanwhile: {reason}")
+
+    def _lose(self, addition: Addition, what: str, reason: str) -> None:
+        """Nothing of this run is in the table, and nothing of it stays."""
+        self._report.problems.append(Problem(what, reason))
+        for one in self._report.partitions:
+            one.exported, one.missed = [], []
+        try:
+            self._table.delete([file.path for file in addition.files])
+        except (StoreError, OSError) as error:
+            self._progress.note(f"files of this run stay until they are swept: {error}")
+
+
+async def planned(
+    store: ObjectStore, planner: Planner, contents: PartitionContents, state: TableState
+) -> PartitionPlan:
+    """Damage in one partition is that partition's problem."""
+    plan = PartitionPlan(contents, place_of(contents.root.cluster_id, contents.path))
+    exported = state.exported.get(plan.place, ())
+    try:
+        end = await stable_end(store, contents)
+        plan.wanted = without(merged([(contents.log_start, end)]), exported)
+        plan.gone = without(((exported[0][0], contents.log_start),), exported) if exported else ()
+        plan.splits = await planner.plan(OffsetRange(contents, first, last) for first, last in plan.wanted)
+    except (StoreError, ValueError) as error:
+        plan.problem = unreadable(error, contents.path.topic, contents.path.partition)
+    return plan
+
+
+def _partition_report(
+    plan: PartitionPlan, exported: Spans, pairs: Sequence[tuple[Split, SplitDone]], done: Sequence[TaskDone]
+) -> PartitionReport:
+    files = [file for result in done for file in result.files]
+    return PartitionReport(
+        topic=plan.contents.path.topic,
+        partition=plan.contents.path.partition,
+        exported=list(exported),
+        missed=list(without(plan.wanted, exported)),
+        gone=list(plan.gone),
+        rows=sum(one.rows for _, one in pairs),
+        undecoded=sum(result.undecoded for result in done),
+        log_bytes=sum(split.high - split.low for split, _ in pairs),
+        file_bytes=sum(file.bytes for file in files),
+        files=len(files),
+    )

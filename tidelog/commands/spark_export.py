@@ -1,0 +1,131 @@
+"""`tidelog spark export`: topics as tables."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.commands.cluster import Json
+from tidelog.output import EXIT_USAGE, fail
+from tidelog.spark_job import (
+    ClusterId,
+    Conf,
+    Master,
+    Partitions,
+    SessionOptions,
+    Tenant,
+    Tier,
+    TopicId,
+    Topics,
+    choice,
+    spark_job,
+)
+
+if TYPE_CHECKING:
+    from spark_offload.export.table_columns import ValueFormat
+
+SCHEMA_BYTES_MAX = 4 << 20
+_CATALOG_MODULES = ("pyiceberg", "sqlalchemy")
+
+
+def export(
+    tier: Tier,
+    to: Annotated[str, typer.Option("--to", help="parquet or iceberg.", metavar="KIND")],
+    topic: Topics = None,
+    partitions: Partitions = "",
+    output: Annotated[
+        str, typer.Option(help="Where files go, or the warehouse: s3://… or file://…", metavar="URI")
+    ] = "",
+    table: Annotated[str, typer.Option(help="Iceberg: namespace.name; else tidelog.TOPIC.", metavar="NAME")] = "",
+    catalog: Annotated[str, typer.Option(help="Iceberg: a catalog that pyiceberg's configuration names.")] = "",
+    catalog_property: Annotated[
+        list[str] | None, typer.Option(help="Iceberg: as pyiceberg takes it.", metavar="NAME=VALUE")
+    ] = None,
+    catalog_file: Annotated[
+        Path | None, typer.Option(help="Iceberg: the SQLite file of a catalog of its own.", dir_okay=False)
+    ] = None,
+    value_format: Annotated[str, typer.Option(help="raw, json or avro.", metavar="FORMAT")] = "raw",
+    value_schema: Annotated[
+        Path | None, typer.Option(help="The columns of values: Spark DDL for JSON, or an Avro schema.")
+    ] = None,
+    confluent_header: Annotated[
+        bool, typer.Option("--confluent-header", help="Avro values begin with Confluent's header.")
+    ] = False,
+    schema_id: Annotated[
+        list[str] | None, typer.Option(help="The Avro schema of values with this id.", metavar="ID=FILE")
+    ] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="With the records' headers.")] = False,
+    orphan_hours: Annotated[
+        int, typer.Option(min=0, help="Remove files that no commit names at this age; 0 for never.")
+    ] = 24,
+    cluster_id: ClusterId = "",
+    tenant: Tenant = "",
+    topic_id: TopicId = "",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Bring what is new in topics into a table: one commit, each committed record exactly once.
+
+    Exit code 1 when something could not be read or another run was faster: what is missing comes with the next run.
+    """
+    with spark_job("export", SessionOptions(master, conf or ()), as_json=as_json) as job:
+        if to == "iceberg" and importlib.util.find_spec("pyiceberg") is None:
+            fail('pyiceberg is missing: pip install "tidelog[spark,export]"')
+        from spark_offload.export.job import run  # noqa: PLC0415  heavy, as all of Spark
+        from spark_offload.export.options import ExportOptions  # noqa: PLC0415
+
+        options = ExportOptions(
+            **choice(tier, topic, cluster_id, tenant, topic_id, partitions),
+            to=to,
+            output=output,
+            table=table,
+            catalog=catalog,
+            catalog_properties=_pairs("--catalog-property", catalog_property),
+            catalog_file=str(catalog_file.absolute()) if catalog_file is not None else "",
+            values=_values(value_format, value_schema, confluent_header, schema_id),
+            include_headers=headers,
+            orphan_hours=orphan_hours,
+        )
+        options.check()  # what cannot be meant is told before a session is made
+        try:
+            job.show(run(job.spark, options, job.progress))
+        except Exception as error:
+            if type(error).__module__.split(".")[0] not in _CATALOG_MODULES:
+                raise
+            fail(f"the catalog: {error}")
+
+
+def _values(name: str, schema: Path | None, header: bool, by_id: Sequence[str] | None) -> ValueFormat:
+    from spark_offload.export.table_columns import ValueFormat  # noqa: PLC0415  after the check for what it needs
+
+    schemas = []
+    for number, file in _pairs("--schema-id", by_id):
+        if not (number.isascii() and number.isdigit()) or int(number) >= 1 << 32:
+            fail(f"--schema-id takes ID=FILE, not {number}={file}", EXIT_USAGE)
+        schemas.append((int(number), _text(Path(file))))
+    return ValueFormat(name, _text(schema) if schema is not None else "", header, tuple(schemas))
+
+
+def _text(path: Path) -> str:
+    """A schema file."""
+    try:
+        if path.stat().st_size > SCHEMA_BYTES_MAX:
+            fail(f"{path} is no schema: it is larger than {SCHEMA_BYTES_MAX >> 20} MiB", EXIT_USAGE)
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{path} cannot be read: {error}", EXIT_USAGE)
+
+
+def _pairs(option: str, texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    found = []
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            fail(f"{option} takes NAME=VALUE, not {text!r}", EXIT_USAGE)
+        found.append((name, value))
+    return tuple(found)
