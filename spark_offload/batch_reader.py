@@ -28,7 +28,7 @@ class TierReader(DataSourceReader):
         bounds = PushedBounds()
         for one in self.filters:
             bounds = bounds.with_filter(one)
-        return [InputPartition(split) for split in store.wait(lambda: plan_batch(store.store, self.options, bounds))]
+        return [InputPartition(task) for task in store.wait(lambda: plan_batch(store.store, self.options, bounds))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_input(self.options, self.schema, partition)

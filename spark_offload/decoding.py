@@ -17,6 +17,8 @@ from spark_offload.payload import Payload, payloads
 from spark_offload.record_table import RecordTable, locate_records
 from spark_offload.varints import DamagedRecords, Integers
 
+# Of a yielded batch: Java gets one buffer for each, and takes buffers of up to 4 MiB from a pool, warm in its caches.
+BATCH_BYTES = 1_900_000
 _FROM_BATCHES = frozenset({TOPIC, PARTITION, OFFSET, TIMESTAMP_TYPE})  # what dense batches tell without their records
 
 
@@ -70,8 +72,9 @@ class Decoder:
             raise self._located(view, batches, error) from error
 
     def _rows(self, whole: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for first in range(0, whole.num_rows, self.rows_max):
-            yield whole.slice(first, self.rows_max)
+        rows = min(self.rows_max, max(1, whole.num_rows * BATCH_BYTES // max(1, whole.nbytes)))
+        for first in range(0, whole.num_rows, rows):
+            yield whole.slice(first, rows)
 
     def _from_batches(self, batches: BatchTable, bounds: Bounds) -> pa.RecordBatch:
         """Every offset of a dense batch is there, so its records need not be looked at."""

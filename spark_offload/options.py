@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EARLIEST, LATEST = -2, -1  # as Kafka's ListOffsets and Spark's Kafka source count them
-SPLIT_BYTES = 64 << 20
 CHUNK_BYTES = 8 << 20  # decoding is fastest while a chunk and its columns fit the caches
 INFLATED_BYTES_MAX = 256 << 20
 PARTITION_NUMBER_MAX = 2**31 - 1
@@ -51,7 +50,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     pushdown: bool
     max_offsets_per_trigger: int | None
-    split_bytes: int
+    split_bytes: int | None  # None: as the amount of data has it
     chunk_bytes: int
     inflated_batch_bytes: int
 
@@ -115,7 +114,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=_flag(given, "failOnDataLoss", True),
         pushdown=_flag(given, "pushdown", False),
         max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger", 1, OFFSET_MAX),
-        split_bytes=_size(given, "splitBytes", SPLIT_BYTES, 1 << 10, 1 << 40),
+        split_bytes=_number(given, "splitBytes", 1 << 10, 1 << 40),
         chunk_bytes=_size(given, "chunkBytes", CHUNK_BYTES, 1 << 10, 1 << 30),
         inflated_batch_bytes=_size(given, "inflatedBatchBytes", INFLATED_BYTES_MAX, 1 << 10, (1 << 31) - 1),
     )

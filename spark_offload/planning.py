@@ -1,4 +1,4 @@
-"""From ranges of offsets to splits.
+"""From ranges of offsets to splits, and to the tasks that read them.
 
 A segment that is larger than a split is read by several tasks. Planning cuts it by bytes alone and reads no index for
 that: each task finds the batch boundaries at or after both its ends in the segment's offset index, and neighbours find
@@ -8,7 +8,7 @@ the same. Only a large segment of which a part is wanted has its index read here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from object_store.store import ObjectStore
@@ -18,19 +18,29 @@ from spark_offload.offset_bounds import offset_ranges
 from spark_offload.options import ReadOptions
 from spark_offload.pushdown import PushedBounds
 from spark_offload.sections import OffsetPositions, read_section
-from spark_offload.splits import Split
+from spark_offload.splits import Split, bytes_per_task, packed
 from tiering.segment import OFFSET_INDEX, TRANSACTION_INDEX, TieredSegment
 
 PARALLEL_READS = 16
 PARTIAL_BYTES_MIN = 4 << 20  # a smaller segment is read whole even when a part is wanted
 
 
-async def plan_batch(store: ObjectStore, options: ReadOptions, bounds: PushedBounds) -> list[Split]:
-    """The splits of a batch query. Raises OptionError, DataLoss, StoreError, ValueError for damage."""
+async def plan_batch(store: ObjectStore, options: ReadOptions, bounds: PushedBounds) -> list[tuple[Split, ...]]:
+    """The tasks of a batch query. Raises OptionError, DataLoss, StoreError, ValueError for damage."""
     contents = [one for one in await Catalog(store, options).contents() if bounds.keeps(one.path)]
     ranges = await offset_ranges(store, options, contents)
-    planner = Planner(store, options.split_bytes, read_committed=options.read_committed)
-    return await planner.plan(bounds.narrowed(ranges))
+    return await plan_tasks(store, options, list(bounds.narrowed(ranges)))
+
+
+async def plan_tasks(
+    store: ObjectStore, options: ReadOptions, ranges: Sequence[OffsetRange]
+) -> list[tuple[Split, ...]]:
+    """What each task reads: large segments in pieces, small ones together. Raises StoreError, DamagedRecords."""
+    task_bytes = options.split_bytes
+    if task_bytes is None:
+        task_bytes = bytes_per_task(sum(segment.log_bytes for one in ranges for segment in one.segments()))
+    planner = Planner(store, task_bytes, read_committed=options.read_committed)
+    return packed(await planner.plan(ranges), task_bytes)
 
 
 class Planner:

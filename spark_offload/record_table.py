@@ -161,6 +161,13 @@ def _walk(raw: bytes, at: int, limit: int, count: int) -> tuple[list[int], list[
 
 
 def _as_bytes(view: memoryview) -> bytes:
-    """Python reads single bytes of a bytes object fastest; most views are of a whole one."""
+    """Python reads single bytes of a bytes object fastest; most views begin where one does, and no copy is made."""
     whole = view.obj
-    return whole if isinstance(whole, bytes) and len(whole) == len(view) else bytes(view)
+    if isinstance(whole, bytes) and len(view) and _address(view) == _address(whole):
+        return whole
+    return bytes(view)
+
+
+def _address(data: memoryview | bytes) -> int:
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return address

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spark_offload.aborted import AbortedTransaction
 from tiering.segment import Section
+
+TASK_BYTES_MIN = 64 << 20
+TASK_BYTES_MAX = 128 << 20
+TASKS_WANTED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +34,27 @@ class Split:
     end: int
     index: Section | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
+
+
+def bytes_per_task(log_bytes: int) -> int:
+    """How much of `log_bytes` one task reads when nobody says.
+
+    A task costs Spark four hundredths of a second of CPU whatever it reads, so few large ones are best, but a query
+    that is not large still has work for several cores.
+    """
+    return min(max(log_bytes // TASKS_WANTED, TASK_BYTES_MIN), TASK_BYTES_MAX)
+
+
+def packed(splits: Iterable[Split], task_bytes: int) -> list[tuple[Split, ...]]:
+    """The splits in order, small neighbours together as long as they have no more than `task_bytes` of log."""
+    tasks: list[tuple[Split, ...]] = []
+    room = 0
+    for split in splits:
+        size = split.high - split.low
+        if tasks and size <= room:
+            tasks[-1] += (split,)
+        else:
+            tasks.append((split,))
+            room = task_bytes
+        room -= size
+    return tasks

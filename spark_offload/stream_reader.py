@@ -19,8 +19,7 @@ from object_store.blocking import BlockingStore
 from spark_offload.catalog import Catalog, OffsetRange, PartitionContents
 from spark_offload.offset_bounds import DataLoss, held, readable_ends, starting_offsets
 from spark_offload.options import ReadOptions
-from spark_offload.planning import Planner
-from spark_offload.splits import Split
+from spark_offload.planning import plan_tasks
 from spark_offload.stream_offsets import Place, Places, StreamOffset, decode_offset, encode_offset, limited, place_of
 from spark_offload.task import read_input, store_at
 
@@ -83,7 +82,7 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first < last:
                 ranges.append(OffsetRange(contents, first, held(contents, last, fail=fail)))
         store = store_at(self.options.tier)
-        return [InputPartition(split) for split in store.wait(lambda: self._plan(store, ranges))]
+        return [InputPartition(task) for task in store.wait(lambda: plan_tasks(store.store, self.options, ranges))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_input(self.options, self.schema, partition)
@@ -122,7 +121,3 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{what}; with failOnDataLoss=false the stream goes on without it")
-
-    async def _plan(self, blocking: BlockingStore, ranges: list[OffsetRange]) -> list[Split]:
-        planner = Planner(blocking.store, self.options.split_bytes, read_committed=self.options.read_committed)
-        return await planner.plan(ranges)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from functools import lru_cache
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -15,7 +17,6 @@ from spark_offload.aborted import AbortedRanges
 from spark_offload.decoding import Decoder
 from spark_offload.options import ReadOptions
 from spark_offload.segment_reading import read_split
-from spark_offload.splits import Split
 
 STORES_MAX = 4
 
@@ -26,16 +27,28 @@ def store_at(uri: str) -> BlockingStore:
     return BlockingStore(uri)
 
 
+@lru_cache(1)
+def spare_the_collector() -> None:
+    """Leave what this worker has imported out of further searches for garbage.
+
+    Spark's worker makes such a search after every task, and walking through some hundred thousand objects that live
+    as long as the process took it longer than many a task.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def read_input(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one split. Spark stands for no splits at all with one whose value is None."""
-    split = partition.value
-    if not isinstance(split, Split):
-        return
-    decoder = Decoder(
-        to_arrow_schema(schema, timezone="UTC"),
-        split.topic,
-        split.partition,
-        AbortedRanges(split.aborted),
-        inflated_bytes_max=options.inflated_batch_bytes,
-    )
-    yield from read_split(store_at(options.tier), split, decoder, chunk_bytes=options.chunk_bytes)
+    """The rows of one task's splits. Spark stands for no tasks at all with one whose value is None."""
+    if TaskContext.get() is not None:
+        spare_the_collector()
+    fields = to_arrow_schema(schema, timezone="UTC")
+    for split in partition.value or ():
+        decoder = Decoder(
+            fields,
+            split.topic,
+            split.partition,
+            AbortedRanges(split.aborted),
+            inflated_bytes_max=options.inflated_batch_bytes,
+        )
+        yield from read_split(store_at(options.tier), split, decoder, chunk_bytes=options.chunk_bytes)

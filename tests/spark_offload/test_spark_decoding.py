@@ -47,7 +47,7 @@ def decoder(columns: Sequence[str] = (), **options: Any) -> Decoder:
     return Decoder(schema, "t", 3, **options)
 
 
-def decode(data: bytes, bounds: Bounds = ALL, **options: Any) -> list[pa.RecordBatch]:
+def decode(data: bytes | memoryview, bounds: Bounds = ALL, **options: Any) -> list[pa.RecordBatch]:
     return list(decoder(**options).decode(memoryview(data), bounds))
 
 
@@ -139,6 +139,19 @@ def test_offsets_alone_are_told_by_the_headers() -> None:
 def test_rows_come_in_pieces() -> None:
     data = segment([[Record(0, NOW, None, b"v")] * 10] * 3)
     assert [batch.num_rows for batch in decode(data, rows_max=12)] == [12, 12, 6]
+
+
+def test_large_values_come_in_batches_of_some_megabytes() -> None:
+    data = segment([[Record(0, NOW, None, b"v" * 300_000)] * 5] * 4)
+    assert [batch.num_rows for batch in decode(data)] == [6, 6, 6, 2]
+    assert [batch.num_rows for batch in decode(segment([[Record(0, NOW, None, b"v" * 3_000_000)] * 2]))] == [1, 1]
+
+
+def test_bytes_behind_the_view_are_not_looked_at() -> None:
+    """Whole batches are what a chunk begins with; the rest of it is the beginning of another one."""
+    data = segment([[Record(0, NOW, b"k", b"v")] * 2])
+    assert of_arrow(decode(memoryview(data + b"\xff" * 7)[: len(data)])) == of_arrow(decode(data))
+    assert of_arrow(decode(memoryview(b"\xff" * 7 + data)[7:])) == of_arrow(decode(data))
 
 
 def test_a_damaged_batch_is_named() -> None:

@@ -20,9 +20,10 @@ from spark_offload import planning
 from spark_offload.aborted import AbortedRanges
 from spark_offload.catalog import OffsetRange, PartitionContents, stable_end
 from spark_offload.decoding import Decoder
-from spark_offload.planning import Planner
+from spark_offload.options import parse_options
+from spark_offload.planning import Planner, plan_tasks
 from spark_offload.segment_reading import read_split
-from spark_offload.splits import Split
+from spark_offload.splits import TASK_BYTES_MAX, TASK_BYTES_MIN, Split, bytes_per_task, packed
 from spark_offload.timestamps import offset_of_timestamp
 from spark_offload.varints import DamagedRecords
 from storage.transaction_index import AbortedTransaction
@@ -104,6 +105,33 @@ def test_a_large_segment_is_read_by_several_tasks(built: BuiltPartition, store: 
     shares = [len(rows(store, [split])) for split in found]
     assert sum(shares) == 200
     assert max(shares) < 80
+
+
+@given(task_bytes=st.integers(60, 30_000), split_bytes=st.integers(60, 9_000))
+def test_tasks_have_all_splits_in_order_and_no_more_than_they_may(
+    built: BuiltPartition, store: BlockingStore, task_bytes: int, split_bytes: int
+) -> None:
+    found = plan(store, OffsetRange(contents_of(built), 0, 340), split_bytes)
+    tasks = packed(found, task_bytes)
+    assert [split for task in tasks for split in task] == found
+    sizes = [sum(split.high - split.low for split in task) for task in tasks]
+    assert all(size <= task_bytes or len(task) == 1 for size, task in zip(sizes, tasks, strict=True))
+    firsts = [task[0].high - task[0].low for task in tasks[1:]]
+    assert all(size + after > task_bytes for size, after in zip(sizes, firsts, strict=False))
+
+
+def test_small_segments_share_a_task(built: BuiltPartition, store: BlockingStore) -> None:
+    options = parse_options({"tier": built.root.as_uri(), "topic": "flights"})
+    wanted = [OffsetRange(contents_of(built), 0, 340)]
+    (task,) = store.wait(lambda: plan_tasks(store.store, options, wanted))
+    assert [split.base_offset for split in task] == [0, 95, 140]
+    assert rows(store, list(task)) == expected(0, 340)
+
+
+def test_tasks_grow_with_what_there_is_to_read() -> None:
+    assert bytes_per_task(0) == bytes_per_task(1 << 30) == TASK_BYTES_MIN
+    assert bytes_per_task(3 << 29) == 96 << 20
+    assert bytes_per_task(1 << 40) == TASK_BYTES_MAX
 
 
 def test_a_part_of_a_large_segment_reads_only_what_it_needs(
