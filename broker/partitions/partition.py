@@ -294,6 +294,10 @@ class Partition(Replica):
             watcher.partition_changed(self, committed=False)
         self.advance()
 
+    def _moved_late(self) -> None:
+        if self.role is Role.FOLLOWER:
+            self._host.follower_written(self)
+
     def advance(self) -> None:
         """Commit what all that count have."""
         replicas = self.replica_set

@@ -130,6 +130,10 @@ class Replica:
         except ProtocolError:
             return  # the disk: its directory tells; the leader says its log start again
         self._notify(committed=True)
+        self._moved_late()
+
+    def _moved_late(self) -> None:
+        """The log's start has moved outside an answer of the leader's, who is to hear of it."""
 
     def _reason(self, cause: str) -> Reason:
         return Reason(cause, f"broker-{self.leader_id}", self.leader_epoch)

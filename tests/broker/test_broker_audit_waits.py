@@ -1,0 +1,95 @@
+"""Brokers whose audit is slow: what waits for it happens afterwards, by itself, and what does not wait goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from common.errors import ErrorCode
+from kraft.records import RemoveTopicRecord
+from records.audit_event import AuditKind
+from storage.audit_trail import audited
+from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce
+
+
+def slow(lab: Lab, *nodes: int) -> None:
+    for node in nodes:
+        lab[node].audit.slow = True
+
+
+async def test_a_follower_moves_its_log_start_when_the_audit_has_told_of_it(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.controller.create_topic((0, 1, 2))
+        client = await lab[0].connect()
+        for number in range(6):
+            assert (await produce(client, batch(b"%d" % number))).error_code == ErrorCode.NONE
+        slow(lab, 0, 1)
+        deleting = asyncio.ensure_future(audited(lambda: lab[0].partition.delete_records(4, "someone@somewhere")))
+        await eventually(lambda: lab[0].audit.waiting)
+        assert lab[0].partition.log.log_start_offset == 0
+        lab[0].audit.flush()
+        await deleting
+        assert lab[0].partition.log.log_start_offset == 4
+        await eventually(lambda: lab[2].partition.log.log_start_offset == 4, "one that does not wait")
+        await eventually(lambda: lab[1].audit.waiting)
+        assert (await produce(client, batch(b"more"))).error_code == ErrorCode.NONE
+        assert lab[1].partition.log.log_start_offset == 0
+        lab[1].audit.flush()
+        await eventually(lambda: lab[0].partition.low_watermark == 4, "the leader hears of its follower's log start")
+        acts = {act.event: act for act in lab[0].audit.acts}
+        assert acts[AuditKind.LOG_START_MOVED].actor == "someone@somewhere"
+
+
+async def test_a_follower_cuts_its_log_when_the_audit_has_told_of_it(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 2) as lab:
+        lab.controller.create_topic((0, 1))
+        client = await lab[0].connect()
+        await produce(client, batch(b"kept"))
+        await lab[1].plane.fetchers.stop()
+        await produce(client, batch(b"lost"), acks=1)
+        slow(lab, 0)
+        lab[1].plane.fetchers._stopped = False
+        lab.controller.elect(1)
+        await eventually(lambda: lab[0].audit.waiting, "the old leader wants to cut its log")
+        assert lab[0].partition.log.log_end_offset == 2
+        (act,) = lab[0].audit.waiting
+        assert (act.event, act.actor, act.leader_epoch) == (AuditKind.LOG_TRUNCATED, "broker-1", 1)
+        assert (act.before["log_end_offset"], act.after["log_end_offset"]) == (2, 1)
+        lab[0].audit.flush()
+        await eventually(lambda: lab[0].bytes() == lab[1].bytes(), "it follows")
+
+
+async def test_a_deleted_replica_serves_no_more_and_its_log_goes_later(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 1) as lab:
+        lab.controller.create_topic((0,))
+        client = await lab[0].connect()
+        await produce(client, batch(b"one"))
+        slow(lab, 0)
+        log = lab[0].partition.log
+        lab.controller.change(RemoveTopicRecord(TOPIC_ID))
+        assert lab[0].plane.partitions.get(TOPIC, 0) is None
+        assert lab[0].logs.get(TOPIC, 0) is log and not log.closed
+        applied = lab[0].plane.partitions.applied_offset
+        lab[0].audit.flush()
+        await eventually(lambda: lab[0].logs.get(TOPIC, 0) is None, "the log goes")
+        assert log.closed
+        assert lab[0].plane.partitions.applied_offset > applied
+
+
+async def test_retention_of_many_logs_waits_for_the_audit_once(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 1) as lab:
+        lab.controller.create_topic((0,), retention_bytes="1", segment_bytes="1024")
+        client = await lab[0].connect()
+        for number in range(6):
+            await produce(client, batch(b"%d" % number * 600))
+        slow(lab, 0)
+        duty = asyncio.ensure_future(lab[0].plane.duties._retain())
+        await eventually(lambda: lab[0].audit.waiting)
+        assert lab[0].partition.log.log_start_offset == 0
+        while not duty.done():
+            lab[0].audit.flush()
+            await asyncio.sleep(0.001)
+        await duty
+        assert lab[0].partition.log.log_start_offset > 0
+        (act,) = lab[0].audit.acts
+        assert act.cause.startswith("retention")
