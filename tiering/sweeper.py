@@ -2,7 +2,8 @@
 
 Everything is looked at in the order that makes a mistake harmless: first the objects are listed, then the state is
 read. An object older than the safe age that is not in a state read later is named by nobody and never will be: a copy
-is in the state before its first byte is written, and its uuid is used once.
+is in the state before its first byte is written, and its uuid is used once; what a job wrote is taken over only while
+it is younger than half that age.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass, field
 
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectInfo, ObjectStore
-from tiering.keys import ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
+from tiering.keys import ERASE_SUFFIX, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
 from tiering.manifest import DamagedManifest, newest_version, read_head, read_manifest, read_newest_head
 from tiering.partition_tier import PartitionTier
-from tiering.segment import SegmentId
+from tiering.segment import SegmentId, is_uuid
 
 KEYS_PER_DELETE = 1_000
 KEYS_TOLD_MAX = 1_000
@@ -43,6 +44,7 @@ class SweepReport:
     pages: int = 0
     unfinished: int = 0
     partitions: int = 0
+    proposals: int = 0
     keys: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -57,7 +59,7 @@ class SweepReport:
     @property
     def count(self) -> int:
         """Objects that are gone."""
-        return self.segments + self.manifests + self.pages
+        return self.segments + self.manifests + self.pages + self.proposals
 
 
 @dataclass(slots=True)
@@ -89,6 +91,25 @@ class Sweeper:
     async def sweep_unfinished(self, now_ms: int, report: SweepReport) -> None:
         """Uploads that were begun and never ended, as far as the store can tell."""
         report.unfinished += await self._store.sweep_unfinished(now_ms - self._limits.age_ms)
+
+    async def sweep_proposals(self, now_ms: int, report: SweepReport) -> None:
+        """What jobs proposed or asked for long ago, with the answers. Proposals go before their verdicts: without one
+        they would be decided again."""
+        prefix, old = self._root.proposals_prefix, now_ms - self._limits.age_ms
+        asked: list[ObjectInfo] = []
+        answers: list[ObjectInfo] = []
+        kept: set[str] = set()
+        async for info in self._store.list(prefix):
+            name = info.key.removeprefix(prefix)
+            uuid, _, suffix = name.partition(".")
+            is_answer = bool(suffix) and f".{suffix}" != ERASE_SUFFIX
+            if info.modified_ms >= old:
+                kept.add(uuid)
+            elif is_uuid(uuid):
+                (answers if is_answer else asked).append(info)
+        for infos in (asked, [info for info in answers if info.key.removeprefix(prefix).split(".")[0] not in kept]):
+            await self._delete(infos, report)
+            report.proposals += len(infos)
 
     # a partition that is known -----------------------------------------------------------------------------
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.tiering.rewriting import proposal_of
 from tests.tiering.segments import segment, uuid_of
+from tests.tiering.test_tiering_swap import rewritten
 from tests.tiering.tier_world import PATH, ROOT, TOPIC_ID, TierWorld
 from tiering.keys import PartitionPath
 from tiering.manifest import newest_version, read_manifest
 from tiering.manifest_writer import ManifestWriter
 from tiering.partition_tier import PartitionTier
+from tiering.proposal import submit
 from tiering.segment import SegmentId, SegmentState
-from tiering.shard_protocol import StartCopy
+from tiering.shard_protocol import StartCopy, Swap
 from tiering.sweeper import Sweeper, SweepLimits, SweepReport
 
 DAY_S = 24 * 3_600
@@ -55,6 +58,36 @@ async def test_only_old_objects_that_nobody_names_go(world: TierWorld) -> None:
     report = await sweep(world)
     assert before - set(world.store.objects) == {orphan}
     assert (report.segments, report.bytes, report.keys) == (1, 4, [orphan])
+
+
+async def test_proposals_without_a_verdict_go_with_what_they_name(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy([0, 10, 20], 10)
+    await world.upload()
+    await ManifestWriter(world.services, world.view()).publish()
+    inputs = list(world.tier.segments())
+    left, taken = rewritten(inputs[:1], 501), rewritten(inputs[1:], 502)
+    for number, output in enumerate((left, taken)):
+        await world.store.put(ROOT.segment_key(PATH, output.id), b"output")
+        proposal = proposal_of(PATH, inputs[:1] if output is left else inputs[1:], [output], number)
+        await submit(world.store, ROOT, proposal)
+    world.ask(Swap(1, 10, "p", [one.id for one in inputs[1:]], [taken]))
+    await world.store.put(ROOT.verdict_key(uuid_of(1)), b"accepted")
+    await world.store.put(ROOT.erase_key(uuid_of(2)), b"{}")
+    await world.store.put(ROOT.proposals_prefix + "README", b"not ours")
+    world.clock.now_s += 0.9 * DAY_S
+    assert (await sweep(world)).count == 0, "all are young"
+    await world.store.put(ROOT.erase_ready_key(uuid_of(2), 0), b"{}")
+    await submit(world.store, ROOT, proposal_of(PATH, inputs[:1], [left], 3))
+    world.clock.now_s += 0.2 * DAY_S
+    report = await sweep(world)
+    await sweeper(world).sweep_proposals(world.clock.wall_ms(), report)
+    assert (report.segments, report.proposals) == (1, 4)
+    found = [key.rpartition("/")[2] for key in sorted(world.store.objects) if "/proposals/" in key]
+    assert sorted(found) == sorted([uuid_of(3), f"{uuid_of(2)}.erase-ready-0", "README"])
+    assert ROOT.segment_key(PATH, left.id) not in world.store.objects
+    for one in [*inputs[:1], *inputs[1:], taken]:
+        assert ROOT.segment_key(PATH, one.id) in world.store.objects
 
 
 async def test_what_a_manifest_names_stays_although_the_state_does_not(world: TierWorld) -> None:
