@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,11 +37,23 @@ def policy(**fields: int) -> TopicPolicy:
     return TopicPolicy(is_compacted=True, **(chosen | fields))
 
 
-def task(partition: BuiltPartition, rules: TopicPolicy, **fields: int | float) -> PartitionTask:
-    chosen = {"chunk_bytes": 2_000, "key_memory_bytes": 1 << 28, "min_dirty_ratio": 0.0} | fields
+def task(
+    partition: BuiltPartition,
+    rules: TopicPolicy,
+    *,
+    chunk_bytes: int = 2_000,
+    key_memory_bytes: int = 1 << 28,
+    min_dirty_ratio: float = 0.0,
+) -> PartitionTask:
     return PartitionTask(
-        tier=partition.root.as_uri(), cluster_id=partition.tier.cluster_id, path=partition.path, policy=rules, **chosen
-    )  # type: ignore[arg-type]
+        tier=partition.root.as_uri(),
+        cluster_id=partition.tier.cluster_id,
+        path=partition.path,
+        policy=rules,
+        chunk_bytes=chunk_bytes,
+        key_memory_bytes=key_memory_bytes,
+        min_dirty_ratio=min_dirty_ratio,
+    )
 
 
 @contextmanager
@@ -49,7 +62,7 @@ def world() -> Iterator[World]:
         yield World(TierBuilder(Path(folder)).partition("planes"))
 
 
-def compact(partition: BuiltPartition, rules: TopicPolicy, **fields: int | float) -> PartitionOutcome:
+def compact(partition: BuiltPartition, rules: TopicPolicy, **fields: Any) -> PartitionOutcome:
     """As the job and a leader do it."""
     outcome = compact_partition(task(partition, rules, **fields))
     assert outcome.problem is None
