@@ -35,7 +35,6 @@ CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 DOUBT_S = 1.0
 SESSION_EPOCH_MAX = 2**31 - 1
-_DAMAGE = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -294,9 +293,9 @@ class LeaderLink:
             self.followed.rest(followed, self._loop.time())
             pending.then(lambda: self._audited(followed))
         except ProtocolError as error:
-            if error.code in _DAMAGE:
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
                 self._complain(logging.ERROR, "a leader sent a damaged batch", followed, error.message)
-            else:
+            else:  # also an answer to the fetch before, while two are on their way
                 self._complain(logging.WARNING, "what a leader sent is not appended", followed, str(error))
             self.followed.rest(followed, self._loop.time())
         except StorageFailure as error:

@@ -70,7 +70,7 @@ async def test_a_rotten_segment_of_the_leader_is_told_and_asked_for_seldom(
 
     async with Lab(tmp_path) as lab:
         await rotten(lab, tmp_path, spoil)
-        events = ("a leader sent a damaged batch", "a leader refuses fetches")
+        events = ("a leader sent a damaged batch", "a leader refuses fetches", "what a leader sent is not appended")
         await eventually(lambda: told(caplog, *events), "somebody says what is wrong")
         await eventually(lambda: lab[2].plane.fetchers.held_up_count == 1)
         answers.clear()
