@@ -48,6 +48,7 @@ class PartitionTier:
         "log_bytes",
         "partition",
         "record",
+        "rewritten_count",
         "state_offset",
         "swap",
         "topic_id",
@@ -62,6 +63,8 @@ class PartitionTier:
         """Of the newest record in `__tier_state` that this reflects; -1 before the first."""
         self.log_bytes = 0
         """Of all finished segments."""
+        self.rewritten_count = 0
+        """Of the finished segments, those that a job has made."""
         self.swap: bytes | None = None
         """The record of a swap whose segments' own records did not all follow; they are still to be written."""
         self._bases = array("q")
@@ -239,6 +242,7 @@ class PartitionTier:
         self._log_bytes.insert(at, record.log_bytes)
         self._finished.insert(at, bytes.fromhex(segment.uuid) + value)
         self.log_bytes += record.log_bytes
+        self.rewritten_count += record.rewritten
 
     def replay_swap(self, value: bytes | None) -> None:
         """Inputs that are known become DELETE_STARTED and the outputs take their place, with no state in between."""
@@ -261,6 +265,7 @@ class PartitionTier:
             return
         at = bisect_left(self._bases, segment.base_offset)
         self.log_bytes -= self._log_bytes[at]
+        self.rewritten_count -= decode_segment_record(self._finished[at][16:]).rewritten
         for numbers in (self._bases, self._ends, self._max_timestamps, self._log_bytes):
             del numbers[at]
         del self._finished[at]

@@ -251,4 +251,7 @@ def _led_status(led: LedPartition, publisher: ManifestPublisher) -> LedStatus:
         failures=led.failures,
         manifest_version=None if published is None else published.version,
         manifest_trouble=publisher.trouble(partition.topic_id, partition.index),
+        rewritten=0 if view is None else view.rewritten_count,
+        erased_end_offset=partition.erased_end_offset,
+        holds_erased=partition.holds_erased,
     )

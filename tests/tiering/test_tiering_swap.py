@@ -64,6 +64,10 @@ def test_outputs_take_the_place_of_their_inputs(driver: ShardDriver) -> None:
     assert driver.tier.tier_end_offset == 40
     assert driver.tier.record.swapped_offset > 0
     assert driver.tier.swap is None
+    assert driver.tier.rewritten_count == 1
+    driver.done(swap_of([kept[1]], [rewritten([kept[1]], 78)]))
+    assert driver.tier.rewritten_count == 1
+    assert driver.tier.log_bytes == sum(one.log_bytes for one in driver.tier.segments(0))
 
 
 def test_a_swap_may_be_repeated_for_as_long_as_an_output_is_known(driver: ShardDriver) -> None:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 PARTITION_COLUMNS = [
     "topic", "partition", "leader", "log_start", "local_start", "high_watermark", "tier_end", "segments", "tier_bytes",
-    "lag_bytes", "claimed", "deleting", "trouble",
+    "lag_bytes", "claimed", "deleting", "rewritten", "trouble",
 ]  # fmt: skip
-SEGMENT_COLUMNS = ["partition", "base_offset", "end_offset", "bytes", "records", "latest", "state", "object"]
+SEGMENT_COLUMNS = [
+    "partition", "base_offset", "end_offset", "bytes", "records", "latest", "state", "rewritten", "object",
+]  # fmt: skip
 
 
 def status(
@@ -94,6 +96,7 @@ def ls(
                     "records": segment.records,
                     "latest": _time(segment.max_timestamp) if segment.max_timestamp >= 0 else None,
                     "state": str(segment.state),
+                    "rewritten": segment.rewritten,
                     "object": root.segment_key(path, segment.id),
                 }
                 for segment in state.segments
@@ -136,6 +139,9 @@ def _row(broker: int, led: LedStatus) -> dict[str, Any]:
         "copying": led.copying,
         "deleting": led.deleting,
         "manifest_version": led.manifest_version,
+        "rewritten": led.rewritten,
+        "erased_end": led.erased_end_offset,
+        "holds_erased": led.holds_erased,
         "trouble": trouble,
     }
 
