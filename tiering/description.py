@@ -26,9 +26,9 @@ class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A tiered partition on its leader. Until the claim is answered `tier_end_offset` is None and the counts are 0.
 
     `copy_lag_bytes` are those of closed segments that the tier does not hold yet. `deleting` segments wait for their
-    delay. `rewritten` of the `segments` a job has made; below `erased_end_offset` records were erased, and `holds_erased`
-    says that the leader's disk still has some of them. `failures` counts attempts in a row that came to nothing. `manifest_trouble` says why no further manifest is
-    published.
+    delay. `rewritten` of the `segments` a job has made; below `erased_end_offset` records were erased, and
+    `holds_erased` says that the leader's disk still has some of them. `failures` counts attempts in a row that came to
+    nothing. `manifest_trouble` says why no further manifest is published.
     """
 
     topic: str
