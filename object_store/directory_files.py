@@ -48,12 +48,18 @@ GiveName = Callable[[str, str], None]  # from the finished file to the object
 
 
 class Cancellation:
-    """Set by the event loop, read by the thread."""
+    """`asked` is set by the event loop and read by the thread, `steps` the other way round: it shows progress."""
 
-    __slots__ = ("asked",)
+    __slots__ = ("asked", "steps")
 
     def __init__(self) -> None:
         self.asked = False
+        self.steps = 0
+
+    def is_asked(self) -> bool:
+        """Called between two steps of the work."""
+        self.steps += 1
+        return self.asked
 
 
 class DirectoryFiles:
@@ -83,7 +89,7 @@ class DirectoryFiles:
                     raise
                 return  # only to be read; a put will say so
         with contextlib.suppress(StoreError):
-            self.sweep(time.time_ns() // 1_000_000 - LEFTOVER_AGE_MS)
+            self.sweep(time.time_ns() // 1_000_000 - LEFTOVER_AGE_MS, Cancellation())
 
     def put(self, key: str, body: Body, create_only: bool, cancelled: Cancellation) -> ObjectInfo:
         with self._errors("put", key), self._unfinished_file(body, cancelled, "put", key) as (path, status):
@@ -93,10 +99,10 @@ class DirectoryFiles:
                 self._publish(path, key, "put", os.rename)
             return _info(key, status)
 
-    def replace(self, key: str, body: bytes, expected: str | None) -> ObjectInfo:
+    def replace(self, key: str, body: bytes, expected: str | None, cancelled: Cancellation) -> ObjectInfo:
         with (
             self._errors("replace", key),
-            self._unfinished_file(body, Cancellation(), "replace", key) as (path, status),
+            self._unfinished_file(body, cancelled, "replace", key) as (path, status),
             self._replace_lock(key),
         ):
             try:
@@ -126,7 +132,7 @@ class DirectoryFiles:
         with self._errors("head", key):
             return _info(key, self._object_status(key))
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Sequence[str], progress: Cancellation) -> None:
         touched: dict[str, None] = {}
         for key in keys:
             with self._errors("delete", key):
@@ -136,9 +142,11 @@ class DirectoryFiles:
                     self._still_there("delete", key)
                 else:
                     touched[os.path.dirname(self._prefix + key)] = None
+            progress.steps += 1
         for directory in touched:
             with self._errors("delete", directory.removeprefix(self._prefix)):
                 self._settle_after_delete(directory)
+            progress.steps += 1
 
     def copy(self, source: str, target: str, cancelled: Cancellation) -> ObjectInfo:
         with self._errors("copy", source):
@@ -152,7 +160,7 @@ class DirectoryFiles:
             finally:
                 file.close()
 
-    def sweep(self, before_ms: int) -> int:
+    def sweep(self, before_ms: int, progress: Cancellation) -> int:
         """How many unfinished files were removed; a file that is being written is as young as its last byte."""
         removed = 0
         with self._errors("sweep", RESERVED_NAME):
@@ -162,6 +170,7 @@ class DirectoryFiles:
                     if name != LOCK_NAME and os.stat(path).st_mtime_ns < before_ms * 1_000_000:
                         os.unlink(path)
                         removed += 1
+                progress.steps += 1
         return removed
 
     def list_names(self, prefix: str) -> list[str]:
@@ -201,13 +210,16 @@ class DirectoryFiles:
             try:
                 for part in body_parts(body):
                     if isinstance(part, FileRange):
-                        append_range(fd, part, lambda: cancelled.asked)
+                        append_range(fd, part, cancelled.is_asked)
                     else:
                         append_bytes(fd, part)
+                        cancelled.steps += 1
                 now = time.time_ns()
                 stamp = now - now % 1_000_000 + int.from_bytes(os.urandom(4), "big") % 1_000_000
                 os.utime(fd, ns=(stamp, stamp))
                 os.fsync(fd)
+                if cancelled.is_asked():  # perhaps long ago, by a caller that has gone and counts on no object
+                    raise CopyCancelled
                 status = os.fstat(fd)
             finally:
                 os.close(fd)

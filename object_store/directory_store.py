@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from object_store.directory_files import Cancellation, DirectoryFiles
 from object_store.errors import StoreUnavailable
 from object_store.limits import StoreLimits
-from object_store.outlasting import outlast
 from object_store.store import Body, ObjectInfo, check_key, check_listing_prefix, check_range
 
 T = TypeVar("T")
@@ -20,8 +19,10 @@ T = TypeVar("T")
 class DirectoryStore:
     """Several processes may share the directory.
 
-    Reads end within `limits.file_timeout_s`. Writes are waited for, also when cancelled: their thread reads the
-    caller's files. The pool is not the event loop's, so a slow store's disk delays no fsync of a log.
+    Reads end within `limits.file_timeout_s`. Writes are waited for, also when cancelled, as long as they get on: their
+    thread reads the caller's files. One that hangs, as calls into a file system over a network may for ever, is given
+    up after `limits.file_silence_s`: should its thread wake up again, it makes no object. The pool is not the event
+    loop's, so a slow store's disk delays no fsync of a log.
     """
 
     def __init__(self, root: str, limits: StoreLimits) -> None:
@@ -30,6 +31,7 @@ class DirectoryStore:
         self._files = DirectoryFiles(root, self.name, limits.lock_timeout_s)
         self._pool = ThreadPoolExecutor(limits.file_threads, thread_name_prefix="object-store")
         self._closed = False
+        self._running: dict[asyncio.Future[Any], None] = {}
 
     async def open(self, *, create: bool = True) -> None:
         """Raises StoreDenied when there is no such directory and it is not to be made, or cannot be."""
@@ -42,8 +44,9 @@ class DirectoryStore:
 
     async def replace(self, key: str, body: bytes, expected_version: str | None) -> ObjectInfo:
         check_key(self.name, "replace", key)
+        cancelled = Cancellation()
         return await self._write(
-            "replace", key, lambda: self._files.replace(key, body, expected_version), Cancellation()
+            "replace", key, lambda: self._files.replace(key, body, expected_version, cancelled), cancelled
         )
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -63,7 +66,8 @@ class DirectoryStore:
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(self.name, "delete", key)
-        await self._write("delete", "", lambda: self._files.delete(keys), Cancellation())
+        progress = Cancellation()
+        await self._write("delete", "", lambda: self._files.delete(keys, progress), progress)
 
     async def copy(self, source: str, target: str) -> None:
         check_key(self.name, "copy", source)
@@ -72,11 +76,14 @@ class DirectoryStore:
         await self._write("copy", source, lambda: self._files.copy(source, target, cancelled), cancelled)
 
     async def sweep_unfinished(self, before_ms: int) -> int:
-        return await self._write("sweep", "", lambda: self._files.sweep(before_ms), Cancellation())
+        progress = Cancellation()
+        return await self._write("sweep", "", lambda: self._files.sweep(before_ms, progress), progress)
 
     async def close(self) -> None:
         self._closed = True
-        await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=self._limits.file_close_s)
 
     async def list_names(self, prefix: str) -> list[str]:
         check_listing_prefix(prefix)
@@ -94,7 +101,10 @@ class DirectoryStore:
     def _submit(self, operation: str, key: str, call: Callable[[], T]) -> asyncio.Future[T]:
         if self._closed:
             raise StoreUnavailable(self.name, operation, key, "the store is closed")
-        return asyncio.get_running_loop().run_in_executor(self._pool, call)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, call)
+        self._running[work] = None
+        work.add_done_callback(lambda done: self._running.pop(done, None))
+        return work
 
     async def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
         try:
@@ -105,7 +115,35 @@ class DirectoryStore:
             raise StoreUnavailable(self.name, operation, key, reason) from None
 
     async def _write(self, operation: str, key: str, call: Callable[[], T], cancelled: Cancellation) -> T:
-        def cancel() -> None:
+        work = self._submit(operation, key, call)
+        try:
+            if await self._gets_on(work, cancelled):
+                return work.result()
+        except asyncio.CancelledError:
             cancelled.asked = True
+            while not work.done():
+                try:
+                    if not await self._gets_on(work, cancelled):
+                        break
+                except asyncio.CancelledError:  # again and again: it still ends first
+                    continue
+            _give_up(work)
+            raise
+        cancelled.asked = True
+        _give_up(work)
+        reason = f"no progress within {self._limits.file_silence_s:g} s: the file system hangs"
+        raise StoreUnavailable(self.name, operation, key, reason)
 
-        return await outlast(self._submit(operation, key, call), cancel)
+    async def _gets_on(self, work: asyncio.Future[T], progress: Cancellation) -> bool:
+        """Wait for the end of `work`; False when it shows no progress any more."""
+        while True:
+            steps = progress.steps
+            done, _ = await asyncio.wait([work], timeout=self._limits.file_silence_s)
+            if done or progress.steps == steps:
+                return bool(done)
+
+
+def _give_up(work: asyncio.Future[Any]) -> None:
+    """Nobody is left to hear of its outcome."""
+    if not work.cancel() and not work.cancelled():
+        work.exception()

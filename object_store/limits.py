@@ -34,6 +34,10 @@ class StoreLimits:
     file_threads: int = 4
     """Threads of a directory store."""
     file_timeout_s: float = 60.0
-    """How long a directory may take for a read; writes are waited for."""
+    """How long a directory may take for a read."""
+    file_silence_s: float = 180.0
+    """How long a write to a directory may show no progress; within it lies the fsync of a whole object."""
+    file_close_s: float = 10.0
+    """How long the end of a directory store waits for calls that hang."""
     lock_timeout_s: float = 10.0
     """How long a replace in a directory waits for that of another process."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from common.errors import error_name
 from common.settings import SettingError
 from tidelog.cluster_layout import load_layout
 from tidelog.commands.cluster import DEFAULT_DATA
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
 
 REQUEST_TIMEOUT_MS = 30_000
+_NUMBERED = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", help="Where the cluster is.", metavar="HOST:PORT,…", show_default=False)
@@ -53,7 +56,7 @@ def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[K
     except (KafkaConnectionError, KafkaTimeoutError) as error:
         fail(f"no broker answers at {bootstrap}: {error}")
     except KafkaError as error:
-        fail(str(error))
+        fail(outcome_text(str(error)))
     finally:
         if client is not None:
             with contextlib.suppress(KafkaError, OSError):
@@ -68,10 +71,20 @@ def send(client: KafkaAdminClient, request: Any, broker: int | None = None) -> A
 
 def error_text(row: dict[str, Any]) -> str | None:
     """What a reply's row says of its failure, None when there is none."""
-    from kafka.errors import for_code  # noqa: PLC0415
-
     if not row["error_code"]:
         return None
-    kind = for_code(row["error_code"])
-    message = row.get("error_message")
-    return f"{kind.message}: {message}" if message else str(kind.message)
+    name, message = error_name(row["error_code"]), row.get("error_message")
+    return f"{name}: {message}" if message else name
+
+
+def outcome_text(outcome: str) -> str:
+    """What the client's own words for a failure say in the protocol's: it tells some by a class's name, others by an
+    error with its number."""
+    from kafka import errors  # noqa: PLC0415
+
+    numbered = _NUMBERED.fullmatch(outcome)
+    if numbered is not None:
+        name, message = error_name(int(numbered[1])), numbered[2]
+        return f"{name}: {message}" if message and message != "None" else name
+    number = getattr(getattr(errors, outcome, None), "errno", None)
+    return error_name(number) if isinstance(number, int) else outcome

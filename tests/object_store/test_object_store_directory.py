@@ -317,3 +317,76 @@ def test_a_machine_file_is_copied_in_the_kernel(tmp_path: Path) -> None:
     assert file_copying._by_copy_file_range(target.fd, FileRange(source, 0, 10), 2, 5) == 5
     assert file_copying._by_sendfile(target.fd, FileRange(source, 0, 10), 7, 3) == 3
     assert target.pread(20, 0) == b"23456789"
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_put_into_a_file_system_that_hangs_ends_and_makes_no_object_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    store = DirectoryStore(str(tmp_path / "root"), replace(LIMITS, file_silence_s=0.1))
+    await store.open()
+    file = MachineDisk(tmp_path).open("log", create=True)
+    file.pwrite(b"x" * 1000, 0)
+    hangs, goes_on, over = threading.Event(), threading.Event(), threading.Event()
+    real_fsync, real_unlink = os.fsync, os.unlink
+
+    def hung_fsync(fd: int) -> None:
+        hangs.set()
+        goes_on.wait(10)
+        real_fsync(fd)
+
+    def unlink(path: str) -> None:
+        real_unlink(path)
+        over.set()
+
+    monkeypatch.setattr(os, "fsync", hung_fsync)
+    monkeypatch.setattr(os, "unlink", unlink)
+    put = asyncio.create_task(store.put("key", [FileRange(file, 0, 1000)]))
+    await asyncio.to_thread(hangs.wait, 10)
+    if is_cancelled:
+        put.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError if is_cancelled else StoreUnavailable) as caught:
+            await put
+    assert is_cancelled or "the file system hangs" in str(caught.value)
+    file.close()
+    goes_on.set()
+    assert await asyncio.to_thread(over.wait, 10)
+    monkeypatch.undo()
+    with pytest.raises(ObjectMissing):
+        await store.head("key")
+    assert unfinished(tmp_path / "root") == []
+    await store.put("key", b"again")
+    await store.close()
+
+
+async def test_a_put_that_is_slow_and_gets_on_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirectoryStore(str(tmp_path / "root"), replace(LIMITS, file_silence_s=0.1))
+    await store.open()
+    file = MachineDisk(tmp_path).open("log", create=True)
+    file.truncate(8 * 1000)
+    real = file_copying._by_copy_file_range
+
+    def slow(fd: int, part: FileRange, position: int, count: int) -> int:
+        time.sleep(0.05)
+        return real(fd, part, position, min(count, 1000))
+
+    monkeypatch.setattr(file_copying, "_by_copy_file_range", slow)
+    assert (await store.put("key", [FileRange(file, 0, 8 * 1000)])).size == 8 * 1000
+    file.close()
+    await store.close()
+
+
+async def test_the_end_of_a_store_does_not_wait_for_a_call_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(str(tmp_path), replace(LIMITS, file_close_s=0.1))
+    await store.open()
+    hung = threading.Event()
+    monkeypatch.setattr(os, "lstat", lambda path: hung.wait(10))
+    reading = asyncio.create_task(store.head("key"))
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        await store.close()
+    hung.set()
+    await asyncio.gather(reading, return_exceptions=True)

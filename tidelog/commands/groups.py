@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.admin_client import Bootstrap, Data, admin_client, outcome_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import fail, show
 
@@ -67,7 +67,7 @@ def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_D
     """Delete empty groups with their committed offsets."""
     with admin_client(bootstrap, data) as client:
         results = client.delete_groups(names)
-    problems = [f"{name}: {result}" for name, result in results.items() if result != "OK"]
+    problems = [f"{name}: {outcome_text(result)}" for name, result in results.items() if result != "OK"]
     if problems:
         fail("; ".join(problems))
     if as_json:

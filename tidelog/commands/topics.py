@@ -11,7 +11,7 @@ import typer
 from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog.admin_client import Bootstrap, Data, admin_client, error_text
+from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, outcome_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show
 
@@ -96,7 +96,7 @@ def alter(
             resource = ConfigResource(ConfigResourceType.TOPIC, name, changes)
             for outcomes in client.alter_configs([resource], raise_on_unknown=False).values():
                 if (outcome := outcomes[name]) != "OK":
-                    fail(f"{name}: {outcome}")
+                    fail(f"{name}: {outcome_text(outcome)}")
         if partitions is not None:
             row = client.create_partitions({name: partitions}, raise_errors=False).results[0]
             if problem := error_text({"error_code": row.error_code, "error_message": row.error_message}):
