@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from common.machine import machine_random
 from spark_offload.job import Stage
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run_tasks(spark: SparkSession, work: Callable[[T], R], pieces: Sequence[T], 
         return []
     context = spark.sparkContext
     slices = min(len(pieces), TASKS_MAX)
-    group = f"tidelog-{id(pieces):x}"
+    group = f"tidelog-{machine_random().getrandbits(64):016x}"
     with _followed(context, group, len(pieces) / slices, stage) as finish:
         found: list[R] = context.parallelize(pieces, slices).map(work).collect()
         finish(len(pieces))

@@ -93,6 +93,8 @@ def node_values(given: Mapping[str, str], role: str) -> dict[str, Any]:
     host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener")
     if values["tidelog.tier.enable"] and not values["tidelog.tier.uri"]:
         raise SettingError("tidelog.tier.enable: true is not valid without tidelog.tier.uri, the tier's object store")
+    if values["tidelog.spark.schedule"].strip() and not values["tidelog.tier.uri"]:
+        raise SettingError("tidelog.spark.schedule: it is not valid without tidelog.tier.uri, which its jobs work on")
     return values
 
 

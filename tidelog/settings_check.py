@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +16,7 @@ def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
     _check_contradictions(values)
     if values["tidelog.tier.uri"]:
         _check_tier_uri(values["tidelog.tier.uri"])
-        _check_sweep_age(values)
-    if values["tidelog.spark.schedule"].strip():
-        _check_schedule(values)
+    _check_schedule(values)
     return values
 
 
@@ -45,22 +42,6 @@ def _check_contradictions(values: Mapping[str, Any]) -> None:
         )
 
 
-def _check_sweep_age(values: Mapping[str, Any]) -> None:
-    """A copy on its way is an object that nothing names: it must not be old enough to be swept."""
-    limit = values["tidelog.tier.copy.bytes.per.second"]
-    if limit <= 0:
-        return
-    together = values["tidelog.tier.copy.threads"] * values["log.segment.bytes"]
-    needed_ms = math.ceil(together / limit * 1_000)
-    if values["tidelog.tier.sweep.age.ms"] < needed_ms:
-        raise SettingError(
-            f"tidelog.tier.sweep.age.ms: {values['tidelog.tier.sweep.age.ms']} is not valid, it must be at least "
-            f"{needed_ms}: so long tidelog.tier.copy.threads ({values['tidelog.tier.copy.threads']}) segments of "
-            f"log.segment.bytes ({values['log.segment.bytes']}) take at "
-            f"tidelog.tier.copy.bytes.per.second ({limit:g})"
-        )
-
-
 def _check_tier_uri(uri: str) -> None:
     from object_store.uri import InvalidStoreUri, parse_uri  # noqa: PLC0415  only where a store is named
 
@@ -72,8 +53,6 @@ def _check_tier_uri(uri: str) -> None:
 
 def _check_schedule(values: Mapping[str, Any]) -> None:
     name = "tidelog.spark.schedule"
-    if not values["tidelog.tier.uri"]:
-        raise SettingError(f"{name}: a schedule is not valid without tidelog.tier.uri, which its jobs work on")
     try:
         parse_schedule(values[name])
     except ScheduleError as error:

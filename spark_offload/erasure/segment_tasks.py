@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from object_store.blocking import BlockingStore
 
-DAMAGED, UNREADABLE = "damaged", "unreadable"
+DAMAGED, UNREADABLE, UNWRITABLE = "damaged", "unreadable", "unwritable"
 UUID_BYTES = 16
 
 
@@ -93,6 +93,10 @@ class ThinSegment:
             return Thinned(piece.segment.uuid, self._write(store_at(piece.uri), piece, matcher, new))
         except (DamagedObject, StoreError) as error:
             return Thinned(piece.segment.uuid, problem=problem_of(piece, error))
+        except (ValueError, OSError) as error:  # too large for its indexes, or no room for the spool
+            path, offset = piece.path, piece.segment.base_offset
+            problem = Problem(UNWRITABLE, str(error), path.topic, path.partition, offset, piece.key)
+            return Thinned(piece.segment.uuid, problem=problem)
         finally:
             new.close()
 

@@ -18,6 +18,7 @@ from common.settings import SettingError
 from tidelog import job_scheduler
 from tidelog.job_schedule import Cron, Entry, Every, ScheduleError, parse_schedule
 from tidelog.job_scheduler import JobScheduler
+from tidelog.node_config import node_values
 from tidelog.settings_check import check_settings
 
 
@@ -79,9 +80,9 @@ def test_what_is_no_schedule_is_told(text: str, told: str) -> None:
 
 
 def test_a_schedule_needs_a_tier() -> None:
+    given = {"node.id": "0", "tidelog.spark.schedule": "every 1h: verify"}
     with pytest.raises(SettingError, match=r"without tidelog\.tier\.uri"):
-        check_settings({"tidelog.spark.schedule": "every 1h: verify"})
-    check_settings({"tidelog.spark.schedule": "every 1h: verify", "tidelog.tier.uri": "file:///tmp/tier"})
+        node_values(given, "controller")
 
 
 class Ground:

@@ -1,0 +1,238 @@
+"""`tidelog spark …` as a shell meets it: what is printed where, and exit codes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from object_store.errors import StoreUnavailable
+from records.record import Record
+from spark_offload.job import JobOptions, Problem, Report, SilentProgress
+from spark_offload.options import OptionError
+from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
+from tidelog import spark_job
+from tidelog.job_progress import LineProgress, amount, open_progress
+from tidelog.spark_job import SessionOptions, SparkJob, choice, open_session
+
+
+def tidelog(*words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "tidelog", "spark", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, env=dict(os.environ))
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> TierBuilder:
+    """Two partitions of 20 records; some keys are no text, some values null, some records have headers."""
+    built = TierBuilder(tmp_path_factory.mktemp("read") / "tier")
+    for number in range(2):
+        partition = built.partition("words", number)
+        records = [
+            Record(
+                0,
+                NOW + 1000 * at,
+                b"\xff\x00" if at == 3 else b"k%d" % (at % 4),
+                None if at == 5 else "wört".encode(),
+                (("source", b"test"),) if at == 1 else (),
+            )
+            for at in range(20)
+        ]
+        partition.add([batch(records[:10], 0), batch(records[10:], 10)])
+        partition.publish()
+    return built
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.processes
+def test_records_are_lines_of_json(tier: TierBuilder) -> None:
+    done = tidelog("read", "--tier", tier.uri, "--topic", "words", "--until-offset", "6", "--headers", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["partition"], row["offset"]) for row in rows] == [(part, at) for part in (0, 1) for at in range(6)]
+    assert rows[0] == {
+        "topic": "words", "partition": 0, "offset": 0, "timestamp": "2023-11-14T22:13:20.000Z", "key": "k0",
+        "value": "wört", "headers": [],
+    }  # fmt: skip
+    assert rows[1]["headers"] == [{"key": "source", "value": "test"}]
+    assert base64.b64decode(rows[3]["key_base64"]) == b"\xff\x00"
+    assert rows[5]["value"] is None
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.processes
+def test_counts_are_a_table_or_json(tier: TierBuilder) -> None:
+    where = ("read", "--tier", tier.uri, "--partitions", "1", "--since", "2023-11-14T22:13:24Z", "--count")
+    done = tidelog(*where, "--key", "k1", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (row["partition"], row["records"], row["first_offset"], row["last_offset"]) == (1, 4, 5, 17)
+    assert row["last_time"] == "2023-11-14T22:13:37.000Z"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("read", "--tier", "nonsense"), 2, "file:///"),
+        (("read", "--tier", "file:///no/such/place", "--topic", "words"), 1, "no such directory"),
+        (("read", "--tier", "TIER", "--topic", "nosuch"), 2, "nothing of topic 'nosuch'"),
+        (("read", "--tier", "TIER", "--since", "yesterday"), 2, "a time like"),
+        (("read", "--tier", "TIER", "--key", "a", "--key-hex", "61"), 2, "one of --key and --key-hex"),
+        (("read", "--tier", "TIER", "--key-hex", "xy"), 2, "hex digits"),
+        (("read", "--tier", "TIER", "--conf", "spark.x"), 2, "NAME=VALUE"),
+        (("read", "--tier", "TIER", "--partitions", "a"), 2, "partitions is a list"),
+        (("read",), 2, "--tier"),
+        (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "/no/such/file"), 2, "key file cannot be read"),
+        (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "EMPTY"), 2, "names no key"),
+        (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "EMPTY", "--key-format", "xml"), 2, "not 'xml'"),
+        (("nosuch",), 2, "nosuch"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_before_spark_starts(
+    tier: TierBuilder, tmp_path: Path, words: tuple[str, ...], code: int, told: str
+) -> None:
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"\n\n")
+    done = tidelog(*(tier.uri if word == "TIER" else str(empty) if word == "EMPTY" else word for word in words))
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert "WARNING" not in done.stderr  # no Java was started
+    assert not done.stdout
+
+
+def ended(capsys: pytest.CaptureFixture[str], body: Any) -> tuple[int, str]:
+    """Exit code and words of a job whose block is `body`."""
+    with (
+        pytest.raises(typer.Exit) as exit_,
+        spark_job.spark_job("test", SessionOptions(), as_json=False) as job,
+    ):
+        body(job)
+    return exit_.value.exit_code, capsys.readouterr().err
+
+
+def raising(error: BaseException) -> Any:
+    def body(job: SparkJob) -> None:
+        raise error
+
+    return body
+
+
+def test_errors_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(capsys, raising(OptionError("no"))) == (2, "tidelog: no\n")
+    code, said = ended(capsys, raising(StoreUnavailable("file:///x", "get", "key", "it is down")))
+    assert (code, "it is down" in said) == (1, True)
+    assert ended(capsys, raising(KeyboardInterrupt())) == (130, "tidelog: interrupted\n")
+    with pytest.raises(ZeroDivisionError), spark_job.spark_job("test", SessionOptions(), as_json=False):
+        raise ZeroDivisionError  # a fault of the program is shown as it is
+
+
+def test_a_spark_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+
+    trace = "org.apache.spark.SparkException: Job aborted\n\tat org.apache.X\nTraceback\n"
+    trace += "spark_offload.varints.DamagedRecords: file:///t, object o: wrong CRC\n\tat java.X\n"
+    code, said = ended(capsys, raising(PySparkRuntimeError(trace)))
+    assert (code, said) == (1, "tidelog: Spark: spark_offload.varints.DamagedRecords: file:///t, object o: wrong CRC\n")
+
+
+def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_job, "NEEDED", ("numpy", "no_such_package"))
+    assert ended(capsys, lambda job: None) == (1, 'tidelog: no_such_package is missing: pip install "tidelog[spark]"\n')
+    monkeypatch.setattr("spark_offload.java_home.ensure_java", lambda directory: None)
+    with pytest.raises(typer.Exit):
+        open_session("test", None, {})
+    assert "Java 17" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_report_with_problems_ends_with_1(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    report = Report(problems=[Problem("damaged", "wrong CRC", "words", 3, 17, "a/b", 61)])
+    with (
+        pytest.raises(typer.Exit) as exit_,
+        spark_job.spark_job("t", SessionOptions(), as_json=as_json) as job,
+    ):
+        job.show(report)
+    assert exit_.value.exit_code == 1
+    out = capsys.readouterr().out
+    if as_json:
+        assert json.loads(out)["problems"][0]["position"] == 61
+        assert json.loads(out)["failed"] is True
+    else:
+        assert out == "words-3 at offset 17, object a/b, byte 61: damaged: wrong CRC\n"
+
+
+def test_a_report_without_problems_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    with spark_job.spark_job("test", SessionOptions(), as_json=True) as job:
+        job.show(Report())
+    assert json.loads(capsys.readouterr().out) == {"failed": False, "problems": []}
+
+
+def test_the_choice_of_partitions() -> None:
+    options = JobOptions(**choice("file:///t", ["a,b", "c"], "cluster", "tenant", "", "0-2"))
+    assert options.topics == ("a", "b", "c")
+    assert options.source_options({"pushdown": "true"}) == {
+        "tier": "file:///t", "clusterId": "cluster", "tenant": "tenant", "partitions": "0-2", "topic": "a,b,c",
+        "pushdown": "true",
+    }  # fmt: skip
+    everything = JobOptions(**choice("file:///t", None)).reading()
+    assert everything.topic_pattern == ".*"
+    with pytest.raises(OptionError):
+        JobOptions(tier="").reading()
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "unit", "text"),
+    [
+        (3, 1_200, "segments", "3 of 1,200 segments"),
+        (0, 999, "bytes", "0 of 999 bytes"),
+        (1_500_000, 3_400_000_000, "bytes", "0.0 of 3.4 GB"),
+        (2_000, 4_000, "bytes", "2.0 of 4.0 kB"),
+    ],
+)
+def test_amounts(done: int, total: int, unit: str, text: str) -> None:
+    assert amount(done, total, unit) == text
+
+
+def test_lines_where_nobody_looks_at_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("tidelog.job_progress.time.monotonic", lambda: now)
+    with open_progress() as progress:
+        assert isinstance(progress, LineProgress)
+        stage = progress.stage("reading", 4, "segments")
+        stage.advance()
+        now = 11.0
+        stage.advance()
+        stage.advance(2)
+        progress.note("done")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["reading: 2 of 4 segments", "reading: 4 of 4 segments", "done"]
+    SilentProgress().stage("x", 1).advance()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with open_progress() as progress:
+        stage = progress.stage("reading", 4, "segments")
+        stage.advance(3)
+        progress.note("[red]as it is[/]")
+        progress.stage("nothing to do", 0)
+    shown = terminal.getvalue()
+    assert "reading" in shown
+    assert "[red]as it is[/]" in shown
+    assert "100%" in shown
