@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
     _check_contradictions(values)
     if values["tidelog.tier.uri"]:
         _check_tier_uri(values["tidelog.tier.uri"])
+        _check_sweep_age(values)
     _check_schedule(values)
     return values
 
@@ -39,6 +41,22 @@ def _check_contradictions(values: Mapping[str, Any]) -> None:
         raise SettingError(
             f"socket.request.max.bytes: {values['socket.request.max.bytes']} is not valid, it must be at most "
             f"tidelog.connection.request.bytes.max ({values['tidelog.connection.request.bytes.max']})"
+        )
+
+
+def _check_sweep_age(values: Mapping[str, Any]) -> None:
+    """A copy on its way is an object that nothing names: it must not be old enough to be swept."""
+    limit = values["tidelog.tier.copy.bytes.per.second"]
+    if limit <= 0:
+        return
+    together = values["tidelog.tier.copy.threads"] * values["log.segment.bytes"]
+    needed_ms = math.ceil(together / limit * 1_000)
+    if values["tidelog.tier.sweep.age.ms"] < needed_ms:
+        raise SettingError(
+            f"tidelog.tier.sweep.age.ms: {values['tidelog.tier.sweep.age.ms']} is not valid, it must be at least "
+            f"{needed_ms}: so long tidelog.tier.copy.threads ({values['tidelog.tier.copy.threads']}) segments of "
+            f"log.segment.bytes ({values['log.segment.bytes']}) take at "
+            f"tidelog.tier.copy.bytes.per.second ({limit:g})"
         )
 
 
