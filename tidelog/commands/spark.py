@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import spark_compact, spark_erase, spark_export, spark_read, spark_shipping
+from tidelog.commands import spark_compact, spark_erase, spark_export, spark_read, spark_shipping, spark_verify
 
 app = typer.Typer(
     help="Jobs over the tier: read, compact, verify, erase, export.",
@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 app.command()(spark_read.read)
 app.command()(spark_compact.compact)
+app.command()(spark_verify.verify)
+app.command()(spark_verify.verify)
 app.command()(spark_erase.erase)
 app.command()(spark_export.export)
 app.command()(spark_shipping.package)

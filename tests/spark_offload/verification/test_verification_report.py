@@ -1,0 +1,75 @@
+"""What a verification hands over: JSON, tables, a page, and the same from Spark's tasks as from here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from spark_offload.job import SilentProgress
+from spark_offload.verification.charts import covered
+from spark_offload.verification.checks import WORDS, Check
+from spark_offload.verification.job import VerifyOptions, run
+from spark_offload.verification.report_files import PAGE_FILE, report_files
+from tests.spark_offload.verification.verified_tier import VerifiedTier, checks_of, history, verify_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def damaged(tmp_path: Path) -> VerifiedTier:
+    tier = VerifiedTier(tmp_path / "tier", topic="a<b")
+    history(tier)
+    tier.publish()
+    tier.file(1).unlink()
+    return tier
+
+
+def test_the_files_say_what_the_report_says(tmp_path: Path) -> None:
+    report = verify_here(damaged(tmp_path))
+    files = report_files(report, "now")
+    told = json.loads(files["report.json"])
+    assert told["failed"] is True
+    assert [one["what"] for one in told["problems"]] == [one.what for one in report.problems]
+    problems = pyarrow.parquet.read_table(pa.BufferReader(files["problems.parquet"])).to_pylist()
+    assert {one["key"] for one in problems if one["severity"] == "damage"} == {one.key for one in report.problems}
+    (partition,) = pyarrow.parquet.read_table(pa.BufferReader(files["partitions.parquet"])).to_pylist()
+    assert len(partition["covered"]) == 2 and partition["records"] == report.partitions[0].records
+    checks = pyarrow.parquet.read_table(pa.BufferReader(files["checks.parquet"])).to_pylist()
+    assert {one["name"]: one["failed"] for one in checks}[Check.OBJECT_MISSING] == 1
+
+
+def test_the_page_is_whole_in_itself(tmp_path: Path) -> None:
+    text = report_files(verify_here(damaged(tmp_path)), "now")[PAGE_FILE].decode()
+    assert "a&lt;b-0" in text and "a<b" not in text
+    assert "http" not in text and "<script" not in text and "are not as they should be" in text
+    body = ElementTree.fromstring(text[text.index("<body>") : text.index("</body>") + len("</body>")])
+    kinds = [rect.get("class") for rect in body.iter("rect")]
+    assert "bad" in kinds and "good" in kinds and "speed" in kinds
+
+
+def test_every_check_has_its_words() -> None:
+    assert set(WORDS) == set(Check)
+
+
+def test_missing_offsets_are_drawn_as_missing() -> None:
+    assert covered(0, 10, [(0, 4), (6, 10)]) == [(0, 0.4, "good"), (0.4, 0.6, "bad"), (0.6, 1.0, "good")]
+    assert covered(5, 5, []) == []
+    assert covered(10, 20, [(0, 15)]) == [(0, 0.5, "good"), (0.5, 1.0, "bad")]
+
+
+def test_spark_finds_what_is_found_here(spark: SparkSession, tmp_path: Path) -> None:
+    tier = damaged(tmp_path)
+    body = bytearray(tier.file(2).read_bytes())
+    body[300] ^= 1
+    tier.file(2).write_bytes(body)
+    options = VerifyOptions(tier=tier.root.as_uri(), deep=True, split_bytes=1_000)
+    report = run(spark, options, SilentProgress())
+    here = verify_here(tier, deep=True, split_bytes=1_000)
+    assert report.problems == here.problems and report.failed
+    assert {Check.OBJECT_MISSING, Check.LOG_CHECKSUM} <= checks_of(report)
+    assert [one.records for one in report.partitions] == [one.records for one in here.partitions]

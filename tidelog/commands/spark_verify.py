@@ -1,0 +1,120 @@
+"""`tidelog spark verify`: proves that what the tier holds is whole, and tells what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.admin_client import admin_client
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.output import EXIT_USAGE, fail
+from tidelog.spark_job import (
+    ClusterId,
+    Conf,
+    Master,
+    Partitions,
+    SessionOptions,
+    Tenant,
+    Tier,
+    TopicId,
+    Topics,
+    choice,
+    spark_job,
+)
+
+if TYPE_CHECKING:
+    from spark_offload.verification.job import AskBrokers
+    from spark_offload.verification.ledger import Ledger
+    from spark_offload.verification.report import VerifyReport
+
+
+def verify(
+    tier: Tier,
+    topic: Topics = None,
+    partitions: Partitions = "",
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every record.")] = False,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Acknowledged writes, CSV or Parquet: topic, partition, offset, key_hash.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write report.html, report.json and Parquet tables there.", metavar="DIR")
+    ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", help="Ask these brokers too what the tier should hold.", metavar="HOST:PORT,..."),
+    ] = None,
+    cluster_id: ClusterId = "",
+    tenant: Tenant = "",
+    topic_id: TopicId = "",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Check every offset, batch, index, transaction and object of the tier. Exit code 1 when something is damaged."""
+    with spark_job("verify", SessionOptions(master, conf or ()), as_json=as_json) as job:
+        from spark_offload.verification.job import VerifyOptions, run  # noqa: PLC0415  heavy, as all of Spark
+
+        chosen = choice(tier, topic, cluster_id, tenant, topic_id, partitions)
+        options = VerifyOptions(**chosen, deep=deep, ledger=_ledger(ledger))
+        options.reading()  # what cannot be meant is told before a session is made
+        with _brokers(bootstrap) as ask:
+            found = run(job.spark, options, job.progress, ask)
+        if report is not None:
+            _write(found, report)
+        job.show(found)
+
+
+def _ledger(path: Path | None) -> Ledger | None:
+    if path is None:
+        return None
+    from spark_offload.verification.ledger import LedgerError, read_ledger  # noqa: PLC0415
+
+    try:
+        return read_ledger(path.read_bytes(), str(path))
+    except OSError as error:
+        fail(f"--ledger {path}: {error.strerror}", EXIT_USAGE)
+    except LedgerError as error:
+        fail(f"--ledger: {error}", EXIT_USAGE)
+
+
+@contextmanager
+def _brokers(bootstrap: str | None) -> Iterator[AskBrokers | None]:
+    """What brokers say of a partition that is at odds with the bucket, where there are any to ask."""
+    if bootstrap is None:
+        yield None
+        return
+    from spark_offload.job import Problem  # noqa: PLC0415
+    from spark_offload.verification.checks import Check  # noqa: PLC0415
+    from tidelog.tier_access import ask_brokers, opened_store  # noqa: PLC0415
+    from tidelog.tier_check import check_partition  # noqa: PLC0415
+    from tiering.keys import PartitionPath  # noqa: PLC0415
+
+    with admin_client(bootstrap, DEFAULT_DATA) as client:
+        answers = ask_brokers(client)
+        with opened_store(answers, None) as opened:
+
+            def ask(path: PartitionPath) -> list[Problem]:
+                return [
+                    Problem(Check.TIER_STATE, f"{one.what}: {one.text}", path.topic, path.partition)
+                    for one in check_partition(client, opened, path)
+                    if not one.is_harmless
+                ]
+
+            yield ask
+
+
+def _write(found: VerifyReport, directory: Path) -> None:
+    from spark_offload.verification.report_files import report_files  # noqa: PLC0415
+
+    started = datetime.fromtimestamp(found.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, data in report_files(found, started).items():
+            (directory / name).write_bytes(data)
+    except OSError as error:
+        fail(f"--report {directory}: {error.strerror}", EXIT_USAGE)
