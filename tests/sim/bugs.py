@@ -13,6 +13,7 @@ from broker.partitions.replica_set import ReplicaSet
 from kraft.controller import brokers, elections, partitions, reassignment
 from kraft.records import NO_LEADER, Cause
 from storage import recovery
+from storage.audit_journal import AuditJournal
 from tests.sim.tier_bugs import TIER_BUGS
 
 Replace = Callable[[Any, str, object], None]
@@ -122,6 +123,17 @@ def move_before_the_copy(replace: Replace) -> None:
     replace(reassignment, "_completion", at_once)
 
 
+def act_before_the_audit(replace: Replace) -> None:
+    """Logs are cut, and begin higher, while the event is still on its way to the device."""
+    right = AuditJournal.permits
+
+    def permits(self: AuditJournal, act: Any) -> bool:
+        right(self, act)
+        return True
+
+    replace(AuditJournal, "permits", permits)
+
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -135,6 +147,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         join_with_old_broker_epoch,
         recover_last_segment_only,
         move_before_the_copy,
+        act_before_the_audit,
     )
 } | TIER_BUGS
 

@@ -32,6 +32,8 @@ _NODE_SETTINGS: dict[str, object] = {
     "offsets.commit.timeout.ms": 900,
     "group.min.session.timeout.ms": 100,
     "group.initial.rebalance.delay.ms": 100,
+    "tidelog.audit.topic.num.partitions": 1,
+    "tidelog.audit.topic.replication.factor": REPLICATION_FACTOR,
     "tidelog.tier.state.partitions": 1,
     "tidelog.tier.state.replication.factor": REPLICATION_FACTOR,
 }

@@ -13,6 +13,7 @@ from broker.partitions.replica import Role
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
+from tests.sim.audit_watch import AuditComesFirst
 from tests.sim.history import History, TopicPartition
 from tests.sim.invariants import (
     AcknowledgedIsCommitted,
@@ -81,6 +82,7 @@ class ClusterWatch:
         self._groups = GroupsNeverGoBack(history)
         self._blocking = LoopsNeverBlock()
         self._beginnings = LogsBeginWhereTheyShould(self.committed, history)
+        self._audit = AuditComesFirst(lambda name: world.nodes[name].device, self.coverage)
         self._lossy = lossy_topics
         self.tier: TierWatch | None = None
         self._seen = [0, 0, 0, 0]  # acknowledged, shown, group events, log starts
@@ -226,6 +228,7 @@ class ClusterWatch:
         for number, partition in enumerate(memory.partitions):
             if partition.topic in self._lossy:
                 continue
+            self._audit.saw(node, (partition.topic, partition.index), partition.log)
             self._see_end(node, partition)
             replicas = partition.replica_set
             mark = (

@@ -94,6 +94,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "join_with_old_broker_epoch": one_returns,
     "recover_last_segment_only": power_lost_on_a_slow_disk,
     "move_before_the_copy": one_returns,
+    "act_before_the_audit": leaders_die_on_slow_links,
     "delete_without_claim": leaders_die_on_slow_links,
     "ignore_lineage": lambda seed: [],
     "delete_local_before_copied": lambda seed: [Fault(300, "store_down", BUCKET, "", 3_000)],
