@@ -49,6 +49,12 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         lambda: plane.fetchers.lagging_count,
     )
     metrics.gauge(
+        "tidelog_stray_logs",
+        "Directories of logs that were set aside, as no replica of this broker is known by their topic id. They are never "
+        "removed by themselves.",
+        lambda: node.logs.stray_count,
+    )
+    metrics.gauge(
         "tidelog_replicas_held_up",
         "Following replicas whose leader refuses their fetches, or sends what cannot be appended.",
         lambda: plane.fetchers.held_up_count,

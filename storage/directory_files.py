@@ -39,6 +39,7 @@ class DirectoryState:
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     partitions: list[tuple[str, TopicPartition]] = field(default_factory=list)  # (name of its directory, partition)
     deleted: list[str] = field(default_factory=list)  # names of directories that were renamed for removal
+    strays: int = 0  # directories that were set aside
 
 
 def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: random.Random) -> DirectoryState:
@@ -59,6 +60,7 @@ def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
                 state.partitions.append((name, topic_partition))
             elif name.endswith(DELETE_SUFFIX):
                 state.deleted.append(name)
+            state.strays += name.endswith(STRAY_SUFFIX)
     except OSError as error:
         raise StorageFailure(f"the log directory cannot be used: {error}") from error
     return state

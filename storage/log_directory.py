@@ -88,6 +88,8 @@ class LogDirectory:
         self._state: DirectoryState | None = None
         self._is_recovered = False
         self._root_changed = False
+        self.stray_count = 0
+        """Directories that were set aside, in this run or before: they take room until an operator removes them."""
         self._is_scarce = False
         self._upkeep: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -112,6 +114,7 @@ class LogDirectory:
         self._checkpoints.found(LOG_STARTS, state.log_starts)
         self.cluster_id = cluster_id
         self.directory_id = state.meta.directory_id
+        self.stray_count = state.strays
         if state.clean_epoch is not None:
             self.previous_broker_epoch = state.clean_epoch
         else:
@@ -272,6 +275,7 @@ class LogDirectory:
         """
         require(self._audit, directory_acts.set_aside(log))
         self._rename_away(log, STRAY_SUFFIX)
+        self.stray_count += 1
 
     def delete_log(self, log: PartitionLog) -> None:
         """Rename it away now; its files go after file.delete.delay.ms. Raises AuditPending, nothing having happened."""

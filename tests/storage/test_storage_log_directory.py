@@ -74,12 +74,13 @@ async def test_another_topics_log_of_the_same_name_is_set_aside(tmp_path: Path) 
     assert (new.log_end_offset, new.topic_id) == (0, OTHER_ID)
     assert old.closed
     stray = [name for name in bench.disk.list("") if name.endswith("-stray")]
-    assert len(stray) == 1
+    assert len(stray) == bench.directory.stray_count == 1
     assert bench.disk.file_size(f"{stray[0]}/{0:020d}.log") > 0
     await bench.directory.close_clean(1)
     await bench.start()
     assert list(bench.directory.logs) == [("t", 0)]
     assert bench.disk.exists(stray[0])
+    assert bench.directory.stray_count == 1
     assert "log_set_aside" in bench.events
     await bench.directory.close()
 
