@@ -50,8 +50,7 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     )
     metrics.gauge(
         "tidelog_stray_logs",
-        "Directories of logs that were set aside, as no replica of this broker is known by their topic id. They are never "
-        "removed by themselves.",
+        "Directories of logs that were set aside, as they are no known replica's. They never go by themselves.",
         lambda: node.logs.stray_count,
     )
     metrics.gauge(
