@@ -16,7 +16,6 @@ app = typer.Typer(
 app.command()(spark_read.read)
 app.command()(spark_compact.compact)
 app.command()(spark_verify.verify)
-app.command()(spark_verify.verify)
 app.command()(spark_erase.erase)
 app.command()(spark_export.export)
 app.command()(spark_shipping.package)
