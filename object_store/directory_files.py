@@ -128,6 +128,22 @@ class DirectoryFiles:
             finally:
                 os.close(fd)
 
+    def lend(self, key: str, own_directory: str) -> MachineFile | None:
+        with self._errors("lend", key):
+            fd = os.open(self._prefix + key, READ_FLAGS)
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise ObjectMissing(self.name, "lend", key, "there is no such object")
+                near = status.st_dev == os.stat(own_directory).st_dev
+            except BaseException:
+                os.close(fd)
+                raise
+            if near:
+                return MachineFile(fd)
+            os.close(fd)
+            return None
+
     def head(self, key: str) -> ObjectInfo:
         with self._errors("head", key):
             return _info(key, self._object_status(key))

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
+from common.machine import MachineFile
+from common.ports import File
 from object_store.directory_files import Cancellation, DirectoryFiles
 from object_store.errors import StoreUnavailable
 from object_store.limits import StoreLimits
@@ -63,6 +65,18 @@ class DirectoryStore:
         check_key(self.name, "head", key)
         return await self._read("head", key, lambda: self._files.head(key))
 
+    async def lend(self, key: str) -> File | None:
+        check_key(self.name, "lend", key)
+        own = self._limits.own_directory
+        if not own:
+            return None
+        lent = self._submit("lend", key, lambda: self._files.lend(key, own))
+        try:
+            return await self._in_time("lend", key, asyncio.shield(lent))
+        except BaseException:
+            lent.add_done_callback(_give_back)  # nobody waits any more
+            raise
+
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(self.name, "delete", key)
@@ -107,9 +121,12 @@ class DirectoryStore:
         return work
 
     async def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        return await self._in_time(operation, key, self._submit(operation, key, call))
+
+    async def _in_time(self, operation: str, key: str, read: asyncio.Future[T]) -> T:
         try:
             async with asyncio.timeout(self._limits.file_timeout_s):
-                return await self._submit(operation, key, call)
+                return await read
         except TimeoutError:
             reason = f"no answer within {self._limits.file_timeout_s:g} s"
             raise StoreUnavailable(self.name, operation, key, reason) from None
@@ -147,3 +164,8 @@ def _give_up(work: asyncio.Future[Any]) -> None:
     """Nobody is left to hear of its outcome."""
     if not work.cancel() and not work.cancelled():
         work.exception()
+
+
+def _give_back(lent: asyncio.Future[MachineFile | None]) -> None:
+    if not lent.cancelled() and lent.exception() is None and (file := lent.result()) is not None:
+        file.close()

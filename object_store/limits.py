@@ -39,5 +39,7 @@ class StoreLimits:
     """How long a write to a directory may show no progress; within it lies the fsync of a whole object."""
     file_close_s: float = 10.0
     """How long the end of a directory store waits for calls that hang."""
+    own_directory: str = ""
+    """A directory of the caller's: objects on the same device are as near as that, and may be lent."""
     lock_timeout_s: float = 10.0
     """How long a replace in a directory waits for that of another process."""

@@ -14,6 +14,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from common.ports import File
 from object_store.errors import ObjectTruncated, StoreUnavailable
 from object_store.limits import StoreLimits
 from object_store.off_loop import OffLoop, OffLoopStopped
@@ -62,6 +63,9 @@ class S3Store:
     async def head(self, key: str) -> ObjectInfo:
         check_key(self.name, "head", key)
         return (await self._cross("head", key, lambda: self._requests.head("head", key)))[0]
+
+    async def lend(self, key: str) -> File | None:
+        return None
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:

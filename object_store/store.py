@@ -79,6 +79,14 @@ class ObjectStore(Protocol):
         """Raises ObjectMissing."""
         ...
 
+    async def lend(self, key: str) -> File | None:
+        """The object as an open file, to read only, where it lies on a disk of the caller's own; the caller closes it.
+
+        Its bytes stay while it is open, also when the object is deleted or written over. None when the store is not
+        such a one: `get` then. Raises ObjectMissing.
+        """
+        ...
+
     async def delete(self, keys: Sequence[str]) -> None:
         """Those that are missing are no error."""
         ...

@@ -1,9 +1,14 @@
 """A run of whole bytes of one segment file: what a read of a log answers, instead of bytes."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from common.ports import File
-from storage.open_files import FileHandle
+
+
+class Pin(Protocol):
+    """What keeps a file open while somebody reads it."""
+
+    def unpin(self) -> None: ...
 
 
 class Region(NamedTuple):
@@ -16,7 +21,7 @@ class Region(NamedTuple):
     file: File
     position: int
     length: int
-    handle: FileHandle
+    handle: Pin
 
     def read(self) -> bytes:
         """All its bytes, copied once out of the page cache; fewer when the log was truncated below its end."""

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import uvloop
@@ -27,6 +28,8 @@ from common.metrics import Metrics
 from common.settings import SettingError
 from kraft.broker_lifecycle import RegistrationRefused
 from kraft.quorum.voter_guard import VoterRefused
+from object_store.limits import StoreLimits
+from object_store.uri import open_store
 from tidelog.descriptors import divide, raise_limit
 from tidelog.directory_lock import DirectoryInUse, held_directory
 from tidelog.node_config import broker_config, data_directory, host_and_port
@@ -103,7 +106,8 @@ async def _run(
     if role == "broker":
         from broker.node import BrokerNode  # noqa: PLC0415  imported already where it matters, see node_imports
 
-        node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail)
+        limits = StoreLimits(own_directory=str(data_directory(values)))
+        node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail, partial(open_store, limits=limits))
     else:
         from kraft.controller.node import ControllerNode  # noqa: PLC0415
         from tidelog.controller_config import controller_config  # noqa: PLC0415

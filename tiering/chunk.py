@@ -18,6 +18,7 @@ from storage.batch_walk import walk
 SPACING_BYTES = 8_192  # from one entry of a chunk's own index to the next, at least
 SLICE_BYTES = 256 << 10
 SLICE_BATCHES = 200
+PIECE_BYTES = 256 << 10  # of a chunk that is checked where it lies: it stays in the processor's own cache meanwhile
 
 
 class DamagedChunk(Exception):
@@ -46,15 +47,18 @@ class Cut(NamedTuple):
 
 
 class ChunkIndex:
-    """Where the batches of a chunk begin, sparsely: base offsets and positions. It ends before `end_offset`."""
+    """Where the batches of a chunk begin in its file, sparsely: base offsets and positions.
 
-    __slots__ = ("end_offset", "offsets", "positions", "size")
+    The chunk ends before `end_offset`, and its bytes in the file before `end`.
+    """
+
+    __slots__ = ("end", "end_offset", "offsets", "positions")
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.positions = array("i")
         self.end_offset = -1
-        self.size = 0
+        self.end = 0
 
     def add(self, position: int, base_offset: int, next_offset: int, size: int) -> None:
         """The next batch."""
@@ -62,7 +66,7 @@ class ChunkIndex:
             self.offsets.append(base_offset)
             self.positions.append(position)
         self.end_offset = next_offset
-        self.size = position + size
+        self.end = position + size
 
     def cut(self, file: File, offset: int, bytes_max: int, *, at_least_one: bool) -> Cut | None:
         """Batches from the first one that ends after `offset`, up to `bytes_max` bytes.
@@ -73,10 +77,10 @@ class ChunkIndex:
         if offset >= self.end_offset:
             return None
         first = max(bisect_right(self.offsets, offset) - 1, 0)
-        batches = walk(file, self.positions[first], self.size)
+        batches = walk(file, self.positions[first], self.end)
         start, header = next(batch for batch in batches if batch[1].next_offset > offset)
-        if self.size - start <= bytes_max:
-            return Cut(start, self.size, self.end_offset)
+        if self.end - start <= bytes_max:
+            return Cut(start, self.end, self.end_offset)
         last = bisect_right(self.positions, start + bytes_max) - 1
         if self.positions[last] > start:
             return Cut(start, self.positions[last], self.offsets[last])
@@ -98,7 +102,7 @@ def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
     at = written = batches = 0
     total = len(view)
     while at < total:
-        at += _check_batch(view, at, total, expected, index)
+        at += _check_batch(view, at, at, expected, index)
         batches += 1
         if at - written >= SLICE_BYTES or batches >= SLICE_BATCHES or at == total:
             _write(file, view[written:at], written)
@@ -108,24 +112,55 @@ def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
     return index
 
 
-def _check_batch(view: memoryview, at: int, total: int, expected: Expected, index: ChunkIndex) -> int:
-    """Size of the batch at `at`, which is then in the index."""
+def check_in_place(file: File, start: int, length: int, expected: Expected) -> ChunkIndex:
+    """Check every batch of a chunk that lies in `file` from position `start` on; the index to read it there.
+
+    Raises DamagedChunk, OSError.
+    """
+    index = ChunkIndex()
+    at, end, wanted = start, start + length, PIECE_BYTES
+    while at < end:
+        wanted = min(wanted, end - at)
+        piece = memoryview(file.pread(wanted, at))
+        if len(piece) < wanted:
+            raise DamagedChunk(f"the object ends at position {at + len(piece)}")
+        inside, size = 0, 0
+        while inside < wanted:
+            left = wanted - inside
+            size = _batch_size(piece, inside) if left >= HEADER_BYTES else HEADER_BYTES
+            if size > left and at + wanted < end:
+                break  # it goes on in the next piece
+            inside += _check_batch(piece, inside, at + inside, expected, index)
+        at += inside
+        wanted = PIECE_BYTES if inside else size
+    if not index.positions:
+        raise DamagedChunk("no batch at all")
+    return index
+
+
+def _batch_size(view: memoryview, at: int) -> int:
+    return read_header(view, at).batch_length + PREFIX_BYTES
+
+
+def _check_batch(view: memoryview, at: int, position: int, expected: Expected, index: ChunkIndex) -> int:
+    """Size of the batch at `at`, which is then in the index with its position in the file."""
+    total = len(view)
     if total - at < HEADER_BYTES:
-        raise DamagedChunk(f"{total - at} bytes at position {at} are no batch")
+        raise DamagedChunk(f"{total - at} bytes at position {position} are no batch")
     header = read_header(view, at)
     size = header.batch_length + PREFIX_BYTES
     if not HEADER_BYTES <= size <= total - at or header.magic != MAGIC or header.last_offset_delta < 0:
-        raise DamagedChunk(f"no batch at position {at}")
+        raise DamagedChunk(f"no batch at position {position}")
     base_offset, next_offset = header.base_offset, header.base_offset + header.last_offset_delta + 1
-    if at:
+    if index.positions:
         fits = base_offset == index.end_offset if expected.dense else base_offset >= index.end_offset
     else:
         fits = next_offset > expected.low and expected.first_last in (-1, next_offset - 1)
     if not fits or next_offset > expected.high or base_offset < 0:
-        raise DamagedChunk(f"offsets [{base_offset}, {next_offset}) at position {at} are out of place")
+        raise DamagedChunk(f"offsets [{base_offset}, {next_offset}) at position {position} are out of place")
     if not has_valid_crc(view, at, header):
-        raise DamagedChunk(f"wrong CRC of the batch at position {at}, offset {base_offset}")
-    index.add(at, base_offset, next_offset, size)
+        raise DamagedChunk(f"wrong CRC of the batch at position {position}, offset {base_offset}")
+    index.add(position, base_offset, next_offset, size)
     return size
 
 

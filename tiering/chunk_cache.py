@@ -1,4 +1,7 @@
-"""Chunks of tiered segments as files on the local disk: bounded in bytes and open files, least recently read out first.
+"""Chunks of tiered segments on the local disk: bounded in bytes and open files, least recently read out first.
+
+What a store has on another device or another machine is written to a file of its own. An object that lies on a disk of
+the node itself is checked and then read where it is.
 
 It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
 run on the event loop; files are written, checked and removed in threads. No file is written to twice, though that would
@@ -12,10 +15,10 @@ import errno
 import logging
 from dataclasses import dataclass
 
-from common.ports import Disk
+from common.ports import Disk, File
 from storage.open_files import FileHandle, OpenFiles
 from storage.region import Region
-from tiering.chunk import ChunkIndex, Expected, store_checked
+from tiering.chunk import ChunkIndex, Expected, check_in_place, store_checked
 from tiering.downloads import Key
 
 logger = logging.getLogger(__name__)
@@ -36,12 +39,40 @@ class CacheLimits:
     free_bytes_min: int = 512 << 20
 
 
+class LentFile:
+    """An object that its store lent: open until it is retired and nobody reads it any more."""
+
+    __slots__ = ("_file", "path", "pins", "retired")
+
+    def __init__(self, file: File, path: str) -> None:
+        self._file = file
+        self.path = path
+        self.pins = 0
+        self.retired = False
+
+    def use(self) -> File:
+        return self._file
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        self.pins -= 1
+        if self.retired and not self.pins:
+            self._file.close()
+
+    def retire(self) -> None:
+        self.retired = True
+        if not self.pins:
+            self._file.close()
+
+
 class Chunk:
-    """One chunk on the local disk."""
+    """One chunk on the local disk. `size` is what the cache holds of it in bytes: 0 where the object was lent."""
 
     __slots__ = ("handle", "index", "path", "size")
 
-    def __init__(self, handle: FileHandle, index: ChunkIndex, size: int) -> None:
+    def __init__(self, handle: FileHandle | LentFile, index: ChunkIndex, size: int) -> None:
         self.handle = handle
         self.index = index
         self.path = handle.path
@@ -68,6 +99,7 @@ class ChunkCache:
         self._serial = 0
         self._reserved = 0
         self._kept = 0
+        self._lent = 0
         self._doomed_bytes = 0
         self.evicted_total = 0
 
@@ -76,12 +108,12 @@ class ChunkCache:
 
     @property
     def bytes_used(self) -> int:
-        """Of files that exist or are being written."""
+        """Of files of its own that exist or are being written."""
         return self._kept + self._doomed_bytes
 
     @property
     def open_count(self) -> int:
-        return len(self._open_files)
+        return len(self._open_files) + self._lent
 
     async def open(self) -> None:
         """Remove what an earlier run left behind. OSError when the directory cannot be made."""
@@ -136,6 +168,25 @@ class ChunkCache:
         chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size)
         return chunk
 
+    async def adopt(self, key: Key, file: File, path: str, start: int, length: int, expected: Expected) -> Chunk:
+        """Check and keep a chunk where it lies in a lent object; a reservation of `length` bytes is given back.
+
+        The file is closed when the chunk goes. Raises DamagedChunk, OSError.
+        """
+        try:
+            async with self._writers:
+                index = await asyncio.to_thread(check_in_place, file, start, length, expected)
+        except BaseException:
+            file.close()
+            raise
+        finally:
+            self._reserved -= length
+        while self._lent >= self._limits.open_files_max and self._evict_lent():
+            pass
+        self._lent += 1
+        chunk = self._chunks[key] = Chunk(LentFile(file, path), index, 0)
+        return chunk
+
     def _write(self, path: str, data: bytes, expected: Expected, doomed: list[str]) -> ChunkIndex:
         self._remove(doomed)
         if self._disk.free_bytes() < self._limits.free_bytes_min + len(data):
@@ -174,7 +225,7 @@ class ChunkCache:
         if size <= 0:
             return
         for key, chunk in list(self._chunks.items()):
-            if not chunk.handle.pins:
+            if chunk.size and not chunk.handle.pins:
                 del self._chunks[key]
                 self._retire(chunk)
                 self.evicted_total += 1
@@ -182,13 +233,29 @@ class ChunkCache:
                 if size <= 0:
                     return
 
+    def _evict_lent(self) -> bool:
+        """Give back the lent object that was read longest ago; False when all are under send."""
+        for key, chunk in self._chunks.items():
+            if isinstance(chunk.handle, LentFile) and not chunk.handle.pins:
+                del self._chunks[key]
+                self._retire(chunk)
+                self.evicted_total += 1
+                return True
+        return False
+
     def _retire(self, chunk: Chunk) -> None:
         chunk.handle.retire()
+        if isinstance(chunk.handle, LentFile):
+            self._lent -= 1
+            return
         self._kept -= chunk.size
         self._doomed_bytes += chunk.size
         self._doomed.append(chunk.path)
 
     def close(self) -> None:
         """The files are left to the next start."""
+        for chunk in self._chunks.values():
+            if isinstance(chunk.handle, LentFile):
+                chunk.handle.retire()
         self._chunks.clear()
         self._open_files.close_all()

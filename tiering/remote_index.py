@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
+from common.ports import File
 from object_store.errors import ObjectAltered, ObjectMissing, ObjectTruncated, StoreError
 from object_store.store import ObjectStore
 from storage import offset_index, time_index, transaction_index
@@ -75,6 +76,7 @@ class AbortedEntries:
 
 
 Known = ChunkPlan | TimeEntries | AbortedEntries
+A = TypeVar("A")
 T = TypeVar("T", ChunkPlan, TimeEntries, AbortedEntries)
 
 
@@ -218,16 +220,25 @@ def _make_aborted(segment: TieredSegment, data: bytes) -> AbortedEntries:
 
 async def fetch(store: ObjectStore, key: str, position: int, length: int, timeout_s: float) -> bytes:
     """A part of an object. Raises ProtocolError: OFFSET_NOT_AVAILABLE (try later), KAFKA_STORAGE_ERROR (damage)."""
+    return await _asked(store.get(key, position, length), key, f"bytes [{position}, {position + length})", timeout_s)
+
+
+async def borrow(store: ObjectStore, key: str, timeout_s: float) -> File | None:
+    """An object as an open file, if the store lends it. Raises as `fetch`."""
+    return await _asked(store.lend(key), key, "the object", timeout_s)
+
+
+async def _asked(answer: Coroutine[None, None, A], key: str, part: str, timeout_s: float) -> A:
     try:
         async with asyncio.timeout(timeout_s):
-            return await store.get(key, position, length)
+            return await answer
     except (ObjectMissing, ObjectTruncated, ObjectAltered) as error:
-        raise damaged(key, f"bytes [{position}, {position + length})", error.reason) from None
+        raise damaged(key, part, error.reason) from None
     except StoreError as error:
         reason = str(error)
     except TimeoutError:
         reason = f"no answer within {timeout_s:g} s"
-    logger.warning("the tier cannot be read now", extra={"key": key, "position": position, "reason": reason})
+    logger.warning("the tier cannot be read now", extra={"key": key, "part": part, "reason": reason})
     raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the object store does not answer")
 
 

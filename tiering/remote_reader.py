@@ -1,8 +1,9 @@
 """Reads of tiered segments: regions of cached chunks, or a ticket for what has to be downloaded first.
 
 Bytes go from the store to a thread that checks each batch and writes the chunk's file, and from that file to the
-socket. Nothing here waits: a read that cannot be answered yet names what is missing, and is asked again. So several
-downloads may follow one another for one read: the index, then the chunk, then indexes of aborted transactions.
+socket. Objects on a disk of the node's own are only checked, and sent from where they lie. Nothing here waits: a read
+that cannot be answered yet names what is missing, and is asked again. So several downloads may follow one another for
+one read: the index, then the chunk, then indexes of aborted transactions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tiering.chunk import ChunkPlan, Cut, DamagedChunk, Expected
 from tiering.chunk_cache import CacheLimits, Chunk, ChunkCache
 from tiering.downloads import DownloadLimits, Downloads, Key, Ticket
 from tiering.prefetch import PrefetchLimits, Sequences
-from tiering.remote_index import IndexLimits, RemoteIndexes, RemoteSegment, damaged, fetch
+from tiering.remote_index import IndexLimits, RemoteIndexes, RemoteSegment, borrow, damaged, fetch
 from tiering.segment import TRANSACTION_INDEX
 
 logger = logging.getLogger(__name__)
@@ -211,14 +212,18 @@ class RemoteReader:
         segment = remote.segment
         key: Key = (segment.uuid, number)
         try:
-            data = await fetch(self._store, remote.key, position, length, self._timeout_s)
+            lent = await borrow(self._store, remote.key, self._timeout_s)
+            data = b"" if lent else await fetch(self._store, remote.key, position, length, self._timeout_s)
         except BaseException:
             self.cache.cancel(length)
             raise
+        dense = segment.records == segment.end_offset - segment.base_offset
+        expected = Expected(segment.base_offset, segment.end_offset, plan.first_last(number), dense)
         try:
-            dense = segment.records == segment.end_offset - segment.base_offset
-            expected = Expected(segment.base_offset, segment.end_offset, plan.first_last(number), dense)
-            chunk = await self.cache.store(key, data, expected)
+            if lent is not None:
+                chunk = await self.cache.adopt(key, lent, remote.key, position, length, expected)
+            else:
+                chunk = await self.cache.store(key, data, expected)
         except DamagedChunk as error:
             raise damaged(remote.key, f"bytes [{position}, {position + length})", str(error)) from None
         except OSError as error:

@@ -68,7 +68,7 @@ async def first_at_or_after(
         chunk = await settled(partial(reading.chunk, remote, plan, number, reader))
         if chunk.index.end_offset <= start:
             continue
-        region = chunk.region(chunk.index.position_before(start), chunk.size)
+        region = chunk.region(chunk.index.position_before(start), chunk.index.end)
         try:
             found = await asyncio.to_thread(_search, region, timestamp, start)
         finally:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.ports import Clock
+from common.ports import Clock, File
 from object_store.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from object_store.store import Body, ObjectInfo, ObjectStore
 
@@ -95,6 +95,11 @@ class LateStore:
         store = await self.opened()
         with self._watched(writes=False):
             return await store.head(key)
+
+    async def lend(self, key: str) -> File | None:
+        store = await self.opened()
+        with self._watched(writes=False):
+            return await store.lend(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         store = await self.opened()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
+from common.ports import File
 from object_store.errors import (
     ObjectTruncated,
     StoreDenied,
@@ -82,6 +83,10 @@ class FaultyStore:
         await self._enter("get", key)
         data, version = await self.inner.get_with_version(key)
         return await self._leave("get", key, (self._spoiled(key, data), version))
+
+    async def lend(self, key: str) -> File | None:
+        """Never: reads are to go through `get`, where the faults are."""
+        return None
 
     async def head(self, key: str) -> ObjectInfo:
         await self._enter("head", key)

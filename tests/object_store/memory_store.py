@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from common.ports import File
 from object_store.errors import ObjectExists, ObjectMissing, ObjectTruncated, VersionConflict
 from object_store.store import (
     Body,
@@ -63,6 +64,9 @@ class MemoryStore:
         await asyncio.sleep(0)
         data, info = self._find("get", key)
         return data, info.version
+
+    async def lend(self, key: str) -> File | None:
+        return None
 
     async def head(self, key: str) -> ObjectInfo:
         check_key(self.name, "head", key)

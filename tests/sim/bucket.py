@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from common.ports import File
 from object_store.errors import StoreError, StoreUnavailable
 from object_store.store import Body, FileRange, ObjectInfo, ObjectStore, body_parts
 from tests.object_store.faulty_store import Faults, FaultyStore
@@ -119,6 +120,9 @@ class BucketClient:
 
     async def get_with_version(self, key: str) -> tuple[bytes, str]:
         return await self._ask("get", key, lambda: _at_once(self._store.get_with_version(key)))
+
+    async def lend(self, key: str) -> File | None:
+        return None
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._ask("head", key, lambda: _at_once(self._store.head(key)))

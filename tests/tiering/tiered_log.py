@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from common.checksum import crc32c
 from common.errors import ProtocolError
 from object_store.errors import StoreError, StoreUnavailable
+from object_store.store import ObjectStore
 from records.batch import read_header
 from records.builder import build_batch
 from records.record import Record, decode_records
@@ -63,7 +64,7 @@ class TieredLog:
 
     name = "flights-0"
 
-    def __init__(self, store: MemoryStore, name: str = "flights-0") -> None:
+    def __init__(self, store: ObjectStore, name: str = "flights-0") -> None:
         self.store = store
         self.name = name
         self.segments: list[TieredSegment] = []
@@ -136,7 +137,8 @@ class TieredLog:
         return None
 
     def damage(self, segment: TieredSegment, position: int) -> None:
-        """Turn one bit of the object over."""
+        """Turn one bit of the object over; in memory only."""
+        assert isinstance(self.store, MemoryStore)
         data, info = self.store.objects[self.key(segment)]
         self.store.objects[self.key(segment)] = (
             data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :],

@@ -1,0 +1,170 @@
+"""Objects on a disk of the node's own: checked where they lie, sent from there, and never written a second time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ErrorCode
+from common.machine import MachineDisk
+from object_store.directory_store import DirectoryStore
+from object_store.limits import StoreLimits
+from tests.tiering.test_tiering_chunks import HIGH, MemoryFile, batches, build
+from tests.tiering.tiered_log import TieredLog, error_of, read_when_there, take, values_batch
+from tiering import chunk
+from tiering.chunk import DamagedChunk, Expected, check_in_place, store_checked
+from tiering.chunk_cache import DIRECTORY, CacheLimits
+from tiering.downloads import DownloadLimits
+from tiering.prefetch import PrefetchLimits
+from tiering.remote_index import IndexLimits
+from tiering.remote_reader import RemoteReader, RemoteReadLimits
+
+CHUNK, OPEN_MAX = 4_096, 3
+LIMITS = RemoteReadLimits(
+    DownloadLimits(4, 1 << 20),
+    CacheLimits(1 << 20, OPEN_MAX, 0),
+    IndexLimits(1 << 20, CHUNK, 5.0),
+    PrefetchLimits(2 * CHUNK, 64 * CHUNK, CHUNK),
+)
+
+
+class Lab:
+    """A log in a directory store beside the reader's own disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = DirectoryStore(str(root / "tier"), StoreLimits(own_directory=str(root)))
+        self.log = TieredLog(self.store)
+        self.reading = RemoteReader(self.store, MachineDisk(root / "broker"), LIMITS)
+
+    def path(self, segment: int) -> Path:
+        return self.root / "tier" / self.log.key(self.log.segments[segment])
+
+    def written(self) -> list[str]:
+        return os.listdir(self.root / "broker" / DIRECTORY)
+
+    def open_objects(self) -> int:
+        """How many descriptors of this process lead into the store."""
+        count = 0
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                count += os.readlink(f"/proc/self/fd/{name}").startswith(str(self.root / "tier"))
+            except FileNotFoundError:
+                continue
+        return count
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    made = Lab(tmp_path)
+    await made.store.open()
+    await made.reading.open()
+    yield made
+    await made.reading.stop()
+    await made.store.close()
+
+
+async def read_all(lab: Lab, bytes_max: int) -> bytes:
+    data, offset = b"", 0
+    while lab.log.find(offset) is not None:
+        found = await read_when_there(lab.reading, lab.log, offset, bytes_max)
+        data += take(found.region)
+        offset = found.next_offset
+    return data
+
+
+@pytest.mark.parametrize("bytes_max", [1, 700, 5_000, 1 << 20])
+async def test_a_reader_gets_exactly_what_was_copied_and_nothing_is_written(lab: Lab, bytes_max: int) -> None:
+    await lab.log.fill(3, 60)
+    assert await read_all(lab, bytes_max) == lab.log.log
+    assert lab.written() == []
+    assert lab.reading.cache.bytes_used == 0
+    assert lab.reading.cache.open_count == lab.open_objects() <= OPEN_MAX
+    await lab.reading.stop()
+    assert lab.open_objects() == 0
+
+
+async def test_a_long_batch_and_gaps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    await lab.log.add([values_batch(0, [b"a" * 9_000]), values_batch(5, [b"b"] * 2), values_batch(40, [b"c"])], end=90)
+    await lab.log.add([values_batch(90, [b"d"]), values_batch(91, [b"e" * 20_000]), values_batch(92, [b"f"] * 400)])
+    assert await read_all(lab, 100) == lab.log.log
+
+
+async def test_what_is_under_send_outlives_its_object(lab: Lab) -> None:
+    await lab.log.fill(1, 10)
+    region = (await read_when_there(lab.reading, lab.log, 0)).region
+    assert region is not None
+    await lab.store.delete([lab.log.key(lab.log.segments[0])])
+    lab.reading.cache.drop((lab.log.segments[0].uuid, 0))
+    assert lab.open_objects() == 1
+    assert take(region) == lab.log.log
+    assert lab.open_objects() == 0
+    assert (await error_of(lab.reading, lab.log, 0)).code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("damage", ["altered", "cut", "gone"])
+async def test_damage_is_told_and_leaves_nothing_open(lab: Lab, damage: str) -> None:
+    await lab.log.fill(1, 60)
+    path = lab.path(0)
+    data = bytearray(path.read_bytes())
+    await read_when_there(lab.reading, lab.log, 0)  # the index is known from here on
+    lab.reading.cache.drop((lab.log.segments[0].uuid, 0))
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        os.truncate(path, 100)
+    else:
+        data[100] ^= 1
+        path.write_bytes(data)
+    while lab.reading.downloads.running:  # noqa: ASYNC110  what is awaited has no event
+        await asyncio.sleep(0.001)
+    before = lab.open_objects()
+    assert (await error_of(lab.reading, lab.log, 0)).code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert lab.open_objects() == before
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches, st.integers(0, 3_000), st.integers(61, 30_000))
+def test_checking_in_place_finds_what_checking_a_copy_finds(
+    shape: list[tuple[int, int, int]], before: int, piece_bytes: int
+) -> None:
+    data = b"".join(build(shape))
+    expected = Expected(0, HIGH)
+    copied = store_checked(MemoryFile(), data, expected)
+    file = MemoryFile(data=bytearray(b"\xff" * before + data + b"\xff" * 50))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk, "PIECE_BYTES", piece_bytes)
+        found = check_in_place(file, before, len(data), expected)
+    assert (found.end, found.end_offset) == (before + copied.end, copied.end_offset)
+    assert list(found.offsets) == list(copied.offsets)
+    assert list(found.positions) == [before + position for position in copied.positions]
+
+
+def test_the_same_is_damage_in_place_as_in_a_copy() -> None:
+    first, second = values_batch(10, [b"a", b"b"]), values_batch(12, [b"c"])
+    sound = Expected(10, 13, dense=True)
+    check_in_place(MemoryFile(data=bytearray(first + second)), 0, len(first + second), sound)
+    for data, expected in [
+        (second + first, sound),
+        (first + values_batch(13, [b"c"]), Expected(10, 14, dense=True)),
+        (first + second, Expected(10, 12)),
+        (first + second, Expected(12, 13)),
+        (first + second, Expected(0, 13, first_last=10)),
+        (first + second + b"\0", sound),
+        (first + second[:-3] + b"???", sound),
+        (first[:-1], sound),
+        (b"\0" * 70, sound),
+        (b"\xff" * 70, sound),
+        (b"", sound),
+    ]:
+        with pytest.raises(DamagedChunk):
+            check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), expected)
+    with pytest.raises(DamagedChunk, match="ends at position"):
+        check_in_place(MemoryFile(data=bytearray(first)), 0, len(first + second), sound)
