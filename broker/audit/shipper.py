@@ -92,9 +92,6 @@ class AuditShipper:
             try:
                 await self._ship_all()
                 self.failures = 0
-            except OSError as error:
-                _log.warning("the audit journal cannot be read", extra={"cause": str(error)})
-                return  # the disk: its directory tells
             except (ProtocolError, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
                 self._drop()
                 self._next = None
@@ -104,6 +101,9 @@ class AuditShipper:
                 self.failures += 1
                 pause_s = min(config.backoff_min_ms * 2 ** min(self.failures, 16), config.backoff_max_ms) / 1000
                 await asyncio.sleep(pause_s * (0.5 + self._random.random() / 2))
+            except OSError as error:
+                _log.warning("the audit journal cannot be read", extra={"cause": str(error)})
+                return  # the disk: its directory tells
 
     async def _ship_all(self) -> None:
         journal, config = self._journal, self._config
