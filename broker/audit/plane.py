@@ -95,6 +95,12 @@ class AuditPlane:
             "tidelog_audit_ship_failures", "Failed attempts since events were last shipped.", lambda: shipper.failures
         )
 
+        metrics.gauge(
+            "tidelog_audit_export_trouble_since_ms",
+            "Wall time in ms since when the audit could not be exported; 0 while it can, or need not.",
+            lambda: 0 if self.exporter is None else self.exporter.trouble.since_ms,
+        )
+
     def _passes(self, what: str, error: OSError) -> bool:
         health = self._logs.context.health
         if health.offline is None and health.passes(what, error):
