@@ -57,7 +57,8 @@ class ObserverConfig:
     avoid_s: float = 1.0
     ahead_patience_s: float = 5.0
     persist_pause_s: float = 0.05
-    room_pause_s: float = 2.0
+    room_pause_s: float = 1.0
+    room_patience_s: float = 5.0  # then a device that is still full counts as failed, so that others lead
     unsaved_bytes_max: int = 64 << 20
 
 
@@ -302,6 +303,7 @@ class MetadataObserver:
 
     async def _persist(self) -> None:
         """Save in groups, not more often than each pause: nothing waits for it."""
+        roomless_since: float | None = None
         while not (self._stopping and not self._unsaved and not self._jumped):
             await self._save_wanted.wait()
             self._save_wanted.clear()
@@ -309,6 +311,12 @@ class MetadataObserver:
                 await self._save()
             except NoRoom as error:
                 if self._stopping:  # an older copy is as good, only longer to catch up from
+                    return
+                now = asyncio.get_running_loop().time()
+                roomless_since = now if roomless_since is None else roomless_since
+                if now - roomless_since >= self._config.room_patience_s:
+                    self._saved.set()
+                    self._on_disk_failed(str(error))
                     return
                 log.warning("the metadata's local copy waits for room", extra={"cause": str(error)})
                 self._save_wanted.set()
@@ -318,6 +326,7 @@ class MetadataObserver:
                 self._saved.set()
                 self._on_disk_failed(str(error))
                 return
+            roomless_since = None
             if not self._stopping:
                 await asyncio.sleep(self._config.persist_pause_s)
             elif self._unsaved or self._jumped:
