@@ -36,7 +36,7 @@ from tidelog.node_config import broker_config, data_directory, host_and_port
 
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on
-READY_LINE = b"ready\n"
+REASON_CHARACTERS_MAX = 500
 
 
 class Node(Protocol):
@@ -51,10 +51,11 @@ class Node(Protocol):
     def health_problem(self) -> str | None: ...
 
 
-def run_node(role: str, settings: Mapping[str, str], *, ready_fd: int = -1, life_fd: int = -1) -> int:
+def run_node(role: str, settings: Mapping[str, str], *, told_fd: int = -1, life_fd: int = -1) -> int:
     """Run a node until it is told to stop; its exit status.
 
-    `ready_fd` gets one line when the node serves. `life_fd` is read: its end means that the parent is gone.
+    `told_fd` gets a line when the node serves, and one when it ends by itself that says why. `life_fd` is read: its end
+    means that the parent is gone.
     """
     values = NODE_SETTINGS.values(settings)
     configure_logs(values["tidelog.log.level"], f"{role}-{values['node.id']}")
@@ -63,6 +64,7 @@ def run_node(role: str, settings: Mapping[str, str], *, ready_fd: int = -1, life
     def fail(reason: str) -> None:
         logger.critical("node stops: %s", reason)
         fatal.append(reason)
+        _tell(told_fd, f"fatal {' '.join(reason.split())[:REASON_CHARACTERS_MAX]}")
 
     gc.set_threshold(
         50_000, 20, 50
@@ -70,7 +72,7 @@ def run_node(role: str, settings: Mapping[str, str], *, ready_fd: int = -1, life
     try:
         descriptors = raise_limit()
         with held_directory(data_directory(values)), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(role, settings, descriptors, fail, ready_fd, life_fd))
+            runner.run(_run(role, settings, descriptors, fail, told_fd, life_fd))
     except (SettingError, DirectoryInUse) as error:
         fail(str(error))
     return EXIT_FATAL if fatal else 0
@@ -81,7 +83,7 @@ async def _run(
     settings: Mapping[str, str],
     descriptors: int,
     fatal: Callable[[str], None],
-    ready_fd: int,
+    told_fd: int,
     life_fd: int,
 ) -> None:
     values = NODE_SETTINGS.values(settings)
@@ -127,7 +129,7 @@ async def _run(
     except OSError as error:
         fail(f"tidelog.metrics.listener: {page} cannot be bound: {os.strerror(error.errno or 0)}")
         return
-    starting = asyncio.create_task(_start(node, ready_fd, fail))
+    starting = asyncio.create_task(_start(node, told_fd, fail))
     await ended.wait()
     if not starting.done():
         starting.cancel()
@@ -138,7 +140,13 @@ async def _run(
     await endpoint.stop()
 
 
-async def _start(node: Node, ready_fd: int, fail: Callable[[str], None]) -> None:
+def _tell(told_fd: int, line: str) -> None:
+    if told_fd >= 0:
+        with contextlib.suppress(OSError):
+            os.write(told_fd, line.encode() + b"\n")
+
+
+async def _start(node: Node, told_fd: int, fail: Callable[[str], None]) -> None:
     try:
         await node.start()
         await node.wait_ready()
@@ -154,10 +162,7 @@ async def _start(node: Node, ready_fd: int, fail: Callable[[str], None]) -> None
     gc.collect()
     gc.freeze()  # modules, schemas and the first state never die: no collection looks at them again
     logger.info("node serves")
-    if ready_fd >= 0:
-        with contextlib.suppress(OSError):
-            os.write(ready_fd, READY_LINE)
-        os.close(ready_fd)
+    _tell(told_fd, "ready")
 
 
 def _parent_gone(loop: asyncio.AbstractEventLoop, life_fd: int, ended: Callable[[], None]) -> None:

@@ -32,11 +32,12 @@ from tidelog.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
 LOGS = "logs"
-RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 STEADY_S = 30.0
 STOP_TIMEOUT_S = 30.0
 START_ANSWER_S = {"broker": 30.0, "controller": 5.0}  # a controller alone cannot be ready: the next `start` helps it
 CONTROL_CONNECTIONS_MAX = 64
+TOLD_BYTES_MAX = 4_096
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Child:
     kill_at: float | None = None
     answer_at: float | None = None
     last_exit: str = ""
+    reason: str = ""  # why it ended by itself, in its own words
+    told_fd: int = -1
     waiting: list[Answer] = field(default_factory=list)
 
     @property
@@ -65,6 +68,11 @@ class Child:
         if self.pid:
             return "stopping" if self.stopping else "running" if self.ready else "starting"
         return "crashed" if self.wanted else "stopped"
+
+    @property
+    def why(self) -> str:
+        """Of its last end."""
+        return f"{self.last_exit}: {self.reason}" if self.reason else self.last_exit
 
 
 class Supervisor:
@@ -126,7 +134,9 @@ class Supervisor:
         os.close(ready_write)
         child.pid, child.ready, child.stopping = pid, False, False
         child.started_at, child.restart_at, child.kill_at = time.monotonic(), None, None
-        self._selector.register(ready_read, selectors.EVENT_READ, lambda fd: self._told(child, pid, fd))
+        os.set_blocking(ready_read, False)
+        child.told_fd = ready_read
+        self._selector.register(ready_read, selectors.EVENT_READ, lambda fd: self._told(child))
 
     def _become(self, node: NodeLayout, ready_fd: int) -> NoReturn:
         """In the forked process: be the node. Nothing of the supervisor may stay open here."""
@@ -149,24 +159,39 @@ class Supervisor:
             from tidelog.node_process import run_node  # noqa: PLC0415  imported already
 
             settings = self._layout.node_settings(node, self._root, self._shared)
-            status = run_node(node.role, settings, ready_fd=ready_fd, life_fd=self._life_read)
+            status = run_node(node.role, settings, told_fd=ready_fd, life_fd=self._life_read)
         except BaseException:
             logging.getLogger(__name__).exception("node ended")
         finally:
             sys.stderr.flush()
             os._exit(status)
 
-    def _told(self, child: Child, pid: int, fd: Any) -> None:
-        """A child says that it is ready, or its end of the pipe closed."""
-        told = os.read(fd, 16)
-        self._selector.unregister(fd)
-        os.close(fd)
-        if told and child.pid == pid:
-            child.ready = True
-            self._answer_waiting(child)
-            if not self._announced and all(c.ready for c in self._children.values()):
-                self._announced = True
-                self._say(f"ready bootstrap={self._layout.bootstrap}")
+    def _told(self, child: Child) -> None:
+        """A child says that it is ready, or why it ends; or its end of the pipe closed."""
+        if child.told_fd < 0:  # closed by an event of the same turn
+            return
+        try:
+            told = os.read(child.told_fd, TOLD_BYTES_MAX)
+        except BlockingIOError:
+            return
+        for line in told.decode(errors="replace").splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "fatal":
+                child.reason = rest
+            elif word == "ready" and child.pid:
+                child.ready, child.reason = True, ""
+                self._answer_waiting(child)
+                if not self._announced and all(c.ready for c in self._children.values()):
+                    self._announced = True
+                    self._say(f"ready bootstrap={self._layout.bootstrap}")
+        if not told:
+            self._hear_no_more(child)
+
+    def _hear_no_more(self, child: Child) -> None:
+        if child.told_fd >= 0:
+            self._selector.unregister(child.told_fd)
+            os.close(child.told_fd)
+            child.told_fd = -1
 
     def _signalled(self, fd: Any) -> None:
         numbers = os.read(fd, 4096)
@@ -185,6 +210,9 @@ class Supervisor:
     def _ended(self, child: Child, code: int) -> None:
         expected = child.stopping or not child.wanted
         child.last_exit = f"signal {-code}" if code < 0 else f"status {code}"
+        if child.told_fd >= 0:  # its last words may have come with the news of its end
+            self._told(child)
+            self._hear_no_more(child)
         lived_s = time.monotonic() - child.started_at
         child.pid, child.ready, child.stopping, child.kill_at = 0, False, False, None
         if not expected and not self._ending:
@@ -192,9 +220,15 @@ class Supervisor:
             pause = RESTART_BACKOFF_S[min(child.restarts, len(RESTART_BACKOFF_S) - 1)]
             child.restart_at = time.monotonic() + pause
             logger.error(
-                "node ended by itself", extra={"child": child.node.name, "exit": child.last_exit, "pause_s": pause}
+                "node ended by itself",
+                extra={
+                    "child": child.node.name,
+                    "exit": child.last_exit,
+                    "reason": child.reason or None,
+                    "pause_s": pause,
+                },
             )
-            self._say(f"{child.node.name} ended ({child.last_exit}), starts again in {pause:g} s; "
+            self._say(f"{child.node.name} ended ({child.why}), starts again in {pause:g} s; "
                       f"see {self._root / LOGS / child.node.name}.log")  # fmt: skip
         self._answer_waiting(child)
         if self._ending:
@@ -384,7 +418,7 @@ class Supervisor:
         waiting, child.waiting = child.waiting, []
         for answer in waiting:
             if child.wanted and not child.pid:
-                answer({"ok": False, "error": f"{child.node.name} ended with {child.last_exit} instead of serving"})
+                answer({"ok": False, "error": f"{child.node.name} ended with {child.why} instead of serving"})
             else:
                 answer({"ok": True, "node": self._row(child)})
 
@@ -396,6 +430,7 @@ class Supervisor:
             "id": node.node_id,
             "pid": child.pid or None,
             "state": child.state,
+            "reason": child.why if child.wanted and not child.ready and child.last_exit else "",
             "listeners": node.listeners(),
             "metrics": f"127.0.0.1:{node.metrics_port}",
             "dir": str(node.directory(self._root)),

@@ -134,10 +134,14 @@ def down(data: Data = DEFAULT_DATA) -> None:
 
 
 def ps(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
-    """A row per node: process, state, addresses."""
+    """A row per node: process, state, addresses; why it does not serve, where one ended by itself."""
     answer = ask_supervisor(data, {"do": "ps"}, 10.0)
     columns = ["node", "role", "id", "pid", "state", "listeners", "metrics", "dir"]
     show(answer["nodes"], as_json=as_json, columns=columns)
+    if not as_json:
+        for node in answer["nodes"]:
+            if node["reason"]:
+                print(f"{node['node']} does not serve: {node['reason']}")
 
 
 def kill(node: str, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:

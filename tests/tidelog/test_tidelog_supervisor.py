@@ -1,0 +1,102 @@
+"""Nodes that end by themselves again and again: started ever more seldom, and asked why."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.embedded import free_ports
+from tests.tidelog.test_tidelog_command import tidelog
+from tidelog import supervisor as module
+from tidelog.cluster_layout import ClusterLayout, NodeLayout
+from tidelog.supervisor import RESTART_BACKOFF_S, Child, Supervisor
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> tuple[Supervisor, Child, list[str]]:
+    """A supervisor whose one node is a process that only says something and ends."""
+    said: list[str] = []
+    node = NodeLayout("broker-0", "broker", 0, 9092, 9093, 9094)
+    (tmp_path / "logs").mkdir()
+    supervisor = Supervisor(tmp_path, ClusterLayout(9092, [node], {}), said.append)
+    return supervisor, supervisor._children["broker-0"], said
+
+
+def lives(supervisor: Supervisor, child: Child, work: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One life of the child: it does `work` with its pipe and ends with what that returns."""
+
+    def become(_: object, told_fd: int) -> None:
+        os._exit(work(told_fd))
+
+    monkeypatch.setattr(supervisor, "_become", become)
+    supervisor._start(child)
+    _, status = os.waitpid(child.pid, 0)
+    supervisor._ended(child, os.waitstatus_to_exitcode(status))
+
+
+def test_the_pauses_grow_to_a_minute_and_a_steady_life_ends_them(
+    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, node, _ = child
+    pauses = []
+    for _ in range(11):
+        lives(supervisor, node, lambda fd: 70, monkeypatch)
+        assert node.restart_at is not None
+        pauses.append(round(node.restart_at - time.monotonic(), 1))
+    assert pauses[:3] == [0.5, 1.0, 2.0]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == RESTART_BACKOFF_S[-1] == 60.0
+    monkeypatch.setattr(module, "STEADY_S", -1.0)
+    lives(supervisor, node, lambda fd: 70, monkeypatch)
+    assert node.restart_at is not None
+    assert node.restart_at - time.monotonic() <= RESTART_BACKOFF_S[0]
+
+
+def test_its_last_words_are_kept_until_it_serves(
+    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, node, said = child
+
+    def fails(fd: int) -> int:
+        os.write(fd, b"fatal the directory belongs to another cluster\n")
+        return 70
+
+    lives(supervisor, node, fails, monkeypatch)
+    assert supervisor._row(node)["reason"] == "status 70: the directory belongs to another cluster"
+    assert "the directory belongs to another cluster" in said[-1]
+
+    def serves_and_dies(fd: int) -> int:
+        os.write(fd, b"ready\n")
+        return 9
+
+    lives(supervisor, node, serves_and_dies, monkeypatch)
+    assert node.why == "status 9", "what is over is not told"
+    open_files = os.listdir("/proc/self/fd")
+    lives(supervisor, node, fails, monkeypatch)
+    assert len(os.listdir("/proc/self/fd")) == len(open_files)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_node_that_cannot_start_tells_its_reason(tmp_path: Path) -> None:
+    data, port = tmp_path / "d", free_ports(1)
+    at = ("--data", str(data))
+    up = tidelog("up", *at, "--brokers", "1", "--controllers", "1", "--port", str(port), "--detach")
+    assert up.returncode == 0, up.stderr
+    try:
+        assert tidelog("stop", "broker-0", *at).returncode == 0
+        meta = next(data.rglob("meta.properties"))
+        meta.write_text(meta.read_text().replace("cluster.id=", "cluster.id=x"))
+        refused = tidelog("start", "broker-0", *at)
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+        assert "cluster" in refused.stderr.partition("status 70: ")[2]
+        row = next(node for node in json.loads(tidelog("ps", *at, "--json").stdout) if node["role"] == "broker")
+        assert row["reason"].startswith("status 70: ")
+        assert f"broker-0 does not serve: {row['reason']}\n" in tidelog("ps", *at).stdout
+    finally:
+        tidelog("down", *at)
