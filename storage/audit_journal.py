@@ -1,7 +1,7 @@
 """A broker's audit journal: the trail of its logs, and what is shipped from it to the cluster's audit.
 
 The loop gathers what acts are asked for; one task at a time has a thread write and fsync them in groups, so that acts
-of one turn, or of one flush, share the next. Nothing is opened, made or timed before the first act.
+of one turn, or of one flush, share the next. Nothing runs while nothing is asked for.
 """
 
 from __future__ import annotations

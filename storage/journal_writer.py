@@ -45,7 +45,8 @@ class JournalWriter:
         return len(self._files) * FILE_BYTES
 
     def open(self) -> None:
-        """Find the end of the journal, or begin it. Does nothing when it is open."""
+        """Find the end of the journal, or begin it with room for its first events: on a full device retention has to be
+        told before it makes room. Does nothing when it is open."""
         if self.incarnation:
             return
         disk, directory = self._disk, self._directory
@@ -60,7 +61,9 @@ class JournalWriter:
                 self._position = entry.end
             if len(data) < FILE_BYTES or any(data[self._position :]):
                 self._position = FILE_BYTES  # what a crash left half done stays behind: begin a new file
-        self._released = self._files[0] if self._files else 0
+        else:
+            self._begin_file(0)
+        self._released = self._files[0]
         self.incarnation = incarnation
 
     # writing -----------------------------------------------------------------------------------------------

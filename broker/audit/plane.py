@@ -19,7 +19,7 @@ from tiering.audit_export import AuditExporter, AuditExporterServices, AuditWrit
 
 
 def open_journal(ports: Ports, node_id: int, config: AuditConfig) -> AuditJournal:
-    """Nothing is read or made before its first use."""
+    """Nothing is read or made before its first use, which is at the latest when shipping begins."""
     made = random_uuid(ports.random).hex()
     writer = JournalWriter(ports.disk, JOURNAL_DIRECTORY, node_id, made, config.journal_max_bytes)
     return AuditJournal(writer, ports.clock)
