@@ -9,13 +9,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from object_store.blocking import BlockingStore
 from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.standalone_cluster import SPARK_HOME, StandaloneCluster, python_without_tidelog
-from tests.spark_offload.tier_builder import BuiltPartition, TierBuilder, plain_batches
+from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, plain_batches
 from tidelog import spark_submit
 from tidelog.code_archive import write_archive
+from tiering.cluster_file import begin_incarnation
 from tiering.proposal import Proposal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -113,3 +116,25 @@ def test_an_erasure_goes_on_when_an_executor_is_killed(cluster: StandaloneCluste
     assert (report["records_erased"], report["keys"], report["keys_found"]) == (60, 2, 1)
     left = tidelog("read", *where, "--key", "k3", "--count", "--json", *CONF)
     assert counts(left.stdout) == []
+
+
+def test_the_other_jobs_run_there(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    tier, partitions = built(tmp_path)
+    with BlockingStore(tier.uri) as store:
+        store.delete([tier.tier.cluster_file])  # verification reads it
+        store.wait(lambda: begin_incarnation(store.store, tier.tier, NOW))
+    where = ("--tier", tier.uri, "--topic", "words", "--master", cluster.master)
+    with PretendLeader(partitions):
+        done = tidelog("compact", *where, "--assume-compacted", "--json", *CONF)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [row["state"] for row in report["partitions"]] == ["swapped"] * 3
+    left = tidelog("read", *where, "--count", "--json", *CONF)
+    assert counts(left.stdout) == [(0, 7), (1, 7), (2, 7)]
+    done = tidelog("verify", *where, "--deep", "--json", *CONF)
+    assert [row["partition"] for row in json.loads(done.stdout)["partitions"]] == [0, 1, 2]
+    output = tmp_path / "tables"
+    done = tidelog("export", *where, "--to", "parquet", "--output", output.as_uri(), "--json", *CONF)
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(sorted(output.rglob("*.parquet")), partitioning=None).num_rows
+    assert rows == 21
