@@ -19,6 +19,7 @@ COMMON = [
     "--allow-unsafe",
     "--upgrade",
 ]
+DEV = [word for extra in ("dev", "s3", "spark", "export", "java") for word in ("--extra", extra)]
 
 
 def main() -> None:
@@ -30,8 +31,8 @@ def main() -> None:
             ("build.lock", ["requirements/build.in"]),
             ("base.lock", ["pyproject.toml"]),
             ("s3.lock", ["--extra", "s3", "pyproject.toml"]),
-            ("spark.lock", ["--extra", "spark", "--extra", "s3", "pyproject.toml"]),
-            ("dev.lock", ["--extra", "dev", "--extra", "s3", "--extra", "spark", "--extra", "java", "pyproject.toml"]),
+            ("spark.lock", ["--extra", "spark", "--extra", "export", "--extra", "s3", "pyproject.toml"]),
+            ("dev.lock", [*DEV, "pyproject.toml"]),
         ]
         for name, sources in locks:
             out = f"requirements/{name}"

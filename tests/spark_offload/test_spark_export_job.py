@@ -1,0 +1,514 @@
+"""Exports without Spark's processes, whose tasks run here: what is in the table is what is in the topics, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_offload.export.job as export_job
+from common.machine import MachineClock
+from records.control import MarkerKind
+from records.record import Record
+from spark_offload.export.iceberg_table import EXPORTED, IcebergTable, IcebergTarget, open_catalog
+from spark_offload.export.job import Export, new_run_id, open_table
+from spark_offload.export.options import ExportOptions
+from spark_offload.export.parquet_table import StoreTarget, committed_files
+from spark_offload.export.report import ExportReport
+from spark_offload.export.table_columns import ValueFormat
+from spark_offload.export.tables import Addition, CommitConflict, ExportTable, TableMismatch, TableState
+from spark_offload.job import SilentProgress
+from spark_offload.options import OptionError
+from tests.spark_offload.export_rows import data_files, random_partitions, rows_of, table_of
+from tests.spark_offload.tier_builder import NOW, TierBuilder, batch, marker, plain_batches, transactional
+
+KINDS = ["parquet", "iceberg"]
+
+
+class Killed(BaseException):
+    """No code of the product catches this: what it leaves behind is what a killed process leaves."""
+
+
+@pytest.fixture(autouse=True)
+def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_tasks(spark: Any, work: Callable[[Any], Any], pieces: Sequence[Any], stage: Any) -> list[Any]:
+        return [work(piece) for piece in pieces]
+
+    monkeypatch.setattr(export_job, "run_tasks", run_tasks)
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> TierBuilder:
+    return TierBuilder(tmp_path / "tier")
+
+
+def options_for(tier: TierBuilder, kind: str, **more: Any) -> ExportOptions:
+    chosen: dict[str, Any] = {"topics": ("flights",), "output": (tier.root.parent / kind).as_uri(), "task_bytes": 4096}
+    return ExportOptions(tier=tier.uri, to=kind, **(chosen | more))
+
+
+def export(options: ExportOptions, table: ExportTable | None = None, clock: Any = None) -> ExportReport:
+    options.check()
+    used = table or open_table(options)
+    try:
+        spark: Any = None
+        return Export(spark, options, SilentProgress(), used, clock or MachineClock(), new_run_id()).run()
+    finally:
+        used.close()
+
+
+def offsets_in(options: ExportOptions, partition: int = 0) -> list[int]:
+    table = table_of(options)
+    if not table.num_columns:
+        return []
+    return sorted(
+        offset
+        for number, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
+        if number == partition
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_random_topics_run_after_run(tier: TierBuilder, kind: str, seed: int) -> None:
+    partitions = random_partitions(tier, "flights", 3, seed) + random_partitions(tier, "others", 1, seed)
+    options = options_for(
+        tier, kind, topics=("flights", "others"), table="a.b" if kind == "iceberg" else "", include_headers=True
+    )
+    rows = 0
+    for turn in range(3):
+        for partition in partitions if turn != 1 else partitions[:1]:
+            partition.grow()
+        report = export(options)
+        assert not report.failed
+        rows += report.rows
+        expected = [row for partition in partitions for row in partition.rows]
+        assert rows_of(table_of(options)) == expected
+        assert rows == len(expected)
+    again = export(options)
+    assert (again.version, again.rows, again.files, again.lines()) == (
+        "",
+        0,
+        0,
+        [f"{again.table}: nothing new to export"],
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_open_transaction_waits_for_its_end(tier: TierBuilder, kind: str) -> None:
+    partition = tier.partition("flights")
+    partition.add([*plain_batches(0, 5), transactional(7, 5, [b"a", b"b"])], open_transactions=[(7, 5)])
+    partition.publish()
+    options = options_for(tier, kind)
+    export(options)
+    assert offsets_in(options) == [0, 1, 2, 3, 4]
+    partition.add([marker(MarkerKind.COMMIT, 7, 7), *plain_batches(8, 2)])
+    partition.publish()
+    export(options)
+    assert offsets_in(options) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+
+
+def make_segments(tier: TierBuilder, count: int, partitions: int = 1) -> None:
+    for number in range(partitions):
+        partition = tier.partition("flights", number)
+        for at in range(count):
+            partition.add(plain_batches(at * 50, 50))
+        partition.publish()
+
+
+POINTS = ["prepare", "state", "target", "commit", "committed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_run_that_is_killed_leaves_a_correct_table(
+    tier: TierBuilder, kind: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_segments(tier, 2)
+    options = options_for(tier, kind)
+    table = open_table(options)
+    method = getattr(table, "commit" if point == "committed" else point)
+
+    def killed(*arguments: Any) -> Any:
+        if point in ("prepare", "committed"):
+            method(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "commit" if point == "committed" else point, killed)
+        with pytest.raises(Killed):
+            export(options, table)
+    assert offsets_in(options) == (list(range(100)) if point == "committed" else [])
+    assert not export(options).failed
+    assert offsets_in(options) == list(range(100))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("written", [0, 1, 3])
+def test_a_run_that_is_killed_between_files(
+    tier: TierBuilder, kind: str, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files stay until they are old, and are never part of the table."""
+    make_segments(tier, 4)
+    options = options_for(tier, kind, task_bytes=1024)
+    table = open_table(options)
+    target = StoreTarget if kind == "parquet" else IcebergTarget
+    original = target.put
+    calls = 0
+
+    def put(self: Any, name: str, data: Any) -> str:
+        nonlocal calls
+        if calls == written:
+            raise Killed
+        calls += 1
+        return str(original(self, name, data))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "put", put)
+        with pytest.raises(Killed):
+            export(options, table)
+    folder = tier.root.parent / kind
+    left = data_files(folder)
+    assert len(left) == written
+    assert export(options).swept == 0
+    assert offsets_in(options) == list(range(200))
+    for path in left:
+        os.utime(path, (0, 0))
+    everything = len(data_files(folder))
+    assert export(options).swept == written
+    assert len(data_files(folder)) == everything - written
+    for path in data_files(folder):
+        os.utime(path, (0, 0))
+    assert export(options).swept == 0
+    assert offsets_in(options) == list(range(200))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_runs_at_a_time_one_loses(tier: TierBuilder, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_segments(tier, 2)
+    options = options_for(tier, kind)
+    table = open_table(options)
+    commit = table.commit
+
+    def late(state: TableState, addition: Addition) -> str:
+        monkeypatch.setattr(table, "commit", commit)
+        assert not export(options).failed
+        return commit(state, addition)
+
+    monkeypatch.setattr(table, "commit", late)
+    report = export(options, table)
+    assert [problem.what for problem in report.problems] == ["beaten"]
+    assert (report.failed, report.version) == (True, "")
+    assert offsets_in(options) == list(range(100))
+    assert len(data_files(tier.root.parent / kind)) == len(table_files(options))
+
+
+def table_files(options: ExportOptions) -> list[str]:
+    if options.to == "parquet":
+        return [file.path for file in committed_files(options.output)]
+    catalog = open_catalog(options)
+    try:
+        return [str(path) for path in catalog.load_table(options.table_name).inspect.files()["file_path"].to_pylist()]
+    finally:
+        catalog.close()
+
+
+def test_pyiceberg_does_not_put_a_beaten_commit_on_top(tier: TierBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run commits after this one has looked at the table: only the catalog can tell."""
+    make_segments(tier, 2)
+    options = options_for(tier, "iceberg")
+    export(options)  # the table is there already
+    partition = tier.partition("flights")
+    for at in range(3):
+        partition.add(plain_batches(at * 50, 50))
+    partition.versions = 1
+    partition.publish()
+    table = open_table(options)
+    assert isinstance(table, IcebergTable)
+    load, loads = table._load, 0
+
+    def raced() -> Any:
+        nonlocal loads
+        found = load()
+        loads += 1
+        if loads == 4:  # prepare, state, target, commit
+            assert not export(options).failed
+        return found
+
+    monkeypatch.setattr(table, "_load", raced)
+    report = export(options, table)
+    assert loads > 4
+    assert [problem.what for problem in report.problems] == ["beaten"]
+    assert offsets_in(options) == list(range(150))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_over_other_partitions_both_commit(tier: TierBuilder, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_segments(tier, 1, partitions=2)
+    first, second = (options_for(tier, kind, partitions=text) for text in "01")
+    table = open_table(first)
+    commit = table.commit
+
+    def late(state: TableState, addition: Addition) -> str:
+        monkeypatch.setattr(table, "commit", commit)
+        assert not export(second).failed
+        return commit(state, addition)
+
+    monkeypatch.setattr(table, "commit", late)
+    assert not export(first, table).failed
+    assert offsets_in(first, 0) == offsets_in(first, 1) == list(range(50))
+    assert export(options_for(tier, kind)).rows == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_commit_whose_answer_is_lost_is_found(tier: TierBuilder, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_segments(tier, 1)
+    options = options_for(tier, kind)
+    table = open_table(options)
+    commit = table.commit
+
+    def unheard(state: TableState, addition: Addition) -> str:
+        commit(state, addition)
+        raise CommitConflict("the answer was lost")
+
+    monkeypatch.setattr(table, "commit", unheard)
+    report = export(options, table)
+    assert not report.failed
+    assert report.version
+    assert offsets_in(options) == list(range(50))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_takes_too_long_does_not_commit(tier: TierBuilder, kind: str) -> None:
+    class SlowClock:
+        now = 1_800_000_000_000
+
+        def wall_ms(self) -> int:
+            self.now += 3_600_000
+            return self.now
+
+        def monotonic(self) -> float:
+            return 0.0
+
+    make_segments(tier, 1)
+    options = options_for(tier, kind, orphan_hours=2)
+    report = export(options, clock=SlowClock())
+    assert [problem.what for problem in report.problems] == ["late"]
+    assert data_files(tier.root.parent / kind) == []
+    assert not export(options).failed
+    assert offsets_in(options) == list(range(50))
+
+
+def break_object(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(data[:100])
+    else:
+        data[len(plain_batches(50, 10)[0]) * 2 + 70] ^= 1
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["missing", "cut", "flipped"])
+def test_what_cannot_be_read_comes_with_a_later_run(tier: TierBuilder, kind: str, how: str) -> None:
+    partition = tier.partition("flights")
+    for at in range(4):
+        partition.add(plain_batches(at * 50, 50))
+    partition.publish()
+    make_other = tier.partition("flights", 1)
+    make_other.add(plain_batches(0, 50))
+    make_other.publish()
+    broken = partition.file_of(partition.segments[1])
+    sound = broken.read_bytes()
+    break_object(broken, how)
+    options = options_for(tier, kind)
+    for _ in range(2):
+        report = export(options)
+        assert report.failed
+        (problem,) = report.problems
+        assert problem.key == tier.tier.segment_key(partition.path, partition.segments[1].id)
+        assert 50 <= problem.offset < 100
+        assert offsets_in(options, 1) == list(range(50))
+        there = offsets_in(options)
+        assert [offset for offset in there if not 50 <= offset < 100] == [*range(50), *range(100, 200)]
+    broken.write_bytes(sound)
+    assert not export(options).failed
+    assert offsets_in(options) == list(range(200))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_partition_whose_end_cannot_be_told_is_left_out(tier: TierBuilder, kind: str) -> None:
+    make_segments(tier, 2, partitions=2)
+    partition = tier.partition("flights", 0)
+    segments = sorted((tier.root / tier.tier.partition_prefix(partition.path)).glob("*.segment"))
+    segments[-1].unlink()
+    options = options_for(tier, kind)
+    report = export(options)
+    assert [(problem.what, problem.partition) for problem in report.problems] == [("unreadable", 0)]
+    assert (offsets_in(options, 0), offsets_in(options, 1)) == ([], list(range(100)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compaction_after_an_export_changes_nothing_and_holes_are_passed(tier: TierBuilder, kind: str) -> None:
+    partition = tier.partition("flights")
+    partition.add(plain_batches(0, 50))
+    partition.publish()
+    options = options_for(tier, kind)
+    export(options)
+    partition.segments.clear()
+    partition.add([*plain_batches(20, 10), *plain_batches(60, 5), *plain_batches(90, 5)])
+    partition.publish()
+    export(options)
+    assert offsets_in(options) == [*range(50), *range(60, 65), *range(90, 95)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_that_are_gone_are_told(tier: TierBuilder, kind: str) -> None:
+    partition = tier.partition("flights")
+    partition.add(plain_batches(0, 50))
+    partition.publish()
+    options = options_for(tier, kind)
+    export(options)
+    partition.add(plain_batches(50, 50))
+    partition.add(plain_batches(100, 50))
+    partition.segments = partition.segments[2:]
+    partition.log_start = 100
+    partition.publish()
+    report = export(options)
+    assert not report.failed
+    assert report.partitions[0].gone == [(50, 100)]
+    assert "gone before they were exported: offsets 50 to 99" in "\n".join(report.lines())
+    assert offsets_in(options) == [*range(50), *range(100, 150)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_topic_that_was_made_again_is_another_one(tier: TierBuilder, kind: str) -> None:
+    for number in (1, 2):
+        partition = tier.partition("flights", topic_id=number)
+        partition.add(plain_batches(0, 50))
+        partition.publish(dropped_ms=NOW if number == 1 else 0)
+        options = options_for(tier, kind)
+        if number == 1:
+            partition.publish()
+        export(options)
+        if number == 1:
+            partition.publish(dropped_ms=NOW)
+    assert offsets_in(options) == sorted([*range(50)] * 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_as_columns_and_what_no_schema_fits(tier: TierBuilder, kind: str) -> None:
+    partition = tier.partition("flights")
+    values = [b'{"delay": 1.5, "day": "x"}', b"nonsense", None, b'{"delay": "late"}', b'{"delay": null}']
+    times = [NOW, -(2**60), 2**62, 253_402_300_800_000, -62_135_596_800_001]
+    records = [Record(0, moment, b"k", value) for value, moment in zip(values, times, strict=True)]
+    partition.add([batch([record], at) for at, record in enumerate(records)])
+    partition.publish()
+    options = options_for(tier, kind, values=ValueFormat("json", "delay double, day string"))
+    report = export(options)
+    assert not report.failed
+    assert (report.rows, report.undecoded) == (5, 2)
+    rows = sorted(table_of(options).to_pylist(), key=lambda row: row["offset"])
+    told = [(row["delay"], row["day"], row["tombstone"], row["undecoded_value"]) for row in rows]
+    assert told == [
+        (1.5, "x", False, None),
+        (None, None, False, b"nonsense"),
+        (None, None, True, None),
+        (None, None, False, b'{"delay": "late"}'),
+        (None, None, False, None),
+    ]
+    assert [row["timestamp"].year for row in rows] == [2023, 1, 9999, 9999, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_are_added_and_never_changed(tier: TierBuilder, kind: str) -> None:
+    partition = tier.partition("flights")
+    partition.add([batch([Record(0, NOW, b"k", b'{"a": 1, "b": "x"}')], 0)])
+    partition.publish()
+    export(options_for(tier, kind, values=ValueFormat("json", "a int")))
+    for ddl in ("b string", "a bigint, b string", "a string"):
+        with pytest.raises(TableMismatch):
+            export(options_for(tier, kind, values=ValueFormat("json", ddl)))
+    partition.add([batch([Record(0, NOW, b"k", b'{"a": 2, "b": "y"}')], 1)])
+    partition.publish()
+    options = options_for(tier, kind, values=ValueFormat("json", "a int, b string"))
+    assert not export(options).failed
+    rows = sorted(table_of(options).to_pylist(), key=lambda row: row["offset"])
+    assert [(row["a"], row["b"]) for row in rows] == [(1, None), (2, "y")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("csv", {}),
+        ("parquet", {"topics": ()}),
+        ("parquet", {"output": ""}),
+        ("parquet", {"output": "http://x"}),
+        ("parquet", {"table": "a.b"}),
+        ("parquet", {"partitions": "x"}),
+        ("parquet", {"file_bytes": 1}),
+        ("parquet", {"orphan_hours": -1}),
+        ("parquet", {"values": ValueFormat("json", "a nothing")}),
+        ("iceberg", {"output": ""}),
+        ("iceberg", {"table": "a"}),
+        ("iceberg", {"topics": ("a", "b")}),
+        ("iceberg", {"output": "s3://bucket/x"}),
+        ("iceberg", {"catalog": "mine"}),
+        ("iceberg", {"output": "", "catalog": "mine", "catalog_file": "x"}),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tier: TierBuilder, kind: str, wrong: dict[str, Any]) -> None:
+    make_segments(tier, 1)
+    with pytest.raises(OptionError):
+        export(options_for(tier, kind, **wrong))
+    assert not data_files(tier.root.parent)
+
+
+def test_a_commit_that_nobody_here_wrote_is_not_taken_for_one(tier: TierBuilder) -> None:
+    make_segments(tier, 1)
+    options = options_for(tier, "parquet")
+    export(options)
+    commits = tier.root.parent / "parquet" / "_commits"
+    for nonsense in (b"", b"{}", b"\xff", (commits / f"{1:020}.json").read_bytes()):
+        (commits / f"{2:020}.json").write_bytes(nonsense)
+        with pytest.raises(ValueError, match=f"{2:020}"):
+            export(options)
+
+
+def test_an_iceberg_table_that_others_change_keeps_what_it_knows(tier: TierBuilder) -> None:
+    make_segments(tier, 1, partitions=2)
+    options = options_for(tier, "iceberg")
+    export(options)
+    partition = tier.partition("flights")
+    partition.add(plain_batches(0, 50))
+    partition.add(plain_batches(50, 50))
+    partition.versions = 1
+    partition.publish()
+    export(options)
+    catalog = open_catalog(options)
+    try:
+        table = catalog.load_table(options.table_name)
+        table.delete("partition == 1")  # a snapshot of somebody else
+        assert export(options).rows == 0
+        assert (offsets_in(options, 0), offsets_in(options, 1)) == (list(range(100)), [])
+        first = min(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+        table.refresh().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+        assert offsets_in(options) == list(range(50))
+        assert export(options).rows == 50
+        assert offsets_in(options) == list(range(100))
+        table.refresh().delete("partition == 1")
+        current = table.refresh().metadata.current_snapshot()
+        assert current is not None
+        assert current.summary is not None
+        assert EXPORTED not in current.summary.additional_properties
+        others = [one.snapshot_id for one in table.metadata.snapshots if one.snapshot_id != current.snapshot_id]
+        table.maintenance.expire_snapshots().by_ids(others).commit()
+        assert export(options).rows == 0
+    finally:
+        catalog.close()
+    assert (offsets_in(options, 0), offsets_in(options, 1)) == (list(range(100)), [])
