@@ -94,7 +94,7 @@ def decode_events(body: bytes, what: str) -> Events:
     events: list[Event] = []
     crc, end = 0, None
     try:
-        for line in _lines(body):
+        for line in _lines(body, what):
             if end is not None:
                 raise DamagedEvents(f"{what}: there is something behind its end")
             if header is None:
@@ -117,7 +117,7 @@ def decode_events(body: bytes, what: str) -> Events:
     return Events(header, events)
 
 
-def _lines(body: bytes) -> Iterator[bytes]:
+def _lines(body: bytes, what: str) -> Iterator[bytes]:
     unpacker = zlib.decompressobj(wbits=_GZIP_WINDOW)
     rest, total, data = b"", 0, body
     while data and not unpacker.eof:
@@ -125,8 +125,8 @@ def _lines(body: bytes) -> Iterator[bytes]:
         data = unpacker.unconsumed_tail
         total += len(piece)
         if total > INFLATED_BYTES_MAX:
-            raise DamagedEvents(f"more than {INFLATED_BYTES_MAX} bytes of events")
+            raise DamagedEvents(f"{what}: more than {INFLATED_BYTES_MAX} bytes of events")
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
     if rest:
-        raise DamagedEvents("the last line is cut off")
+        raise DamagedEvents(f"{what}: the last line is cut off")

@@ -35,6 +35,11 @@ class MetadataFeed:
     def term(self) -> int:
         return self._machine.image.epoch
 
+    @property
+    def begin(self) -> int:
+        """The quorum never takes back what it has committed."""
+        return self._machine.image.next_offset
+
     def note(self) -> None:
         """Images share what they have in common, so a few of them cost little."""
         if self._images[-1] is not self._machine.image:

@@ -52,6 +52,12 @@ class AuditFeed(Protocol):
     @property
     def term(self) -> int: ...
 
+    @property
+    def begin(self) -> int:
+        """Where this term began: what lies below was told by those before, what lies above may be another thing than
+        what they told."""
+        ...
+
     async def take(self, position: int) -> AuditPiece | None:
         """What there is from `position` on, a bounded piece of it; None when there is nothing. It begins above
         `position` where what was there is gone. Raises ProtocolError."""
@@ -198,7 +204,7 @@ class AuditExporter:
             if piece is None:
                 break
             if end is None:  # asked of the store only where there is something to write
-                end = await writer.end(*name)
+                end = min(await writer.end(*name), feed.begin)
                 if end > piece.first:
                     self._ends[name] = (feed.term, end)
                     continue

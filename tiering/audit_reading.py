@@ -148,7 +148,7 @@ async def iterate_audit(
     keys = await list_audit(store, root, sources)
     missed = {(problem.key, problem.end): problem for problem in missed_positions(root, keys)}
     seen: dict[tuple[str, int, str, int], None] = {}
-    read = (("", 0, 0), -1)  # (scope, the last sequence of it)
+    scope = ("", 0, 0)
     for key in keys:
         name = audit_key(root, key)
         problem = missed.get((name, key.first))
@@ -161,17 +161,12 @@ async def iterate_audit(
         except DamagedEvents as error:
             yield AuditProblem(name, str(error), key.source, key.incarnation, key.scope, key.first, key.end)
             continue
-        if read[0] != key[:3]:
-            read = (key[:3], -1)
+        if scope != key[:3]:
+            scope, seen = key[:3], {}
         for event in events:
-            if event.source == AuditSource.BROKER:  # what a broker shipped may have been taken twice
-                if event.identity in seen:
-                    continue
+            if event.identity not in seen:
                 seen[event.identity] = None
-            elif event.sequence <= read[1]:  # of two files that overlap
-                continue
-            read = (key[:3], event.sequence)
-            yield event
+                yield event
 
 
 async def read_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource) -> AuditTrail:

@@ -28,6 +28,7 @@ class LogFeed:
         self.source = source
         self.scope = partition.index
         self.term = partition.leader_epoch
+        self.begin = partition.epoch_start_offset
         self._partition = partition
         self._decode = decode
 

@@ -17,7 +17,7 @@ from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy, is_cordoned
 from kraft.controller.tier_configs import check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
-from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name, colliding_name
+from kraft.controller.topic_names import AUDIT_TOPIC, INTERNAL_TOPICS, check_topic_name, colliding_name
 from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
 from kraft.records import (
@@ -293,6 +293,13 @@ def _added_partitions(
 
 
 def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, policy: ControllerPolicy) -> TopicImage:
+    topic = _existing_topic(image, name, topic_id, policy)
+    if topic.name == AUDIT_TOPIC:
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, "The audit cannot be deleted.")
+    return topic
+
+
+def _existing_topic(image: MetadataImage, name: str | None, topic_id: bytes, policy: ControllerPolicy) -> TopicImage:
     if not policy.delete_topic_enable:
         raise ProtocolError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
     if (name is None) == (topic_id == ZERO_UUID):

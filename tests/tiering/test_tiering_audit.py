@@ -68,6 +68,7 @@ class Feed:
     def __init__(self, source: str = AuditSource.BROKER, *, count: int = 0, at_once: int = 10, term: int = 1) -> None:
         self.source, self.scope, self.term = source, 3, term
         self.start, self.count, self.at_once = 0, count, at_once
+        self.begin = 1 << 40
         self.asked: list[int] = []
 
     async def take(self, position: int) -> AuditPiece | None:
@@ -127,6 +128,16 @@ async def test_who_takes_over_goes_on_where_the_store_ends(store: MemoryStore) -
     feed = Feed(count=30, term=2)
     assert await exporter_of(store, feed).round() == 18
     assert [one.sequence for one in (await read_audit(store, ROOT)).events] == list(range(30))
+
+
+async def test_offsets_that_an_unclean_leader_gives_again_are_told(store: MemoryStore) -> None:
+    await exporter_of(store, Feed(count=12)).round()
+    feed = Feed(count=15, term=2)
+    feed.begin = 8  # where its log ended when it began to lead
+    assert await exporter_of(store, feed).round() == 7
+    trail = await read_audit(store, ROOT)
+    assert [one.sequence for one in trail.events] == list(range(15))
+    assert not trail.problems
 
 
 async def test_a_term_that_comes_back_asks_the_store_again(store: MemoryStore) -> None:
