@@ -12,6 +12,7 @@ from object_store.blocking import BlockingStore
 from spark_offload.job import JobOptions, Problem, Progress, Stage
 from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.task_runs import run_tasks
+from spark_offload.verification.audit_checks import check_against_audit, check_trail, explained_by
 from spark_offload.verification.bucket import BucketFound, PartitionFound, look
 from spark_offload.verification.checks import Check, Findings
 from spark_offload.verification.ledger import Ledger
@@ -138,10 +139,16 @@ class Verification:
 
     def look_at_partitions(self) -> None:
         """What needs no segment to be read."""
-        explained = _explained(self.bucket)
+        explained, audit = _explained(self.bucket), self.bucket.audit
+        check_trail(audit, self.findings)
+        for text in self.bucket.trouble:
+            self.findings.notices.append(Problem(Check.COMPACTION, text))
         for partition in self._chosen:
             check_partition(self.bucket.root, partition, self._now_ms, self.findings)
+            settings = self.bucket.settings.get(partition.path.topic, {})
+            check_against_audit(audit, partition, settings, self._now_ms, self.findings)
             own = explained.get((partition.path.topic_id, partition.path.partition), set())
+            own |= explained_by(audit, partition)
             check_extra(self.bucket.root, partition, own, self._now_ms, self.findings)
             self.report.partitions.append(_began(partition))
 

@@ -91,7 +91,8 @@ def _problems(problems: Sequence[Problem]) -> str:
 def _charts(partitions: Sequence[PartitionReport]) -> Iterable[str]:
     worst = sorted(partitions, key=lambda one: (-one.problems, one.name))[:ROWS_MAX]
     rows = [
-        Bar(one.name, covered(one.log_start, one.end, one.covered), f"{one.log_start:,} to {one.end:,}") for one in worst
+        Bar(one.name, covered(one.log_start, one.end, one.covered), f"{one.log_start:,} to {one.end:,}")
+        for one in worst
     ]
     yield bars("Offsets that were seen (red: missing)", rows)
     largest = sorted(partitions, key=lambda one: -one.object_bytes)[:ROWS_MAX]
