@@ -31,7 +31,6 @@ class AuditKind(StrEnum):
     LOG_START_MOVED = "log_start_moved"
     LOG_TRUNCATED = "log_truncated"
     LOG_STARTED_OVER = "log_started_over"
-    LOG_DAMAGED = "log_damaged"
     SEGMENTS_DELETED = "segments_deleted"
     LOG_DELETED = "log_deleted"
     LOG_SET_ASIDE = "log_set_aside"
