@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kraft.controller.topic_names import AUDIT_TOPIC
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
+from records.record import decode_records
 from storage.audit_journal import JOURNAL_DIRECTORY
 from storage.journal_files import entries_in
 from tests.sim.disk import Device, Directory, FileNode
@@ -44,6 +46,23 @@ class DurableJournal:
             for entry in entries_in(bytes(node.durable), self._read.get(name, 0)):
                 self._read[name] = entry.end
                 self._unused.append(decode_audit_event(entry.payload))
+
+
+class AuditShippedOnce:
+    """What is committed to `__audit`: of each journal in order, each event once, none about the topic itself."""
+
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self._last: dict[tuple[int, str], int] = {}  # by node and incarnation: the sequence
+
+    def committed(self, batch: bytes) -> None:
+        for record in decode_records(memoryview(batch), 0, len(batch), inflated_bytes_max=1 << 20):
+            event = decode_audit_event(record.value or b"")
+            journal = (event.node, event.incarnation)
+            if event.sequence <= self._last.get(journal, -1) or event.topic == AUDIT_TOPIC:
+                raise InvariantBroken(self, f"{event} after sequence {self._last.get(journal, -1)}")
+            self._last[journal] = event.sequence
+            self._coverage.add("events shipped")
 
 
 class AuditComesFirst:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from broker.audit import topic_host
 from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
@@ -134,6 +135,11 @@ def act_before_the_audit(replace: Replace) -> None:
     replace(AuditJournal, "permits", permits)
 
 
+def forget_what_was_shipped(replace: Replace) -> None:
+    """A new leader of the audit's topic takes every journal for a new one."""
+    replace(topic_host, "last_positions", lambda partition: {})
+
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -148,6 +154,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         recover_last_segment_only,
         move_before_the_copy,
         act_before_the_audit,
+        forget_what_was_shipped,
     )
 } | TIER_BUGS
 

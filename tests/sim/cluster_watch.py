@@ -10,10 +10,10 @@ import msgspec
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
-from kraft.controller.topic_names import TIER_TOPIC
+from kraft.controller.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
-from tests.sim.audit_watch import AuditComesFirst
+from tests.sim.audit_watch import AuditComesFirst, AuditShippedOnce
 from tests.sim.history import History, TopicPartition
 from tests.sim.invariants import (
     AcknowledgedIsCommitted,
@@ -83,6 +83,7 @@ class ClusterWatch:
         self._blocking = LoopsNeverBlock()
         self._beginnings = LogsBeginWhereTheyShould(self.committed, history)
         self._audit = AuditComesFirst(lambda name: world.nodes[name].device, self.coverage)
+        self._shipped = AuditShippedOnce(self.coverage)
         self._lossy = lossy_topics
         self.tier: TierWatch | None = None
         self._seen = [0, 0, 0, 0]  # acknowledged, shown, group events, log starts
@@ -138,6 +139,8 @@ class ClusterWatch:
 
     def _told(self, partition: TopicPartition, files: ReplicaFiles, number: int) -> None:
         """A batch is committed."""
+        if partition[0] == AUDIT_TOPIC:
+            self._shipped.committed(files.content(number))
         if self.tier is not None and partition[0] == TIER_TOPIC:
             self.tier.committed_state(files.content(number))
 

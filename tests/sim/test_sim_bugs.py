@@ -95,6 +95,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "recover_last_segment_only": power_lost_on_a_slow_disk,
     "move_before_the_copy": one_returns,
     "act_before_the_audit": leaders_die_on_slow_links,
+    "forget_what_was_shipped": leaders_die_on_slow_links,
     "delete_without_claim": leaders_die_on_slow_links,
     "ignore_lineage": lambda seed: [],
     "delete_local_before_copied": lambda seed: [Fault(300, "store_down", BUCKET, "", 3_000)],
