@@ -1,0 +1,137 @@
+"""Manifests with pages in a whole cluster under faults: few segments fit a head here, so that old ones go into pages.
+
+A page is there before a manifest names it and as long as the newest one does, and head and pages together show the
+state. What nobody names any more goes: pages, and objects of copies that came to nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from tests.sim import cluster as module
+from tests.sim.bucket import _at_once as finish
+from tests.sim.cluster import Cluster, run_plan
+from tests.sim.invariants import InvariantBroken
+from tests.sim.loop import NS
+from tests.sim.plan import Plan, draw_plan
+from tests.sim.tier_watch import TierWatch, path_of
+from tiering import manifest
+from tiering.keys import ManifestKey, PageKey, PartitionPath, TierRoot
+from tiering.manifest import ManifestHead, decode_head, decode_page
+from tiering.segment import SegmentId
+
+pytestmark = pytest.mark.simulation
+
+HEAD_SEGMENTS_MAX, PAGE_SEGMENTS = 3, 2
+SEEDS, TRIED = 6, 60
+LEFT_BEHIND_NS = 4 * NS
+
+
+class PagedWatch(TierWatch):
+    """Takes a head with what its pages hold for what a manifest shows."""
+
+    pages: dict[PartitionPath, list[str]]
+
+    def putting(self, node: str, key: str, data: bytes, there: bytes | None) -> None:
+        parsed = self._root().parse_key(key)
+        if not isinstance(parsed, ManifestKey):
+            super().putting(node, key, data, there)
+            return
+        if there is not None and there != data:
+            raise InvariantBroken(self._name, f"{node} overwrites {key}")
+        head = decode_head(data, key)
+        if len(head.segments) > HEAD_SEGMENTS_MAX:
+            raise InvariantBroken(self._name, f"{node} publishes {len(head.segments)} segments in a head")
+        self._coverage.add("pages named", len(head.pages))
+        self._published(node, parsed, self._whole(parsed.path, head))
+        self.pages[parsed.path] = [self._root().page_key(parsed.path, ref.uuid) for ref in head.pages]
+
+    def _whole(self, path: PartitionPath, head: ManifestHead) -> ManifestHead:
+        segments = []
+        for ref in head.pages:
+            key = self._root().page_key(path, ref.uuid)
+            body = self._bucket.data(key)
+            if body is None:
+                raise InvariantBroken(self._name, f"version {head.version} names {key}, which is not there")
+            segments += decode_page(body, ref, key)
+        return msgspec.structs.replace(head, pages=[], segments=segments + head.segments)
+
+    def deleting(self, node: str, keys: Sequence[str], claims: object) -> None:
+        for key in keys:
+            if isinstance(self._root().parse_key(key), PageKey):
+                self._coverage.add("pages swept")
+                if any(key in named for named in self.pages.values()):
+                    raise InvariantBroken(self._name, f"{node} deletes {key}, which the newest manifest names")
+        super().deleting(node, keys, claims)  # type: ignore[arg-type]
+
+
+class PagedCluster(Cluster):
+    left_behind: ClassVar[list[str]] = []
+
+    def _tier_watch(self) -> TierWatch:
+        watch = super()._tier_watch()
+        watch.__class__ = PagedWatch
+        assert isinstance(watch, PagedWatch)
+        watch.pages = {}
+        return watch
+
+    def run(self) -> None:
+        self.world.scheduler.after(LEFT_BEHIND_NS, self._leave_behind)
+        super().run()
+        if not self.plan.loses_data:
+            kept = [key for key in self.left_behind if self.bucket.data(key) is not None]
+            assert not kept, f"never swept: {kept}"
+
+    def _leave_behind(self) -> None:
+        """What copies and manifests that came to nothing leave: the run ends well only when it is swept."""
+        tiers = self.watch.tier
+        assert tiers is not None
+        root = TierRoot(self.watch.newest.cluster_id or "")
+        for number, (identity, tier) in enumerate(tiers.records.tiers.items()):
+            path = path_of(identity, tier)
+            uuid = f"{number:032x}"
+            for key in (root.segment_key(path, SegmentId(tier.tier_end, uuid)), root.page_key(path, uuid)):
+                finish(self.bucket.store.put(key, b"left behind"))
+                self.left_behind.append(key)
+
+
+def long_plans() -> list[Plan]:
+    """Drawn ones, of topics that keep all that they get in small segments."""
+    found = []
+    for seed in range(TRIED):
+        plan = draw_plan(seed)
+        if plan.tier is not None and not plan.loses_data:
+            found.append(replace(plan, tier=replace(plan.tier, segment_bytes=1_024, total_bytes=-1)))
+    return found[:SEEDS]
+
+
+def test_pages_hold_under_faults_and_what_nobody_names_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "HEAD_SEGMENTS_MAX", HEAD_SEGMENTS_MAX)
+    monkeypatch.setattr(manifest, "PAGE_SEGMENTS", PAGE_SEGMENTS)
+    monkeypatch.setattr(module, "Cluster", PagedCluster)
+    reached: Counter[str] = Counter()
+    PagedCluster.left_behind.clear()
+    for plan in long_plans():
+        seen = len(PagedCluster.left_behind)
+        report = run_plan(plan)
+        assert len(PagedCluster.left_behind) > seen
+        assert not report.failure, f"seed {plan.seed}: {report.failure}"
+        reached += report.coverage
+    assert len(PagedCluster.left_behind) >= 4 * SEEDS
+    least = {"pages named": 100, "pages swept": 5, "orphans swept": 2 * SEEDS, "passes over the whole log": 10}
+    assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
+
+
+def test_a_page_that_goes_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "HEAD_SEGMENTS_MAX", HEAD_SEGMENTS_MAX)
+    monkeypatch.setattr(manifest, "PAGE_SEGMENTS", PAGE_SEGMENTS)
+    monkeypatch.setattr(module, "Cluster", PagedCluster)
+    encode = manifest.encode_page
+    monkeypatch.setattr(manifest, "encode_page", lambda segments: encode(segments[:-1]))  # a page that lacks one
+    assert any(run_plan(plan).failure for plan in long_plans()[:2])
