@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -280,3 +281,26 @@ def test_damage_is_named_and_nothing_is_proposed(damage: str) -> None:
         places = {"flipped": second, "records": second, "section": segment.sections["producer_snapshot"].position}
         if damage in places:
             assert outcome.problem.position == places[damage]
+
+
+def test_altered_objects_end_in_problems_alone() -> None:
+    """Wherever a byte of the log differs, the task tells of it, and nothing takes the place of anything."""
+    chance = random.Random(7)
+    with world() as made:
+        one = Step("batch", 3, Compression.NONE, ((b"a", b"v", 1, 0), (b"b", None, 0, 0)))
+        end = Step("abort", 3, Compression.NONE, ())
+        made.write([one, one._replace(producer=4), end, one, one._replace(producer=0)])
+        made.close()
+        made.partition.publish()
+        segment = made.partition.segments[0]
+        file = made.partition.file_of(segment)
+        sound = file.read_bytes()
+        for _ in range(400):
+            at = chance.randrange(len(sound))
+            data = bytearray(sound)
+            data[at] ^= 1 << chance.randrange(8)
+            file.write_bytes(data if chance.random() < 0.8 else data[:at])
+            outcome = compact_partition(task(made.partition, policy()))
+            if at < segment.log_bytes:
+                assert outcome.problem is not None, at
+                assert not outcome.rewrites
