@@ -46,6 +46,7 @@ class BrokerMemory:
     def __init__(self, life: int) -> None:
         self.life = life
         self.image: MetadataImage | None = None
+        self.hosted = 0
         self.partitions: list[Partition] = []
         self.marks: list[tuple[int, int, Role, object]] = []
         self.states: dict[TopicPartition, ReplicaState] = {}
@@ -221,8 +222,8 @@ class ClusterWatch:
         memory = self._memories.get(node.name)
         if memory is None or memory.life != node.life_count:
             memory = self._memories[node.name] = BrokerMemory(node.life_count)
-        if hosted.image is not memory.image:
-            memory.image = hosted.image
+        if hosted.image is not memory.image or len(hosted) != memory.hosted:  # a replica may be made, or go, later
+            memory.image, memory.hosted = hosted.image, len(hosted)
             self._forget_removed(node.name, hosted.image)
             memory.partitions = [p for p in hosted if is_replica(hosted.image, self.brokers[node.name], p)]
             memory.marks = [(-1, -1, Role.OFFLINE, None)] * len(memory.partitions)
