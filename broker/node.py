@@ -131,10 +131,7 @@ class BrokerNode:
         )
         self.server = Server(
             ports,
-            [
-                ListenerConfig(listen.name, listen.address, listen.advertised, ListenerKind(listen.kind))
-                for listen in config.listeners
-            ],
+            _listeners(config),
             self.dispatcher.frame,
             self.dispatcher.closed,
             self._violated,
@@ -408,3 +405,10 @@ class BrokerNode:
         logger.warning(
             "connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason}
         )
+
+
+def _listeners(config: BrokerConfig) -> list[ListenerConfig]:
+    return [
+        ListenerConfig(listen.name, listen.address, listen.advertised, ListenerKind(listen.kind))
+        for listen in config.listeners
+    ]
