@@ -18,10 +18,10 @@ from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from spark_offload.catalog import Catalog, OffsetRange, PartitionContents, stable_end
-from spark_offload.export.offset_spans import Place, Spans, collide, merged, place_of, without
+from spark_offload.export.offset_spans import Place, Spans, merged, place_of, without
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.report import ExportReport, PartitionReport
-from spark_offload.export.tables import COMMITS_MAX, Addition, CommitConflict, ExportTable, TableState
+from spark_offload.export.tables import Addition, Beaten, ExportTable, TableState, commit_addition
 from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered, tasks_of, unreadable
 from spark_offload.job import Problem, Progress
 from spark_offload.planning import Planner
@@ -164,35 +164,21 @@ class Export:
         )
 
     def _commit(self, state: TableState, addition: Addition) -> None:
-        """On top of `state`, or of a newer one that has none of these offsets."""
-        for _ in range(COMMITS_MAX):
-            took_ms = self._clock.wall_ms() - self._began_ms
-            if self._options.orphan_hours and took_ms >= self._options.orphan_hours * HOUR_MS:
-                self._lose(addition, "late", "the run took so long that its files may have been removed by another one")
-                return
-            try:
-                self._report.version = self._table.commit(state, addition)
-                return
-            except CommitConflict as conflict:
-                reason = str(conflict)
-            state = self._table.state()
-            if addition.run in state.runs:  # the answer was lost, not the commit
-                self._report.version = state.version
-                return
-            if collide(state.exported, addition.spans):
-                self._lose(addition, "beaten", "another run exported the same offsets meanwhile")
-                return
-        self._lose(addition, "beaten", f"others committed {COMMITS_MAX} times meanwhile: {reason}")
+        """All of it, or nothing and a problem."""
+        took_ms = self._clock.wall_ms() - self._began_ms
+        if self._options.orphan_hours and took_ms >= self._options.orphan_hours * HOUR_MS:
+            self._lost("late", "the run took so long that another one may have removed its files")
+            self._table.delete([file.path for file in addition.files])
+            return
+        try:
+            self._report.version = commit_addition(self._table, state, addition)
+        except Beaten as beaten:
+            self._lost("beaten", str(beaten))
 
-    def _lose(self, addition: Addition, what: str, reason: str) -> None:
-        """Nothing of this run is in the table, and nothing of it stays."""
+    def _lost(self, what: str, reason: str) -> None:
         self._report.problems.append(Problem(what, reason))
         for one in self._report.partitions:
             one.exported, one.missed = [], []
-        try:
-            self._table.delete([file.path for file in addition.files])
-        except (StoreError, OSError) as error:
-            self._progress.note(f"files of this run stay until they are swept: {error}")
 
 
 async def planned(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
+from object_store.errors import StoreError
 from spark_offload.export.day_files import FileTarget, WrittenFile
-from spark_offload.export.offset_spans import Exported, Place, Spans
+from spark_offload.export.offset_spans import Exported, Place, Spans, collide
 from spark_offload.options import OptionError
 
 COMMITS_MAX = 10  # of one run, each beaten by another commit that exported other offsets
@@ -17,6 +19,10 @@ COMMITS_MAX = 10  # of one run, each beaten by another commit that exported othe
 
 class CommitConflict(Exception):
     """Somebody committed since the state was read; nothing of this commit is in the table."""
+
+
+class Beaten(Exception):
+    """Another run exported the same offsets meanwhile; nothing of this one is in the table, nor left of its files."""
 
 
 class TableMismatch(OptionError):
@@ -83,3 +89,22 @@ def check_columns(known: pa.Schema, schema: pa.Schema, table: str) -> None:
         if at < 0 or not schema.field(at).type.equals(column.type):
             found = schema.field(at).type if at >= 0 else "no such column"
             raise TableMismatch(f"{table} has the column {column.name} {column.type}, this export {found}")
+
+
+def commit_addition(table: ExportTable, state: TableState, addition: Addition) -> str:
+    """The new version, on top of `state` or of a newer one that has none of these offsets. Raises Beaten."""
+    reason = ""
+    for _ in range(COMMITS_MAX):
+        try:
+            return table.commit(state, addition)
+        except CommitConflict as conflict:
+            reason = str(conflict)
+        state = table.state()
+        if addition.run in state.runs:  # the answer was lost, not the commit
+            return state.version
+        if collide(state.exported, addition.spans):
+            reason = "another run exported the same offsets meanwhile"
+            break
+    with suppress(StoreError, OSError):  # what stays is swept when it is old
+        table.delete([file.path for file in addition.files])
+    raise Beaten(reason)

@@ -1,0 +1,184 @@
+"""`python -m bench.spark_jobs.export`: the export job beside a writer that takes row after row.
+
+Both read the same tiered topic with Spark on two cores, write the same columns as Parquet with the same compression,
+and end in one commit of an Iceberg table. The row writer is what `foreachPartition` invites to: it reads through the
+same source, builds a row of Python values for each record (with `json.loads` where values are columns) and hands ten
+thousand of them at a time to pyarrow. In turns, after a round that does not count. Prints medians and ratios, saves
+bench/results/spark_export.json, and ends 1 when a goal is missed, 2 without Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.spark_jobs.made_tier import MadeTopic, two_cores
+from spark_offload.export.day_files import COMPRESSION, COMPRESSION_LEVEL
+from spark_offload.export.iceberg_table import open_catalog
+from spark_offload.export.job import open_table, run
+from spark_offload.export.options import ExportOptions
+from spark_offload.export.table_columns import ValueFormat
+from spark_offload.job import SilentProgress
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+ROWS_AT_ONCE = 10_000
+JSON_COLUMNS = ValueFormat("json", "key bigint, offset bigint, carrier string, origin string, text string")
+
+
+class Case(NamedTuple):
+    name: str
+    size: int
+    records: int
+    values: ValueFormat
+    goal: float = 2.0
+
+
+CASES = [
+    Case("100 B", 100, 600_000, ValueFormat()),
+    Case("1 KiB", 1_024, 120_000, ValueFormat()),
+    Case("JSON columns, 100 B", 100, 400_000, JSON_COLUMNS),
+]
+
+
+@dataclass(frozen=True)
+class RowWriter:
+    """Called in executors with the rows of a partition."""
+
+    folder: str
+    schema: pa.Schema
+    is_json: bool
+
+    def __call__(self, rows: Iterator[Row]) -> None:
+        taken = [self._fields(row) for row in islice(rows, ROWS_AT_ONCE)]
+        if not taken:
+            return
+        name = f"{taken[0]['topic']}-{taken[0]['partition']}-{taken[0]['offset']}.parquet"
+        with pq.ParquetWriter(
+            f"{self.folder}/{name}", self.schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL
+        ) as writer:
+            while taken:
+                writer.write_table(pa.Table.from_pylist(taken, schema=self.schema))
+                taken = [self._fields(row) for row in islice(rows, ROWS_AT_ONCE)]
+
+    def _fields(self, row: Row) -> dict[str, Any]:
+        fields: dict[str, Any] = row.asDict()
+        if not self.is_json:
+            return fields
+        value = fields.pop("value")
+        for name, found in json.loads(value).items():
+            fields[f"value_{name}" if name in fields else name] = found
+        return fields | {"tombstone": False, "undecoded_value": None}
+
+
+def by_rows(spark: SparkSession, options: ExportOptions, folder: Path) -> None:
+    """Into a table that the job's own code has made, so that both have the same columns and partitions."""
+    folder.mkdir(parents=True)
+    records = spark.read.format("tidelog").options(**options.source_options({"isolation": "read_committed"})).load()
+    records.foreachPartition(RowWriter(str(folder), options.columns().schema, options.values.name == "json"))
+    catalog = open_catalog(options)
+    try:
+        table = catalog.load_table(options.table_name)
+        table.add_files([path.as_uri() for path in sorted(folder.glob("*.parquet"))])
+    finally:
+        catalog.close()
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def rows_in(options: ExportOptions) -> int:
+    catalog = open_catalog(options)
+    try:
+        return catalog.load_table(options.table_name).scan().count()
+    finally:
+        catalog.close()
+
+
+def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[str, Any]:
+    topic = MadeTopic(folder / "tier", f"t{case.size}", size=case.size, records=case.records, keys=case.records // 10)
+    topic.make()
+    job: list[float] = []
+    plain: list[float] = []
+    for number in range(rounds + 1):
+        ours, theirs = (
+            ExportOptions(
+                tier=topic.uri, topics=(topic.name,), to="iceberg", table=f"bench.{who}{number}",
+                output=(folder / "tables").as_uri(), values=case.values, orphan_hours=0,
+            )
+            for who in ("job", "rows")
+        )  # fmt: skip
+        reports = []
+        seconds = timed(lambda: reports.append(run(spark, ours, SilentProgress())))  # noqa: B023  called at once
+        prepare(theirs)
+        beside = timed(lambda: by_rows(spark, theirs, folder / f"rows-{number}"))  # noqa: B023
+        if not rows_in(ours) == rows_in(theirs) == case.records:
+            raise SystemExit(f"{case.name}: {rows_in(ours)} and {rows_in(theirs)} rows of {case.records}")
+        if number:
+            job.append(round(seconds, 3))
+            plain.append(round(beside, 3))
+    ratio = statistics.median(there / here for here, there in zip(job, plain, strict=True))
+    return {
+        "case": case.name,
+        "records": case.records,
+        "bytes": topic.bytes,
+        "file_bytes": reports[0].file_bytes,
+        "job_s": job,
+        "rows_s": plain,
+        "records_per_s": round(case.records / statistics.median(job)),
+        "log_mb_per_s": round(topic.bytes / statistics.median(job) / 1e6),
+        "ratio": round(ratio, 2),
+        "goal": case.goal,
+        "met": ratio >= case.goal,
+    }
+
+
+def prepare(options: ExportOptions) -> None:
+    table = open_table(options)
+    table.prepare(options.columns().schema)
+    table.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", type=Path, help="a folder for data, on a fast disk; a temporary one")
+    chosen = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=chosen.work))
+    try:
+        with two_cores(folder) as spark:
+            found = [measure(spark, case, folder / str(at), chosen.rounds) for at, case in enumerate(CASES)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for one in found:
+        print(
+            f"export, {one['case']}: job {statistics.median(one['job_s']):.2f} s, "
+            f"{one['records_per_s']:,} records/s, {one['log_mb_per_s']} MB/s of log, "
+            f"row writer {statistics.median(one['rows_s']):.2f} s: {one['ratio']} x, "
+            f"goal >= {one['goal']:g} x: {'met' if one['met'] else 'MISSED'}"
+        )
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "spark_export.json").write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(one["met"] for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
