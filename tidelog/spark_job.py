@@ -185,6 +185,7 @@ _FOR_ALL = {
     "spark.ui.showConsoleProgress": "false",  # the bars are ours
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.tidelog.erase.secret": "drawn by each erasure",  # only what stands here is blackened in Spark's event log
 }
 _FOR_ONE_MACHINE = {
     "spark.ui.enabled": "false",

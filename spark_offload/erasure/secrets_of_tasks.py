@@ -1,8 +1,8 @@
 """How the secret of the digests reaches the tasks: as a local property of the driver's thread.
 
 Spark sends these with each task, over its own connections and in memory alone: no block manager, broadcast file or
-spill holds them. The one place that would write them down is the event log, where `spark.redaction.regex` blackens
-names with `secret` in them, as this one has.
+spill holds them. The one place that would write them down is the event log. It blackens what `spark.redaction.regex`
+matches, as this name, but only if the session's own settings have a property of that name too, whatever its value.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from spark_offload.options import OptionError
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-PROPERTY = "tidelog.erase.secret"
+PROPERTY = "spark.tidelog.erase.secret"
+_EVENT_LOG = "spark.eventLog.enabled"
 
 
 @contextmanager
 def secret_for_tasks(context: SparkContext, secret: bytes) -> Iterator[None]:
-    """Tasks of jobs that are started in the block can read it."""
+    """Tasks of jobs that are started in the block can read it. OptionError when an event log would keep it."""
+    conf = context.getConf()
+    if conf.get(_EVENT_LOG, "false") == "true" and not conf.contains(PROPERTY):
+        raise OptionError(f"Spark's event log would keep what nobody may: start the session with some {PROPERTY}")
     context.setLocalProperty(PROPERTY, secret.hex())
     try:
         yield

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +20,9 @@ from hypothesis import strategies as st
 from spark_offload.erasure import key_digests, key_file
 from spark_offload.erasure.key_digests import NO_PLACE, ErasureKeys, KeyDigests, KeyMatcher, digest_of
 from spark_offload.erasure.key_file import read_keys
+from spark_offload.erasure.secrets_of_tasks import PROPERTY, secret_for_tasks
 from spark_offload.options import OptionError
+from tests.spark_offload.tier_builder import TierBuilder, plain_batches
 
 SECRET = bytes(range(32))
 
@@ -88,3 +96,54 @@ def test_what_is_found_is_what_a_set_finds(erased: set[bytes], keys: list[bytes 
     wanted = [key for key in keys if key is not None and key in erased]
     assert found == {digest_of(key, SECRET): wanted.count(key) for key in wanted}
     assert flags.dtype == np.bool_
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_the_event_log_of_spark_does_not_tell_the_secret(tmp_path: Path) -> None:
+    tier = TierBuilder(tmp_path / "tier")
+    partition = tier.partition("people")
+    partition.add(plain_batches(0, 20))
+    partition.publish()
+    keys, log = tmp_path / "keys", tmp_path / "log"
+    keys.write_bytes(b"k1\n")
+    log.mkdir()
+    settings = {"enabled": "true", "dir": log.as_uri(), "compress": "false"}
+    line = [sys.executable, "-m", "tidelog", "spark", "erase", "--tier", tier.uri, "--topic", "people", "--prove"]
+    line += ["--key-file", str(keys), "--json"]
+    line += [word for name, value in settings.items() for word in ("--conf", f"spark.eventLog.{name}={value}")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=250, check=False)
+    assert json.loads(done.stdout)["key_counts"][0]["records"] == 3, done.stderr
+    written = "".join(file.read_text() for file in log.rglob("*") if file.is_file())
+    told = set(re.findall(r'"spark\.tidelog\.erase\.secret":"([^"]*)"', written))
+    assert told == {"*********(redacted)"}
+
+
+class Conf(dict[str, str]):
+    def contains(self, name: str) -> bool:
+        return name in self
+
+
+class Context:
+    """As much of a SparkContext as holds settings."""
+
+    def __init__(self, **conf: str) -> None:
+        self.conf = Conf({name.replace("_", "."): value for name, value in conf.items()})
+        self.local: dict[str, str | None] = {}
+
+    def getConf(self) -> Conf:  # noqa: N802  Spark's name
+        return self.conf
+
+    def setLocalProperty(self, name: str, value: str | None) -> None:  # noqa: N802
+        self.local[name] = value
+
+
+def test_an_event_log_that_would_keep_the_secret_is_refused() -> None:
+    context: Any = Context(spark_eventLog_enabled="true")
+    with pytest.raises(OptionError, match="event log"), secret_for_tasks(context, SECRET):
+        pass
+    assert not context.local
+    context.conf[PROPERTY] = "anything"
+    with secret_for_tasks(context, SECRET):
+        assert context.local == {PROPERTY: SECRET.hex()}
+    assert context.local == {PROPERTY: None}
