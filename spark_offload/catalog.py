@@ -12,7 +12,7 @@ from spark_offload.aborted import first_open_offset
 from spark_offload.options import OptionError, ReadOptions
 from spark_offload.sections import read_section
 from tiering.keys import CLUSTER_FILE, NO_TENANT, PartitionPath, TierRoot, parse_topic_directory
-from tiering.manifest import read_manifest
+from tiering.manifest import DamagedManifest, read_manifest
 from tiering.segment import PRODUCER_SNAPSHOT, TieredSegment
 
 PARALLEL_READS = 16
@@ -52,9 +52,15 @@ class OffsetRange:
 
 
 class Catalog:
-    """Looks into one store, as one reader was asked to."""
+    """Looks into one store, as one reader was asked to.
 
-    def __init__(self, store: ObjectStore, options: ReadOptions) -> None:
+    A manifest that cannot be read is an error, or with `passes_over_damage` leaves its partition out: `damaged` has it
+    then, with the reason.
+    """
+
+    def __init__(self, store: ObjectStore, options: ReadOptions, *, passes_over_damage: bool = False) -> None:
+        self.damaged: list[tuple[PartitionPath, str]] = []
+        self._passes_over_damage = passes_over_damage
         self._store = store
         self._options = options
         self._reads = asyncio.Semaphore(PARALLEL_READS)
@@ -98,6 +104,9 @@ class Catalog:
         for partitions in found:
             if partitions:
                 ids.setdefault(partitions[0].path.topic, []).append(partitions[0].path.topic_id.hex())
+        for path, _ in self.damaged:
+            if path.topic_id.hex() not in ids.setdefault(path.topic, []):
+                ids[path.topic].append(path.topic_id.hex())
         where = f"{self._store.name}, cluster {root.cluster_id}"
         for topic in self._options.topics:
             if topic not in ids:
@@ -122,8 +131,14 @@ class Catalog:
 
     async def _partition(self, root: TierRoot, path: PartitionPath) -> PartitionContents | None:
         """None for a partition without a manifest, and for one of a deleted topic that is not asked for by its id."""
-        async with self._reads:
-            manifest = await read_manifest(self._store, root, path)
+        try:
+            async with self._reads:
+                manifest = await read_manifest(self._store, root, path)
+        except DamagedManifest as error:
+            if not self._passes_over_damage:
+                raise
+            self.damaged.append((path, str(error)))
+            return None
         if manifest is None or (manifest.head.dropped_ms and not self._options.topic_id):
             return None
         head = manifest.head

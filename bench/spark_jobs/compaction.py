@@ -47,7 +47,7 @@ def by_job(spark: SparkSession, topic: MadeTopic) -> int:
     """How many records stay. New segments are named by nobody, and removed again afterwards."""
     options = CompactionOptions(tier=topic.uri, topics=(topic.name,), assume_compacted=True)
     with BlockingStore(topic.uri) as store:
-        tasks = store.wait(lambda: plan(store.store, options))
+        tasks = store.wait(lambda: plan(store.store, options)).tasks
     outcomes: list[PartitionOutcome] = run_tasks(spark, compact_partition, tasks, SilentStage())
     for outcome in outcomes:
         if outcome.problem is not None:

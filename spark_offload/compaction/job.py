@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from common.identifiers import random_uuid
 from common.machine import MachineClock, machine_random
@@ -19,6 +19,7 @@ from object_store.store import ObjectStore
 from spark_offload.catalog import Catalog, PartitionContents
 from spark_offload.compaction.latest_keys import KEY_MEMORY_BYTES
 from spark_offload.compaction.partition_task import (
+    DAMAGED,
     STORE,
     PartitionOutcome,
     PartitionTask,
@@ -72,11 +73,12 @@ def run(spark: SparkSession, options: CompactionOptions, progress: Progress) -> 
     clock = MachineClock()
     began = clock.monotonic()
     with BlockingStore(options.tier) as store:
-        tasks = store.wait(lambda: plan(store.store, options))
-        stage = progress.stage("compacting", len(tasks))
-        outcomes = run_tasks(spark, compact_partition, tasks, stage)
+        planned = store.wait(lambda: plan(store.store, options))
+        stage = progress.stage("compacting", len(planned.tasks))
+        outcomes = run_tasks(spark, compact_partition, planned.tasks, stage)
         stage = progress.stage("leaders exchange segments", sum(bool(one.rewrites) for one in outcomes))
         report = store.wait(lambda: Proposing(store.store, options, stage).settle(outcomes))
+    report.problems[:0] = planned.problems
     report.seconds = round(clock.monotonic() - began, 3)
     return report
 
@@ -84,15 +86,24 @@ def run(spark: SparkSession, options: CompactionOptions, progress: Progress) -> 
 # before ----------------------------------------------------------------------------------------------------
 
 
-async def plan(store: ObjectStore, options: CompactionOptions) -> list[PartitionTask]:
-    """The largest partitions first. Raises OptionError, StoreError, ValueError."""
-    contents = [one for one in await Catalog(store, options.reading()).contents() if one.segments]
+class Plan(NamedTuple):
+    """`problems` are partitions whose manifests cannot be read."""
+
+    tasks: list[PartitionTask]
+    problems: list[Problem]
+
+
+async def plan(store: ObjectStore, options: CompactionOptions) -> Plan:
+    """The largest partitions first. Raises OptionError, StoreError."""
+    catalog = Catalog(store, options.reading(), passes_over_damage=True)
+    contents = [one for one in await catalog.contents() if one.segments]
+    problems = [Problem(DAMAGED, reason, path.topic, path.partition) for path, reason in catalog.damaged]
     if not contents:
-        return []
+        return Plan([], problems)
     policies = await read_policies(store, contents[0].root)
     chosen = [(one, policy) for one in contents if (policy := policy_of(policies, one, options)) is not None]
     chosen.sort(key=lambda both: -sum(segment.log_bytes for segment in both[0].segments))
-    return [_task(one, policy, options) for one, policy in chosen]
+    return Plan([_task(one, policy, options) for one, policy in chosen], problems)
 
 
 def policy_of(policies: Policies, contents: PartitionContents, options: CompactionOptions) -> TopicPolicy | None:

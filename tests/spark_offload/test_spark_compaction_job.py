@@ -157,7 +157,7 @@ def test_what_is_compacted_is_told_by_the_exports(tmp_path: Path) -> None:
     def planned(**fields: object) -> list[tuple[str, int, int, int]]:
         options = CompactionOptions(tier=tier.uri, **fields)  # type: ignore[arg-type]
         with BlockingStore(tier.uri) as store:
-            tasks = store.wait(lambda: plan(store.store, options))
+            tasks = store.wait(lambda: plan(store.store, options)).tasks
         return [
             (one.path.topic, one.path.partition, one.policy.delete_retention_ms, one.policy.min_compaction_lag_ms)
             for one in tasks
@@ -172,3 +172,14 @@ def test_what_is_compacted_is_told_by_the_exports(tmp_path: Path) -> None:
     assert planned() == []
     with pytest.raises(OptionError, match="no export"):
         planned(topics=(TOPIC,))
+
+
+def test_a_manifest_that_cannot_be_read_is_a_problem_of_its_partition(tmp_path: Path) -> None:
+    tier, partitions = built(tmp_path)
+    (tier.root / tier.tier.manifest_key(partitions[2].path, 1)).write_text("{}")
+    with BlockingStore(tier.uri) as store:
+        planned = store.wait(lambda: plan(store.store, CompactionOptions(tier=tier.uri, topics=(TOPIC,))))
+    assert [one.path.partition for one in planned.tasks] == [0, 1]
+    (problem,) = planned.problems
+    assert (problem.what, problem.topic, problem.partition) == ("damaged", TOPIC, 2)
+    assert tier.tier.manifest_key(partitions[2].path, 1) in problem.reason
