@@ -61,6 +61,11 @@ class Decided(NamedTuple):
     def is_accepted(self) -> bool:
         return self.verdict is not None and self.verdict.accepted
 
+    @property
+    def is_erasure(self) -> bool:
+        """Whether it took records away that nothing else explains."""
+        return self.proposal.kind == "erasure" and self.is_accepted
+
 
 @dataclass(slots=True)
 class BucketFound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -14,14 +14,27 @@ from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.task_runs import run_tasks
 from spark_offload.verification.audit_checks import check_against_audit, check_trail, explained_by
 from spark_offload.verification.bucket import BucketFound, PartitionFound, look
-from spark_offload.verification.checks import Check, Findings
+from spark_offload.verification.checks import Check, Findings, Place
+from spark_offload.verification.comparing import (
+    KeyTables,
+    PlaceName,
+    WrittenFound,
+    compare_keys,
+    judge_writes,
+    key_piece,
+    latest_of_partition,
+    sort_writes,
+    swap_pieces,
+)
+from spark_offload.verification.key_table import KeyTable
 from spark_offload.verification.ledger import Ledger
 from spark_offload.verification.partition_checks import check_extra, check_partition
 from spark_offload.verification.partition_walk import PartitionWalk
 from spark_offload.verification.piece_task import check_pieces
 from spark_offload.verification.pieces import Piece, PieceResult
 from spark_offload.verification.producer_walk import EXPIRATION_MS
-from spark_offload.verification.report import PartitionReport, VerifyReport
+from spark_offload.verification.report import LedgerReport, PartitionReport, VerifyReport
+from spark_offload.verification.swap_task import check_swap
 from tiering.keys import PartitionPath, TierRoot
 from tiering.manifest import DamagedManifest, read_newest_head
 from tiering.segment import SegmentId
@@ -44,10 +57,13 @@ AskBrokers = Callable[[PartitionPath], Iterable[Problem]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions(JobOptions):
-    """`deep`: every record is decoded. `ledger`: acknowledged writes that have to be there."""
+    """`deep`: every record is decoded. `ledger`: acknowledged writes that have to be there. `keep_keys`: the report
+    has the latest record of each key; `known_keys` are those of an earlier run, which must not have got lost."""
 
     deep: bool = False
     ledger: Ledger | None = None
+    keep_keys: bool = False
+    known_keys: KeyTables | None = None
     split_bytes: int = SPLIT_BYTES
     chunk_bytes: int = CHUNK_BYTES
     inflated_batch_bytes: int = INFLATED_BYTES_MAX
@@ -101,6 +117,7 @@ def verify(
         stage = _Bytes(progress.stage("verify", total, "bytes"), total, len(pieces))
         results = executors.run(partial(check_pieces, settings), pieces, stage)
         verification.join([result for task in results for result in task])
+        verification.compare(executors, settings, progress)
         verification.forget_what_went(store)
         if ask_brokers is not None:
             verification.ask(ask_brokers, progress)
@@ -135,6 +152,7 @@ class Verification:
         self._options = options
         self._now_ms = now_ms
         self._chosen = [one for one in bucket.partitions if _is_verified(one, by_id=bool(options.topic_id))]
+        self._writes: dict[str, WrittenFound] = {}
         self._pieces: list[list[Piece]] = []  # any one of each segment, by partition
 
     def look_at_partitions(self) -> None:
@@ -207,6 +225,63 @@ class Verification:
         expiration_ms = int(expiration) if expiration.isdecimal() else EXPIRATION_MS
         for pieces, report in zip(self._pieces, self.report.partitions, strict=True):
             PartitionWalk(pieces, by_row, expiration_ms).run(report, self.findings)
+            self._sort_writes(report, pieces, by_row)
+
+    def _sort_writes(
+        self, report: PartitionReport, pieces: Sequence[Piece], results: Mapping[int, Sequence[PieceResult]]
+    ) -> None:
+        ledger = self._options.ledger
+        if ledger is None:
+            return
+        told = self.report.ledger = self.report.ledger or LedgerReport()
+        writes = ledger.of(report.topic, report.partition)
+        self.findings.checks(Check.LEDGER, len(writes.offset))
+        self._writes[report.name] = sort_writes(writes, report, pieces, results, told)
+
+    # across segments -----------------------------------------------------------------------------------------
+
+    def compare(self, executors: Executors, settings: TaskOptions, progress: Progress) -> None:
+        """Rewritings beside what they replaced, keys beside an earlier run, writes that compaction may have taken."""
+        swaps = [
+            piece
+            for partition, report in zip(self._chosen, self.report.partitions, strict=True)
+            for piece in swap_pieces(self.bucket, partition, report)
+        ]
+        if swaps:
+            stage = progress.stage("compare rewritings", len(swaps), "rewritings")
+            for findings in executors.run(partial(check_swap, settings), swaps, stage):
+                self.findings.take(findings)
+        self._compare_keys(executors, settings, progress)
+
+    def _compare_keys(self, executors: Executors, settings: TaskOptions, progress: Progress) -> None:
+        known = self._options.known_keys
+        every = self._options.keep_keys or known is not None
+        wanted = [
+            partition
+            for partition, report in zip(self._chosen, self.report.partitions, strict=True)
+            if every or (report.name in self._writes and len(self._writes[report.name].missing.offset))
+        ]
+        work = [key_piece(self.bucket.root, partition) for partition in wanted]
+        tables: dict[PlaceName, KeyTable] = {}
+        if work:
+            stage = progress.stage("latest values", len(work))
+            for piece, table in zip(
+                work, executors.run(partial(latest_of_partition, settings), work, stage), strict=True
+            ):
+                if table is not None:
+                    tables[piece.topic_id, piece.partition] = table
+        self.report.keys = tables if self._options.keep_keys else {}
+        erased = {(one.proposal.topic_id, one.proposal.partition) for one in self.bucket.proposals if one.is_erasure}
+        for report in self.report.partitions:
+            name, place = (report.topic_id, report.partition), Place(report.topic, report.partition)
+            table = tables.get(name)
+            if known is not None and table is not None and name in known:
+                is_erased = name in erased
+                compare_keys(known[name], table, report.log_start, place, self.findings, is_erased=is_erased)
+            found, ledger, told = self._writes.get(report.name), self._options.ledger, self.report.ledger
+            if found is not None and ledger is not None and told is not None:
+                writes = ledger.of(report.topic, report.partition)
+                judge_writes(found, writes, table, told, place, self.findings, is_erased=name in erased)
 
     def forget_what_went(self, store: BlockingStore) -> None:
         """Objects that retention or a job removed while the run was reading are no damage."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from spark_offload.job import Problem, Report
 from spark_offload.verification.checks import WORDS, Findings
+from spark_offload.verification.key_table import KeyTable
 
 LINES_MAX = 50
 
@@ -67,7 +69,8 @@ class LedgerReport:
 
 @dataclass(slots=True, kw_only=True)
 class VerifyReport(Report):
-    """`failures` counts all problems, of which `problems` lists some of each kind and place."""
+    """`failures` counts all problems, of which `problems` lists some of each kind and place. `keys` has the latest
+    records of keys by topic id and partition, where they were asked for."""
 
     store: str = ""
     cluster_id: str = ""
@@ -80,6 +83,11 @@ class VerifyReport(Report):
     partitions: list[PartitionReport] = field(default_factory=list)
     notices: list[Problem] = field(default_factory=list)
     ledger: LedgerReport | None = None
+    keys: dict[tuple[str, int], KeyTable] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the keys, which are a file of their own."""
+        return {"failed": self.failed} | asdict(replace(self, keys={}))
 
     @property
     def bytes_per_s(self) -> float:

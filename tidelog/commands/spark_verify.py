@@ -28,6 +28,7 @@ from tidelog.spark_job import (
 )
 
 if TYPE_CHECKING:
+    from spark_offload.verification.comparing import KeyTables
     from spark_offload.verification.job import AskBrokers
     from spark_offload.verification.ledger import Ledger
     from spark_offload.verification.report import VerifyReport
@@ -40,6 +41,9 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record.")] = False,
     ledger: Annotated[
         Path | None, typer.Option(help="Acknowledged writes, CSV or Parquet: topic, partition, offset, key_hash.")
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="Compare the latest value of each key with this file, then write it anew.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write report.html, report.json and Parquet tables there.", metavar="DIR")
@@ -60,12 +64,16 @@ def verify(
         from spark_offload.verification.job import VerifyOptions, run  # noqa: PLC0415  heavy, as all of Spark
 
         chosen = choice(tier, topic, cluster_id, tenant, topic_id, partitions)
-        options = VerifyOptions(**chosen, deep=deep, ledger=_ledger(ledger))
+        options = VerifyOptions(
+            **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys)
+        )
         options.reading()  # what cannot be meant is told before a session is made
         with _brokers(bootstrap) as ask:
             found = run(job.spark, options, job.progress, ask)
         if report is not None:
             _write(found, report)
+        if keys is not None and not found.failed:
+            _write_keys(found, keys)
         job.show(found)
 
 
@@ -80,6 +88,30 @@ def _ledger(path: Path | None) -> Ledger | None:
         fail(f"--ledger {path}: {error.strerror}", EXIT_USAGE)
     except LedgerError as error:
         fail(f"--ledger: {error}", EXIT_USAGE)
+
+
+def _known_keys(path: Path | None) -> KeyTables | None:
+    """Of an earlier run; None for the first one."""
+    if path is None or not path.exists():
+        return None
+    from spark_offload.verification.comparing import KeysError, read_keys  # noqa: PLC0415
+
+    try:
+        return read_keys(path.read_bytes(), str(path))
+    except (OSError, KeysError) as error:
+        fail(f"--keys: {error}", EXIT_USAGE)
+
+
+def _write_keys(found: VerifyReport, path: Path) -> None:
+    """In one step, so that a run that dies leaves the earlier one's."""
+    from spark_offload.verification.comparing import keys_file  # noqa: PLC0415
+
+    try:
+        unfinished = path.with_name(f"{path.name}.new")
+        unfinished.write_bytes(keys_file(found.keys))
+        unfinished.replace(path)
+    except OSError as error:
+        fail(f"--keys {path}: {error.strerror}", EXIT_USAGE)
 
 
 @contextmanager
