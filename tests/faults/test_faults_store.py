@@ -1,5 +1,5 @@
-"""A tier whose directory goes away under load: producers notice nothing, nothing that is not copied leaves the disk, and
-copying catches up by itself."""
+"""A tier whose directory goes away under load: producers notice nothing, nothing that is not copied leaves the disk,
+and copying catches up by itself."""
 
 from __future__ import annotations
 
