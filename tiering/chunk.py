@@ -1,14 +1,16 @@
 """A chunk: a run of whole batches of one tiered segment. Checked when it arrives, then found its way in by offset.
 
-Pure but for the file that it is written to. `store_checked` runs in a thread beside a busy event loop: it hands the
-interpreter over after a few hundred batches at most, because each write of a slice releases the interpreter's lock,
-as the checksum of a long batch does.
+Pure but for the file that it is written to or lies in. `store_checked` runs in a thread beside a busy event loop: it
+hands the interpreter over after a few hundred batches at most, because each write of a slice releases the interpreter's
+lock, as the checksum of a long batch does. `check_in_place` runs on the loop itself, in steps: so little is left to do
+that a thread, which may be made to wait just while it holds that lock, would cost the loop more than the work does.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from common.ports import File
@@ -18,7 +20,8 @@ from storage.batch_walk import walk
 SPACING_BYTES = 8_192  # from one entry of a chunk's own index to the next, at least
 SLICE_BYTES = 256 << 10
 SLICE_BATCHES = 200
-PIECE_BYTES = 256 << 10  # of a chunk that is checked where it lies: it stays in the processor's own cache meanwhile
+PIECE_BYTES = 128 << 10  # of a chunk that is checked where it lies: it stays in the processor's own cache meanwhile
+STEP_BATCHES = 64
 
 
 class DamagedChunk(Exception):
@@ -112,10 +115,11 @@ def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
     return index
 
 
-def check_in_place(file: File, start: int, length: int, expected: Expected) -> ChunkIndex:
-    """Check every batch of a chunk that lies in `file` from position `start` on; the index to read it there.
+def check_in_place(file: File, start: int, length: int, expected: Expected) -> Iterator[ChunkIndex]:
+    """Check every batch of a chunk that lies in `file` from position `start` on; yields the index to read it there.
 
-    Raises DamagedChunk, OSError.
+    The index is complete when the iterator ends. Each step checks STEP_BATCHES, PIECE_BYTES or one longer batch at
+    most. Raises DamagedChunk, OSError.
     """
     index = ChunkIndex()
     at, end, wanted = start, start + length, PIECE_BYTES
@@ -124,18 +128,21 @@ def check_in_place(file: File, start: int, length: int, expected: Expected) -> C
         piece = memoryview(file.pread(wanted, at))
         if len(piece) < wanted:
             raise DamagedChunk(f"the object ends at position {at + len(piece)}")
-        inside, size = 0, 0
+        inside = size = batches = 0
         while inside < wanted:
             left = wanted - inside
             size = _batch_size(piece, inside) if left >= HEADER_BYTES else HEADER_BYTES
             if size > left and at + wanted < end:
                 break  # it goes on in the next piece
             inside += _check_batch(piece, inside, at + inside, expected, index)
+            batches += 1
+            if batches % STEP_BATCHES == 0:
+                yield index
         at += inside
         wanted = PIECE_BYTES if inside else size
+        yield index
     if not index.positions:
         raise DamagedChunk("no batch at all")
-    return index
 
 
 def _batch_size(view: memoryview, at: int) -> int:

@@ -4,7 +4,7 @@ What a store has on another device or another machine is written to a file of it
 the node itself is checked and then read where it is.
 
 It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
-run on the event loop; files are written, checked and removed in threads. No file is written to twice, though that would
+run on the event loop; files are written and removed in threads. No file is written to twice, though that would
 be cheaper: sendfile gives the socket the pages themselves, and the peer may not have taken them yet.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.ports import Disk, File
@@ -24,6 +25,7 @@ from tiering.downloads import Key
 logger = logging.getLogger(__name__)
 
 DIRECTORY = "tier-cache"
+AHEAD_REST_S = 0.003  # after each step: of one chunk at a time there are still 40 MB/s
 WRITERS_MAX = 2  # threads that check and write at a time: others of the node have to find one, too
 
 
@@ -168,14 +170,19 @@ class ChunkCache:
         chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size)
         return chunk
 
-    async def adopt(self, key: Key, file: File, path: str, start: int, length: int, expected: Expected) -> Chunk:
+    async def adopt(
+        self, key: Key, file: File, start: int, length: int, expected: Expected, is_awaited: Callable[[], bool]
+    ) -> Chunk:
         """Check and keep a chunk where it lies in a lent object; a reservation of `length` bytes is given back.
 
+        Unless somebody waits for it there are rests in between: what is read ahead has time, and others have work.
         The file is closed when the chunk goes. Raises DamagedChunk, OSError.
         """
+        index = ChunkIndex()
         try:
-            async with self._writers:
-                index = await asyncio.to_thread(check_in_place, file, start, length, expected)
+            for checked in check_in_place(file, start, length, expected):
+                index = checked
+                await asyncio.sleep(0 if is_awaited() else AHEAD_REST_S)
         except BaseException:
             file.close()
             raise
@@ -184,7 +191,7 @@ class ChunkCache:
         while self._lent >= self._limits.open_files_max and self._evict_lent():
             pass
         self._lent += 1
-        chunk = self._chunks[key] = Chunk(LentFile(file, path), index, 0)
+        chunk = self._chunks[key] = Chunk(LentFile(file, f"{key[0]}.segment"), index, 0)
         return chunk
 
     def _write(self, path: str, data: bytes, expected: Expected, doomed: list[str]) -> ChunkIndex:

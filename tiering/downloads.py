@@ -49,8 +49,8 @@ class Task(Protocol):
         """Whether there is room for the result; False to be asked again soon. Once True, `run` follows."""
         ...
 
-    async def run(self) -> None:
-        """Fetch it and keep it. Raises ProtocolError with what readers are to be told."""
+    async def run(self, is_awaited: Callable[[], bool]) -> None:
+        """Fetch it and keep it, gently while nobody waits. Raises ProtocolError with what readers are to be told."""
         ...
 
 
@@ -177,6 +177,8 @@ class Downloads:
             ticket.ahead, ticket.reader = False, reader
             self._wanted.add(ticket)
             self._pump()
+        else:
+            ticket.ahead = False
         return ticket
 
     def want_ahead(self, key: Key, make: Callable[[], Task], reader: int) -> None:
@@ -231,7 +233,7 @@ class Downloads:
     async def _run(self, ticket: Ticket) -> None:
         key, size = ticket.task.key, ticket.task.size
         try:
-            await ticket.task.run()
+            await ticket.task.run(lambda: not ticket.ahead)
         except ProtocolError as error:
             self._remember(key, error)
         except Exception:

@@ -187,7 +187,7 @@ class _SectionDownload:
     def admit(self) -> bool:
         return True
 
-    async def run(self) -> None:
+    async def run(self, is_awaited: Callable[[], bool]) -> None:
         remote = self._remote
         section = remote.segment.sections.get(self._name)
         data = b""

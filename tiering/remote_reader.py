@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -206,7 +207,9 @@ class RemoteReader:
 
     # downloads ---------------------------------------------------------------------------------------------
 
-    async def download(self, remote: RemoteSegment, plan: ChunkPlan, number: int) -> None:
+    async def download(
+        self, remote: RemoteSegment, plan: ChunkPlan, number: int, is_awaited: Callable[[], bool]
+    ) -> None:
         """Fetch, check and keep one chunk, for which room is reserved."""
         position, length = plan.range(number)
         segment = remote.segment
@@ -221,7 +224,7 @@ class RemoteReader:
         expected = Expected(segment.base_offset, segment.end_offset, plan.first_last(number), dense)
         try:
             if lent is not None:
-                chunk = await self.cache.adopt(key, lent, remote.key, position, length, expected)
+                chunk = await self.cache.adopt(key, lent, position, length, expected, is_awaited)
             else:
                 chunk = await self.cache.store(key, data, expected)
         except DamagedChunk as error:
@@ -248,5 +251,5 @@ class _ChunkDownload:
     def admit(self) -> bool:
         return self._reader.cache.reserve(self.size)
 
-    async def run(self) -> None:
-        await self._reader.download(self._remote, self._plan, self._number)
+    async def run(self, is_awaited: Callable[[], bool]) -> None:
+        await self._reader.download(self._remote, self._plan, self._number, is_awaited)

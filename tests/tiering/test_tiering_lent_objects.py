@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,10 @@ from object_store.directory_store import DirectoryStore
 from object_store.limits import StoreLimits
 from tests.tiering.test_tiering_chunks import HIGH, MemoryFile, batches, build
 from tests.tiering.tiered_log import TieredLog, error_of, read_when_there, take, values_batch
-from tiering import chunk
-from tiering.chunk import DamagedChunk, Expected, check_in_place, store_checked
+from tiering import chunk, chunk_cache
+from tiering.chunk import STEP_BATCHES, DamagedChunk, Expected, check_in_place, store_checked
 from tiering.chunk_cache import DIRECTORY, CacheLimits
-from tiering.downloads import DownloadLimits
+from tiering.downloads import DownloadLimits, Downloads
 from tiering.prefetch import PrefetchLimits
 from tiering.remote_index import IndexLimits
 from tiering.remote_reader import RemoteReader, RemoteReadLimits
@@ -141,7 +141,7 @@ def test_checking_in_place_finds_what_checking_a_copy_finds(
     file = MemoryFile(data=bytearray(b"\xff" * before + data + b"\xff" * 50))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk, "PIECE_BYTES", piece_bytes)
-        found = check_in_place(file, before, len(data), expected)
+        found = [*check_in_place(file, before, len(data), expected)][-1]
     assert (found.end, found.end_offset) == (before + copied.end, copied.end_offset)
     assert list(found.offsets) == list(copied.offsets)
     assert list(found.positions) == [before + position for position in copied.positions]
@@ -150,7 +150,7 @@ def test_checking_in_place_finds_what_checking_a_copy_finds(
 def test_the_same_is_damage_in_place_as_in_a_copy() -> None:
     first, second = values_batch(10, [b"a", b"b"]), values_batch(12, [b"c"])
     sound = Expected(10, 13, dense=True)
-    check_in_place(MemoryFile(data=bytearray(first + second)), 0, len(first + second), sound)
+    assert list(check_in_place(MemoryFile(data=bytearray(first + second)), 0, len(first + second), sound))
     for data, expected in [
         (second + first, sound),
         (first + values_batch(13, [b"c"]), Expected(10, 14, dense=True)),
@@ -165,6 +165,64 @@ def test_the_same_is_damage_in_place_as_in_a_copy() -> None:
         (b"", sound),
     ]:
         with pytest.raises(DamagedChunk):
-            check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), expected)
+            list(check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), expected))
     with pytest.raises(DamagedChunk, match="ends at position"):
-        check_in_place(MemoryFile(data=bytearray(first)), 0, len(first + second), sound)
+        list(check_in_place(MemoryFile(data=bytearray(first)), 0, len(first + second), sound))
+
+
+def test_many_small_batches_are_many_steps() -> None:
+    data = b"".join(values_batch(at, [b"x"]) for at in range(1_000))
+    steps = list(check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), Expected(0, HIGH)))
+    assert len(steps) >= 1_000 // STEP_BATCHES
+
+
+async def test_what_is_read_ahead_is_checked_with_rests_until_somebody_waits(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    segment = await lab.log.add([values_batch(at, [b"x" * 900]) for at in range(6)])
+    cache, expected = lab.reading.cache, Expected(0, 6)
+    for is_awaited, wanted in [
+        (lambda: False, [chunk_cache.AHEAD_REST_S] * 6),
+        (lambda: True, [0] * 6),
+        (lambda: len(rests) >= 2, [chunk_cache.AHEAD_REST_S] * 2 + [0] * 4),
+    ]:
+        rests.clear()
+        file = await lab.store.lend(lab.log.key(segment))
+        assert file is not None
+        assert cache.reserve(segment.log_bytes)
+        await cache.adopt((segment.uuid, 0), file, 0, segment.log_bytes, expected, is_awaited)
+        assert rests == wanted
+        cache.drop((segment.uuid, 0))
+
+
+async def test_who_asks_for_what_is_being_read_ahead_is_waited_for() -> None:
+    downloads, began, told = Downloads(DownloadLimits(2, 1 << 20)), asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        key, size = ("uuid", 0), 1
+
+        def admit(self) -> bool:
+            return True
+
+        async def run(self, is_awaited: Callable[[], bool]) -> None:
+            assert not is_awaited()
+            began.set()
+            while not is_awaited():  # noqa: ASYNC110  what is awaited has no event
+                await asyncio.sleep(0)
+            told.set()
+
+    downloads.want_ahead(Slow.key, Slow, 1)
+    async with asyncio.timeout(10):
+        await began.wait()
+        downloads.want(Slow.key, Slow, 2)
+        await told.wait()
+    await downloads.stop()
