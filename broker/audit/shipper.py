@@ -27,6 +27,7 @@ from wire.messages import AppendAuditRequest
 
 VERSION = 0
 CONNECT_TIMEOUT_S = 1.0
+ATTEMPTS_BEFORE_FEWER_REPLICAS = 8  # about a minute
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +124,7 @@ class AuditShipper:
 
     async def _append(self, entries: Sequence[Entry]) -> int:
         """The topic's last sequence of this journal."""
+        self._check_creatable()
         await self._topics.ensure(AUDIT_TOPIC)
         topic = self._image().topics.get(AUDIT_TOPIC)
         if topic is None or not topic.partitions:
@@ -145,6 +147,15 @@ class AuditShipper:
         if response.error_code != ErrorCode.NONE:
             raise ProtocolError(ErrorCode(response.error_code))
         return int(response.last_sequence)
+
+    def _check_creatable(self) -> None:
+        """The first events come when a cluster starts after a crash: a topic that is made then must not have few replicas
+        for ever because other brokers are still starting. One that stays away is not waited for longer."""
+        image = self._image()
+        if image.topics.get(AUDIT_TOPIC) is None and self.failures < ATTEMPTS_BEFORE_FEWER_REPLICAS:
+            missing = len(image.brokers) - len(image.unfenced_brokers())
+            if missing:
+                raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{missing} brokers are starting, or gone")
 
     async def _connected(self, leader: int) -> Link:
         if self._link is not None and (self._link[0] != leader or self._link[1].is_closed):

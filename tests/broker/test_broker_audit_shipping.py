@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.audit.config import AuditConfig
-from broker.audit.shipper import AuditShipper
+from broker.audit.shipper import ATTEMPTS_BEFORE_FEWER_REPLICAS, AuditShipper
 from broker.audit.topic_host import AuditTopicHost, Entry, Position, last_positions
 from broker.handlers.audit import AppendAudit
 from common.errors import ErrorCode, ProtocolError
@@ -203,3 +203,29 @@ async def test_nothing_is_asked_of_anybody_while_there_is_nothing_to_ship(tmp_pa
     await shipper.stop()
     assert shipper.failures == 0
     await journal.close()
+
+
+async def test_the_topic_is_not_made_while_brokers_are_still_starting(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Listening:
+        async def ensure(self, name: str) -> None:
+            asked.append(name)
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async with Lab(tmp_path, 2) as lab:
+        journal = journal_at(tmp_path / "journal")
+        await write(journal, [act(1)])
+        lab.fence(1)
+
+        def image() -> MetadataImage:
+            return lab[0].plane.partitions.image
+
+        shipper = AuditShipper(9, journal, image, None, Listening(), None, LISTENER, random.Random(1), FAST)  # type: ignore[arg-type]
+        shipper.start()
+        await eventually(lambda: shipper.failures >= 2)
+        assert not asked
+        await eventually(lambda: asked, "one that stays away is not waited for")
+        assert shipper.failures >= ATTEMPTS_BEFORE_FEWER_REPLICAS
+        await shipper.stop()
+        await journal.close()
