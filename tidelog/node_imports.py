@@ -7,6 +7,7 @@ import importlib
 from common import bare_packages
 
 ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas, and one function
+USED_BY_ALL = ("encodings.idna",)  # with the first name that is looked up: else each fork would import it for itself
 ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven megabytes of, for what nobody asks it
 MODULES = {
     "controller": ("tidelog.node_process", "tidelog.controller_config", "tidelog.exporting_controller"),
@@ -22,5 +23,5 @@ def import_node(role: str) -> None:
         for package, missing in ENTERED_WITHOUT.items():
             with bare_packages.absent(missing):
                 importlib.import_module(package)
-    for module in MODULES[role]:
+    for module in (*USED_BY_ALL, *MODULES[role]):
         importlib.import_module(module)
