@@ -10,11 +10,14 @@ Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for wha
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,12 +140,14 @@ def open_session(name: str, master: str | None, settings: dict[str, str]) -> Spa
     from spark_offload.java_home import JAVA_VERSION_MIN, ensure_java  # noqa: PLC0415
 
     submitted = _SUBMITTED in os.environ
-    if not submitted and ensure_java(JAVA_DIRECTORY) is None:
-        fail(f'Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or pip install "tidelog[java]"')
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors then find the same packages
     builder: Any = SparkSession.builder.appName(name)
     if not submitted:
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_write_log_settings()}")
+        folder = java_directory()
+        if ensure_java(folder) is None:
+            fail(f'Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or pip install "tidelog[java]"')
+        logging = f"-Dlog4j2.configurationFile={_write_log_settings(folder)}"
+        builder = builder.config("spark.driver.extraJavaOptions", logging)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors then find the same packages
     if master is None and not submitted:
         master = LOCAL
     if master is not None:
@@ -163,10 +168,22 @@ def open_session(name: str, master: str | None, settings: dict[str, str]) -> Spa
     return session
 
 
-def _write_log_settings() -> Path:
+def java_directory() -> Path:
+    """For what Java has to find in files; where there is no home that can be written to, it goes with this process."""
+    try:
+        JAVA_DIRECTORY.mkdir(parents=True, exist_ok=True)
+        if os.access(JAVA_DIRECTORY, os.W_OK):
+            return JAVA_DIRECTORY
+    except OSError:
+        pass
+    folder = tempfile.mkdtemp(prefix="tidelog-java-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _write_log_settings(folder: Path) -> Path:
     """Errors alone, to standard error; without such a file Java fills the terminal before Spark is asked."""
-    JAVA_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    path = JAVA_DIRECTORY / "log4j2.properties"
+    path = folder / "log4j2.properties"
     if not path.exists() or path.read_text() != _LOG_SETTINGS:
         path.write_text(_LOG_SETTINGS)
     return path

@@ -151,6 +151,16 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str], monkeypatc
     assert "Java 17" in capsys.readouterr().err
 
 
+def test_a_user_without_a_home_gets_a_folder_for_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(spark_job, "JAVA_DIRECTORY", tmp_path / "file" / "cache")
+    folder = spark_job.java_directory()
+    assert folder.is_dir()
+    assert folder.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(spark_job, "JAVA_DIRECTORY", tmp_path / "home" / "cache")
+    assert spark_job.java_directory() == tmp_path / "home" / "cache"
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_report_with_problems_ends_with_1(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     report = Report(problems=[Problem("damaged", "wrong CRC", "words", 3, 17, "a/b", 61)])
