@@ -23,17 +23,11 @@ def decide_swap(tier: PartitionTier, request: Swap, changes: Changes) -> Decisio
     """
     if not 0 < len(request.inputs) <= SWAP_SEGMENTS_MAX or not 0 < len(request.outputs) <= SWAP_SEGMENTS_MAX:
         raise RefusedError(RefusalCode.INVALID, f"a swap has between 1 and {SWAP_SEGMENTS_MAX} inputs and outputs")
-    inputs = [tier.get(segment) for segment in request.inputs]
-    finished = [one for one in inputs if one is not None and one.state is SegmentState.COPY_FINISHED]
     known = [output.id for output in request.outputs if tier.value_of(output.id) is not None]
-    if known and not finished:
+    if known and not any(_is_finished(tier.get(segment)) for segment in request.inputs):
         return changes.done(known)
-    if len(finished) < len(inputs):
-        at = next(at for at, one in enumerate(inputs) if one is None or one.state is not SegmentState.COPY_FINISHED)
-        one, wanted = inputs[at], request.inputs[at]
-        text = f"input {wanted.base_offset}-{wanted.uuid} is {'not known' if one is None else one.state}"
-        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, text)
-    _check(tier, request, finished)
+    inputs = _inputs(tier, request)
+    _check(tier, request, inputs)
     record = tier.record
     outputs = [
         replace(output, broker_id=record.broker_id, leader_epoch=record.leader_epoch, changed_ms=changes.now_ms)
@@ -42,7 +36,7 @@ def decide_swap(tier: PartitionTier, request: Swap, changes: Changes) -> Decisio
     at = changes.offset
     swap = SwapRecord(
         proposal=request.proposal,
-        inputs=[(one.base_offset, bytes.fromhex(one.uuid)) for one in finished],
+        inputs=[(one.base_offset, bytes.fromhex(one.uuid)) for one in inputs],
         outputs=[(one.base_offset, bytes.fromhex(one.uuid), encode_segment(one, at)) for one in outputs],
         changed_ms=changes.now_ms,
         erase_end=request.erase_end,
@@ -51,12 +45,28 @@ def decide_swap(tier: PartitionTier, request: Swap, changes: Changes) -> Decisio
     if len(encode_value(swap)) > SWAP_BYTES_MAX:
         raise RefusedError(RefusalCode.INVALID, f"a swap's record is longer than {SWAP_BYTES_MAX} bytes: propose less")
     changes.put_swap(swap)
-    for one in finished:
+    for one in inputs:
         changes.put_segment(one, SegmentState.DELETE_STARTED)
     for one in outputs:
         changes.keep_segment(one)
     changes.end_swap(after_swap(replace(record, tier_end_offset=tier.tier_end_offset), swap))
     return changes.done()
+
+
+def _is_finished(segment: TieredSegment | None) -> bool:
+    return segment is not None and segment.state is SegmentState.COPY_FINISHED
+
+
+def _inputs(tier: PartitionTier, request: Swap) -> list[TieredSegment]:
+    """As they are now. RefusedError unless each is the partition's still."""
+    found: list[TieredSegment] = []
+    for wanted in request.inputs:
+        known = tier.get(wanted)
+        if known is None or not _is_finished(known):
+            text = f"input {wanted.base_offset}-{wanted.uuid} is {'not known' if known is None else known.state}"
+            raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, text)
+        found.append(known)
+    return found
 
 
 def _check(tier: PartitionTier, request: Swap, inputs: list[TieredSegment]) -> None:

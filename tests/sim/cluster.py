@@ -39,10 +39,11 @@ from tests.sim.cluster_watch import ClusterWatch
 from tests.sim.historian import Archivist, Historian, StubbornProducer
 from tests.sim.history import History
 from tests.sim.invariants import PowerPromise
-from tests.sim.loop import SimulationFailure
+from tests.sim.loop import SimLoop, SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis
 from tests.sim.operator import Operator
 from tests.sim.plan import FAULTS_MS, TOPIC, Plan, draw_plan
+from tests.sim.rewriter import Rewriter
 from tests.sim.tier_watch import Intent, TierWatch
 from tests.sim.world import WALL_START_MS, Main, World, collect_dead, no_collection
 from tiering.keys import TierRoot
@@ -94,6 +95,8 @@ class Cluster:
         self.watch = ClusterWatch(self.world, self.history, self.brokers, self.controllers, self.promise, lossy)
         self.bucket = Bucket(self.world.scheduler, self.world.stream("bucket"), WALL_START_MS)
         self.watch.tier = self._tier_watch() if plan.tier is not None else None
+        if self.watch.tier is not None:
+            self.history.explains = self.watch.tier.explains
         self.bootstrap: dict[int, Address] = {b: (name, CLIENT_PORT) for name, b in self.brokers.items()}
         self.diverging = DivergingLeader(
             self.world, plan.broker_names, self.controllers, (TOPIC, 0), lambda: self.watch.tier_end((TOPIC, 0))
@@ -122,6 +125,8 @@ class Cluster:
         if plan.tier is not None:
             self.world.add_node("historian", self._historian)
             self.world.add_node("archivist", self._archivist)
+            if plan.tier.rewrites:
+                self.world.add_node("rewriter", self._rewriter)
         if plan.loses_data:
             self.world.add_node("stubborn", self._stubborn)
 
@@ -262,6 +267,14 @@ class Cluster:
         assert self.plan.tier is not None
         links = ClusterLinks(ports, self.bootstrap, self.history, "archivist")
         await Archivist(links, self.plan.topic_partitions, list(self.brokers.values()), self.plan.tier).run()
+
+    async def _rewriter(self, ports: Ports) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        node = self.world.node_of(loop)
+        store = self.bucket.client(node.name, loop, self.world.stream(f"{node.name}/bucket/{node.life_count}"))
+        await Rewriter(ports.random, store, lambda: TierRoot(self.watch.newest.cluster_id or "unknown"), TOPIC,
+                       self.history).run()  # fmt: skip
 
     async def _stubborn(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "stubborn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -107,6 +108,8 @@ class History:
     all_healed: bool = False
     stop_producing: bool = False
     settled: bool = False  # nothing is to change any more
+    explains: Callable[[TopicPartition, int, int], bool] = lambda partition, begin, end: False
+    """Whether nobody is to see anything of some offsets any more: they were rewritten away."""
 
     def committed_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
         self.commits.append(Committed(group, partition, offset))

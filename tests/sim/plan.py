@@ -29,6 +29,7 @@ class TierPlan:
     chunk_bytes: int
     doomed_topic: bool = False
     deletes_records: bool = False
+    rewrites: bool = False  # a job replaces segments
     unclean: bool = False
 
     @property
@@ -132,4 +133,5 @@ def draw_tier(rng: random.Random) -> TierPlan | None:
         chunk_bytes=rng.choice((SMALL_CHUNK_BYTES, 1 << 16)),
         doomed_topic=rng.random() < 0.4,
         deletes_records=rng.random() < 0.4,
+        rewrites=rng.random() < 0.5,
     )

@@ -11,7 +11,7 @@ from tests.sim.bugs import BUGS, planted
 from tests.sim.cluster import run_plan
 from tests.sim.nemesis import BUCKET, Fault
 from tests.sim.plan import SMALL_CHUNK_BYTES, Plan, TierPlan, draw_plan
-from tests.sim.tier_bugs import TIER_BUGS
+from tests.sim.tier_bugs import SWAP_BUGS, TIER_BUGS
 
 pytestmark = pytest.mark.simulation
 SEEDS_MAX = 12
@@ -102,6 +102,8 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "overwrite_manifests": a_leader_that_cannot_publish_is_cut_off,
     "delete_objects_before_manifest": one_returns,
     "begin_without_producers": one_returns,
+    "swap_inputs_that_changed": lambda seed: [],
+    "delete_objects_with_the_swap": lambda seed: [],
 }
 
 
@@ -111,6 +113,7 @@ def plan_of(bug: str, seed: int) -> Plan:
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
         tier = TierPlan(1_024, 1_024, -1 if unclean or moves else 3_000, SMALL_CHUNK_BYTES, unclean=unclean)
+        tier = replace(tier, rewrites=bug in SWAP_BUGS, total_bytes=-1 if bug in SWAP_BUGS else tier.total_bytes)
         plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
     if bug == "move_before_the_copy":
         plan = replace(plan, brokers=4, moves=True)

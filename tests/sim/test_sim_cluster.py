@@ -65,6 +65,14 @@ def test_history_goes_to_the_tier_and_comes_back_meanwhile() -> None:
     assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
 
 
+def test_jobs_replace_segments_meanwhile() -> None:
+    seeds = [seed for seed in range(SEEDS) if (tier := draw_plan(seed).tier) is not None and tier.rewrites]
+    assert len(seeds) > SEEDS // 6
+    reached = sum((run(seed).coverage for seed in seeds[:8]), Counter[str]())
+    least = {"swaps": 15, "batches rewritten away": 100, "proposals accepted": 12, "proposals refused": 6}
+    assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
+
+
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once(seed: int) -> None:
     """Kept as seeds; a seed takes another course once timing changes, so what was mended has tests of its own."""

@@ -8,14 +8,17 @@ from typing import Any
 from broker.coordination.tier.client import TierClient
 from broker.replication import cold_reading
 from broker.tier import deletion, settling
+from broker.tier.led import LedPartition
+from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
 from storage import segment_removal, tier_start
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
-from tiering import lineage, manifest_writer, tier_shard
+from tiering import lineage, manifest_writer, swap_decision, tier_shard
 from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Claim, FinishCopy, Refused, StartCopy
+from tiering.segment import TieredSegment
+from tiering.shard_protocol import Claim, FinishCopy, Refused, StartCopy, Swap
 
 Replace = Callable[[Any, str, object], None]
 
@@ -91,6 +94,28 @@ def begin_without_producers(replace: Replace) -> None:
     replace(tier_start, "start_at", start_at)
 
 
+def swap_inputs_that_changed(replace: Replace) -> None:
+    """A job's segments take the place of others that are not the partition's any more."""
+
+    def inputs(tier: PartitionTier, request: Swap) -> list[TieredSegment]:
+        return [known for wanted in request.inputs if (known := tier.get(wanted)) is not None]
+
+    replace(swap_decision, "_inputs", inputs)
+
+
+def delete_objects_with_the_swap(replace: Replace) -> None:
+    """What a swap has replaced goes at once, though the manifest names it."""
+    right = TierService.swapped
+
+    async def swapped(self: TierService, led: LedPartition) -> None:
+        await right(self, led)
+        services, tier = self._services, led.known
+        await services.store.delete([services.root.segment_key(tier.path, one.id) for one in tier.deleting()])
+
+    replace(TierService, "swapped", swapped)
+
+
+SWAP_BUGS = ("swap_inputs_that_changed", "delete_objects_with_the_swap")
 TIER_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -100,5 +125,7 @@ TIER_BUGS: dict[str, Callable[[Replace], None]] = {
         overwrite_manifests,
         delete_objects_before_manifest,
         begin_without_producers,
+        swap_inputs_that_changed,
+        delete_objects_with_the_swap,
     )
 }

@@ -8,11 +8,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from tests.sim.history import TopicPartition
 from tests.sim.invariants import CommittedLog, InvariantBroken, tell
-from tests.sim.replica_files import batch_at
+from tests.sim.replica_files import Batch, batch_at
 from tiering.segment import SegmentId, SegmentState, TieredSegment
-from tiering.tier_records import PartitionRecord, decode_key, decode_partition, decode_segment
+from tiering.tier_records import (
+    KeyKind,
+    PartitionRecord,
+    SwapRecord,
+    decode_key,
+    decode_partition,
+    decode_segment,
+    decode_swap,
+)
 
 Identity = tuple[bytes, int]  # topic id and partition
 Claimed = tuple[int, int]  # leader epoch and broker
@@ -64,7 +74,8 @@ class ModelledTier:
 
 class TierRecordsAreLegal:
     """Copies form one chain, without a range twice and without a hole above the log start; what is finished is
-    committed; nothing is deleted that is not below the log start, and the log start never goes back."""
+    committed; nothing is deleted that is neither below the log start nor replaced, by segments of exactly the same
+    offsets; and the log start never goes back."""
 
     def __init__(self, committed: CommittedLog, *, lossy: bool) -> None:
         """`lossy`: the topic may lose what was acknowledged, so that bytes and high watermark prove nothing."""
@@ -78,7 +89,11 @@ class TierRecordsAreLegal:
         if decoded is None:
             return
         identity = (decoded.topic_id, decoded.partition)
-        if decoded.segment is None:
+        if decoded.kind is KeyKind.SWAP:
+            if value is not None and identity in self.tiers:
+                self._swap(self.tiers[identity], decode_swap(value))
+                self.tiers[identity].note(offset)
+        elif decoded.segment is None:
             self._partition(identity, offset, value)
         elif identity in self.tiers:
             tier = self.tiers[identity]
@@ -124,8 +139,32 @@ class TierRecordsAreLegal:
         tier.segments[segment.id] = segment
         self._floor(tier)
 
+    def _swap(self, tier: ModelledTier, swap: SwapRecord) -> None:
+        """All of it at once, whatever follows."""
+        inputs = [(one, tier.segments.get(one)) for one in (SegmentId(b, u.hex()) for b, u in swap.inputs)]
+        end = inputs[0][0].base_offset
+        for identity, known in inputs:
+            if known is None or known.state is not SegmentState.COPY_FINISHED:
+                state = "unknown" if known is None else known.state
+                raise InvariantBroken(self, f"{tier.key}: a swap takes {identity}, which is {state}")
+            if known.base_offset != end or known.end_offset <= tier.log_start:
+                raise InvariantBroken(self, f"{tier.key}: a swap takes {identity} behind {end}, log {tier.log_start}")
+            end = known.end_offset
+            tier.segments[identity] = replace(known, state=SegmentState.DELETE_STARTED)
+        at = inputs[0][0].base_offset
+        for base_offset, uuid, value in swap.outputs:
+            output = decode_segment(SegmentId(base_offset, uuid.hex()), value)
+            if output.base_offset != at or output.id in tier.segments or not output.rewritten:
+                raise InvariantBroken(self, f"{tier.key}: a swap brings {output.id} where {at} is due")
+            at = output.end_offset
+            tier.segments[output.id] = output
+        if at != end:
+            raise InvariantBroken(self, f"{tier.key}: a swap brings offsets up to {at} for those up to {end}")
+
     def _finished(self, tier: ModelledTier, segment: TieredSegment, known: TieredSegment | None) -> None:
         base, end = segment.base_offset, segment.end_offset
+        if known is not None and known.state is SegmentState.COPY_FINISHED and known.end_offset == end:
+            return  # of a swap, once more
         if known is None or known.state is not SegmentState.COPY_STARTED:
             state = "unknown" if known is None else known.state
             raise InvariantBroken(self, f"{tier.key}: the copy of [{base}, {end}) is finished, it was {state}")
@@ -161,6 +200,23 @@ def misfit(older: TieredSegment, newer: TieredSegment) -> str:
         if epoch not in starts and start < older.end_offset:
             return f"epoch {epoch} begins at {start}, within the segment before, which does not have it"
     return ""
+
+
+def rewritten_away(
+    segment: TieredSegment, data: bytes, committed: CommittedLog, key: TopicPartition
+) -> tuple[list[int], str]:
+    """Offsets at which the batches begin that a job's object lacks; and why what it has is not what is committed."""
+    if len(data) != segment.object_bytes:
+        return [], f"{len(data)} bytes where {segment.object_bytes} are due"
+    at, found = 0, dict[int, Batch]()
+    while at < segment.log_bytes:
+        batch = batch_at(data, at)
+        if committed.at(key, batch.base_offset) != batch or not found.keys() <= set(range(batch.base_offset)):
+            return [], f"it holds {tell(batch)}, which is not committed there"
+        found[batch.base_offset] = batch
+        at += int.from_bytes(data[at + 8 : at + 12], "big") + 12
+    due = committed.between(key, segment.base_offset, segment.end_offset)
+    return [batch.base_offset for batch in due if batch.base_offset not in found], ""
 
 
 def content_problem(segment: TieredSegment, data: bytes, committed: CommittedLog, key: TopicPartition) -> str:

@@ -15,10 +15,11 @@ from records.record import decode_records
 from tests.sim.bucket import Bucket
 from tests.sim.history import TopicPartition
 from tests.sim.invariants import CommittedLog, Coverage, InvariantBroken
-from tests.sim.tier_model import Identity, ModelledTier, TierRecordsAreLegal, content_problem
+from tests.sim.tier_model import Identity, ModelledTier, TierRecordsAreLegal, content_problem, rewritten_away
 from tiering.keys import ManifestKey, PartitionPath, SegmentKey, TierRoot
 from tiering.manifest import ManifestHead, decode_head
 from tiering.segment import SegmentId, SegmentState
+from tiering.tier_records import KeyKind, SwapRecord, decode_key, decode_segment, decode_swap
 
 INFLATED_BYTES_MAX = 1 << 24
 
@@ -51,6 +52,7 @@ class TierWatch:
         self._bucket, self._committed, self._coverage = bucket, committed, coverage
         self._root, self._trace, self._lossy = root, trace, lossy
         self._heads: dict[Identity, ManifestHead] = {}
+        self._removed: dict[TopicPartition, set[int]] = {}  # by jobs: where the batches begin that are in no segment
         self._name = BucketIsSound()
         bucket.watch = self
 
@@ -66,6 +68,9 @@ class TierWatch:
                 self.records.replay(record.offset, key, value)
                 if self._copied() > before:
                     self._check_copies()
+                decoded = decode_key(key)
+                if decoded is not None and decoded.kind is KeyKind.SWAP and value is not None:
+                    self._check_swap((decoded.topic_id, decoded.partition), decode_swap(value))
         self._check_named()
 
     def _copied(self) -> int:
@@ -78,6 +83,8 @@ class TierWatch:
             if not finished or tier.is_dropped:
                 continue
             newest = finished[-1]
+            if newest.rewritten:
+                continue
             key = self._root().segment_key(path_of(identity, tier), newest.id)
             data = self._bucket.data(key)
             if data is None:
@@ -85,6 +92,29 @@ class TierWatch:
             if not self._lossy and (problem := content_problem(newest, data, self._committed, tier.key)):
                 raise InvariantBroken(self._name, f"{tier.key}: {newest.id}: {problem}")
         self._coverage.add("segments copied")
+
+    def _check_swap(self, identity: Identity, swap: SwapRecord) -> None:
+        """Its objects are there, and hold nothing but what is committed, in order."""
+        tier = self.records.tiers.get(identity)
+        if tier is None or tier.is_dropped:
+            return
+        removed = self._removed.setdefault(tier.key, set())
+        for base_offset, uuid, value in swap.outputs:
+            output = decode_segment(SegmentId(base_offset, uuid.hex()), value)
+            data = self._bucket.data(self._root().segment_key(path_of(identity, tier), output.id))
+            if data is None:
+                raise InvariantBroken(self._name, f"{tier.key}: {output.id} replaces others, its object is not there")
+            missing, problem = rewritten_away(output, data, self._committed, tier.key)
+            if problem and not self._lossy:
+                raise InvariantBroken(self._name, f"{tier.key}: {output.id}: {problem}")
+            removed.update(missing)
+        self._coverage.add("swaps")
+        self._coverage.add("batches rewritten away", len(removed))
+
+    def explains(self, partition: TopicPartition, begin: int, end: int) -> bool:
+        """Whether every batch that begins in [begin, end) was rewritten away."""
+        removed = self._removed.get(partition, set())
+        return all(batch.base_offset in removed for batch in self._committed.between(partition, begin, end))
 
     def tier_of(self, partition: TopicPartition) -> ModelledTier | None:
         """Of a topic that lives."""

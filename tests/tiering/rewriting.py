@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from common.checksum import crc32c
 from object_store.store import ObjectStore
 from records.batch import BatchHeader, iterate_batches
 from tiering.keys import PartitionPath, TierRoot
@@ -35,6 +36,10 @@ async def write_rewritten(
     log, taken_over, aborted, last = bytearray(), dict[str, bytes](), b"", b""
     for segment in inputs:
         data = await store.get(root.segment_key(path, segment.id))
+        if len(data) != segment.object_bytes or crc32c(data[: segment.log_bytes]) != segment.log_crc32c:
+            raise ValueError(f"the object of {segment.id} is damaged")
+        if any(crc32c(data[one.position :][: one.length]) != one.crc32c for one in segment.sections.values()):
+            raise ValueError(f"a section of {segment.id} is damaged")
         for at, header in iterate_batches(memoryview(data), 0, segment.log_bytes, verify_crc=True):
             last = data[at : at + header.size]
             if keep(header):
