@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
+from kraft.records import PartitionChangeRecord
 from object_store.errors import ObjectMissing
+from storage.producer_snapshot import decode_snapshot
 from tests.broker.replication_lab import TOPIC_ID, batch, eventually, produce
-from tests.broker.test_broker_tier import filled
+from tests.broker.test_broker_tier import VALUE, filled
 from tests.broker.tier_lab import PATH, QUICK, ROOT, TierLab
 from tests.tiering.rewriting import every, proposal_of, write_rewritten
 from tiering.manifest import read_manifest
@@ -217,6 +219,42 @@ async def test_replaced_objects_stay_until_a_manifest_lacks_them(tmp_path: Path)
         assert len(lab.bucket.tier.deleting()) == 4
         for one in segments:
             assert ROOT.segment_key(PATH, one.id) in lab.bucket.store.objects
+
+
+async def test_a_replica_begins_behind_rewritten_segments(tmp_path: Path) -> None:
+    """Producers and epochs are those of the log, whatever records are left of them."""
+    async with TierLab(tmp_path, 2, AGELESS) as lab:
+        lab.create_tiered(0, local_retention_ms="0", message_timestamp_type="LogAppendTime")
+        for number in range(20):
+            connection = await lab[0].connect()
+            await produce(connection, batch(VALUE, producer_id=5, producer_epoch=0, base_sequence=number))
+            if number in (7, 11):
+                lab.controller.elect(0)
+                await eventually(lambda: lab.view() is not None)
+        await lab.copied()
+        inputs = list(lab.bucket.tier.segments())
+        output = await write_rewritten(
+            lab.bucket.store, ROOT, PATH, inputs, lambda header: header.base_offset in (0, 15), 5
+        )
+        assert len(output.epochs) == 3
+        proposal = proposal_of(PATH, inputs, [output], 1)
+        await submit(lab.bucket.store, ROOT, proposal)
+        await lab.tiers[0].proposals.look()
+        assert (await verdict(lab, proposal)).accepted
+        lab.bucket.now_ms = int(time.time() * 1000) + 1_000
+        assert lab.drop_local()
+        lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
+        await eventually(lambda: lab.controller.isr == (0, 1))
+        old, new = lab.partition(0).log, lab.partition(1).log
+        assert (new.log_start_offset, new.local_log_start_offset) == (0, output.end_offset)
+        assert new.leader_epochs.entries() == old.leader_epochs.entries()
+        assert decode_snapshot(new.producers.snapshot()) == decode_snapshot(old.producers.snapshot())
+        lab.controller.elect(1)
+        row = await produce(await lab[1].connect(), batch(VALUE, producer_id=5, producer_epoch=0, base_sequence=19))
+        assert (row.error_code, row.base_offset) == (0, 19), "a duplicate is known by its sequence"
+        view = lab.view(1)
+        assert view is not None
+        assert view.find(7, new.leader_epochs.entries()) is not None, "it is of this partition's history"
 
 
 # erasures --------------------------------------------------------------------------------------------------
