@@ -65,16 +65,21 @@ class RowWriter:
     is_json: bool
 
     def __call__(self, rows: Iterator[Row]) -> None:
-        taken = [self._fields(row) for row in islice(rows, ROWS_AT_ONCE)]
-        if not taken:
-            return
-        name = f"{taken[0]['topic']}-{taken[0]['partition']}-{taken[0]['offset']}.parquet"
-        with pq.ParquetWriter(
-            f"{self.folder}/{name}", self.schema, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL
-        ) as writer:
-            while taken:
-                writer.write_table(pa.Table.from_pylist(taken, schema=self.schema))
-                taken = [self._fields(row) for row in islice(rows, ROWS_AT_ONCE)]
+        """One file for each partition of the topic that the rows are of."""
+        writers: dict[int, pq.ParquetWriter] = {}
+        while taken := [self._fields(row) for row in islice(rows, ROWS_AT_ONCE)]:
+            for number in sorted({fields["partition"] for fields in taken}):
+                some = [fields for fields in taken if fields["partition"] == number]
+                if number not in writers:
+                    writers[number] = pq.ParquetWriter(
+                        f"{self.folder}/{number}-{some[0]['offset']}.parquet",
+                        self.schema,
+                        compression=COMPRESSION,
+                        compression_level=COMPRESSION_LEVEL,
+                    )
+                writers[number].write_table(pa.Table.from_pylist(some, schema=self.schema))
+        for writer in writers.values():
+            writer.close()
 
     def _fields(self, row: Row) -> dict[str, Any]:
         fields: dict[str, Any] = row.asDict()
