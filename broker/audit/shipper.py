@@ -149,8 +149,8 @@ class AuditShipper:
         return int(response.last_sequence)
 
     def _check_creatable(self) -> None:
-        """The first events come when a cluster starts after a crash: a topic that is made then must not have few replicas
-        for ever because other brokers are still starting. One that stays away is not waited for longer."""
+        """The first events come when a cluster starts after a crash: a topic that is made then must not have few
+        replicas for ever because other brokers are still starting. One that stays away is not waited for longer."""
         image = self._image()
         if image.topics.get(AUDIT_TOPIC) is None and self.failures < ATTEMPTS_BEFORE_FEWER_REPLICAS:
             missing = len(image.brokers) - len(image.unfenced_brokers())
