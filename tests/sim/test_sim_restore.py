@@ -13,9 +13,8 @@ from common.ports import Ports
 from tests.sim.client_links import ClusterLinks, Unreachable
 from tests.sim.cluster import TIER_SETTLES_S, Cluster
 from tests.sim.cluster_settings import broker_name
-from tests.sim.historian import Historian
-from tests.sim.history import History, TopicPartition
 from tests.sim.plan import TOPIC, Plan, draw_plan
+from tests.sim.rereading import Rereader
 from tests.sim.world import WALL_START_MS, collect_dead, no_collection
 from tiering.inventory import FoundTopic, find_topics
 from tiering.keys import TierRoot
@@ -33,7 +32,10 @@ def plans() -> list[Plan]:
     """Drawn ones with a tier that keeps all, whose faults come first."""
     drawn = (draw_plan(seed) for seed in range(TRIED))
     tiered = [(plan, plan.tier) for plan in drawn if plan.tier is not None and not plan.moves]
-    return [replace(plan, tier=replace(tier, total_bytes=-1, doomed_topic=False)) for plan, tier in tiered[:SEEDS]]
+    return [
+        replace(plan, tier=replace(tier, total_bytes=-1, doomed_topic=False, rewrites=False))
+        for plan, tier in tiered[:SEEDS]
+    ]
 
 
 class Restoring:
@@ -42,8 +44,7 @@ class Restoring:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.world = cluster, cluster.world
         self.found = self._copied()
-        self.history = History()
-        self.partitions: list[TopicPartition] = [(RESTORED, index) for index in self.found.partitions]
+        self.reader = Rereader(RESTORED, self.found)
         self.world.add_node("restorer", self._restore)
 
     def _copied(self) -> FoundTopic:
@@ -58,13 +59,13 @@ class Restoring:
         return found
 
     async def _restore(self, ports: Ports) -> None:
-        links = ClusterLinks(ports, self.cluster.bootstrap, self.history, "restorer")
+        links = ClusterLinks(ports, self.cluster.bootstrap, self.reader.history, "restorer")
         request = RestoreTopicRequest(
             topic_name=RESTORED, topic_id=schema_uuid(TOPIC_ID), replication_factor=3,
             leader_epochs=first_epochs(self.found), configs=[],
         )  # fmt: skip
         await self._until_there(links, request)
-        await Historian(links, self.partitions).run()
+        await self.reader.run(links)
 
     @staticmethod
     async def _until_there(links: ClusterLinks, request: RestoreTopicRequest) -> None:
@@ -79,23 +80,6 @@ class Restoring:
                 return
             links.history.counts[f"restore: {ErrorCode(response.error_code).name}"] += 1
             await links.pause()
-
-    def unread(self) -> str:
-        for partition in self.partitions:
-            wanted = self.found.partitions[partition[1]]
-            read = self.history.passes.get(partition)
-            if read is None or (read.begin, read.end) != (wanted.log_start_offset, wanted.end_offset):
-                return f"{partition[0]}-{partition[1]} is not read from {wanted.log_start_offset}: {read}"
-        return ""
-
-    def check(self) -> int:
-        """How many batches were compared with what was committed under the old name."""
-        assert not self.history.impossible
-        for shown in self.history.shown:
-            batch = self.cluster.watch.committed.at((TOPIC, shown.partition[1]), shown.base_offset)
-            assert batch is not None
-            assert batch.crc == shown.crc
-        return len(self.history.shown)
 
 
 def restored(cluster: Cluster, dies_after_s: float) -> None:
@@ -117,8 +101,8 @@ def restored(cluster: Cluster, dies_after_s: float) -> None:
     world.kill(victim)
     world.run_for(STAYS_AWAY_S)
     world.start(victim)
-    cluster._within(TIER_SETTLES_S, restoring.unread)
-    assert restoring.check() > 20
+    cluster._within(TIER_SETTLES_S, restoring.reader.unread)
+    assert restoring.reader.check(watch.committed) > 20
 
 
 @pytest.mark.parametrize("number", range(SEEDS))
