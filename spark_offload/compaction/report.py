@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_offload.job import Report
 
+BAR_WIDTH, BARS_MAX = 40, 50  # characters, partitions
 SWAPPED, UNCHANGED, REFUSED, UNDECIDED, FAILED = "swapped", "unchanged", "refused", "undecided", "failed"
 
 
@@ -55,7 +57,21 @@ class CompactionReport(Report):
         records = sum(row.records for row in self.partitions)
         speed = f", {records / self.seconds:,.0f} records/s" if self.seconds else ""
         total = f"{len(swapped)} of {len(self.partitions)} partitions compacted, {before:,} to {after:,} bytes{speed}"
-        return [*rows, *(problem.line() for problem in self.problems), total]
+        return [*rows, *bars(swapped), *(problem.line() for problem in self.problems), total]
+
+
+def bars(rows: Sequence[PartitionRow]) -> list[str]:
+    """Two bars for each partition, the largest ones first: what its segments took, and what they take."""
+    shown = sorted(rows, key=lambda row: -row.bytes_before)[:BARS_MAX]
+    largest = max((max(row.bytes_before, row.bytes_after) for row in shown), default=1)
+    width = max((len(f"{row.topic}-{row.partition}") for row in shown), default=0)
+    lines = []
+    for row in shown:
+        name = f"{row.topic}-{row.partition}"
+        for label, when, size in ((name, "before", row.bytes_before), ("", "after ", row.bytes_after)):
+            bar = "█" * max(round(size / largest * BAR_WIDTH), 1)
+            lines.append(f"{label:{width}} {when} {bar} {size:,}")
+    return lines
 
 
 def _line(row: PartitionRow) -> str:

@@ -13,7 +13,7 @@ from object_store.blocking import BlockingStore
 from records.compression import Compression
 from records.events import Event, EventsHeader, encode_events
 from spark_offload.compaction.job import NO_VERDICT, CompactionOptions, plan, run
-from spark_offload.compaction.report import FAILED, REFUSED, SWAPPED, UNCHANGED, UNDECIDED, CompactionReport
+from spark_offload.compaction.report import BAR_WIDTH, FAILED, REFUSED, SWAPPED, UNCHANGED, UNDECIDED, CompactionReport
 from spark_offload.job import SilentProgress
 from spark_offload.options import OptionError
 from tests.spark_offload.pretend_leader import PretendLeader
@@ -89,6 +89,8 @@ def test_all_partitions_are_compacted_and_read_on(spark: SparkSession, tmp_path:
     assert [row.state for row in again.partitions] == [UNCHANGED] * 3
     assert json.loads(json.dumps(report.as_json()))["partitions"][0]["segments_after"] == 1
     assert "3 of 3 partitions compacted" in report.lines()[-1]
+    assert sum(f"before {'█' * BAR_WIDTH} " in line for line in report.lines()) == 3
+    assert sum("after  █" in line for line in report.lines()) == 3
 
 
 def test_damage_stops_its_partition_alone(spark: SparkSession, tmp_path: Path) -> None:
