@@ -42,15 +42,20 @@ def check_against_audit(
     trail: AuditTrail,
     partition: PartitionFound,
     settings: Mapping[str, str],
+    began_ms: int,
     now_ms: int,
     findings: Findings,
 ) -> None:
-    """`settings` are those of the topic."""
+    """`settings` are those of the topic; events from before `began_ms` are another cluster's."""
     manifest = partition.found.manifest
     if manifest is None:
         return
     place = Place(partition.path.topic, partition.path.partition)
-    events = trail.of_partition(partition.path.topic_id, partition.path.partition)
+    events = [
+        event
+        for event in trail.of_partition(partition.path.topic_id, partition.path.partition)
+        if event.wall_ms >= began_ms
+    ]
     shown = history_of(events, until=manifest.head.tier_state_offset)
     if shown.is_told:
         findings.checks(Check.TIER_STATE)
@@ -141,7 +146,8 @@ def _check_move(
     if move.before < 0 and (move.after == 0 or not move.cause):
         return  # where the audit begins
     if move.cause not in CAUSES:
-        text = f"the log start moved from {move.before} to {move.after}, and {move.cause or 'nothing'} is no reason"
+        text = f"{move.actor} moved the log start from {move.before} to {move.after}; "
+        text += f"{move.cause or 'nothing'} is no reason for that"
         findings.fail(Check.LOG_START, place.problem(Check.LOG_START, text, offset=move.after))
         return
     if move.cause != RETENTION_TIME or retention_ms is None:

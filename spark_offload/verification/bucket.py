@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from object_store.store import ObjectInfo, ObjectStore
 from records.events import Event
 from spark_offload.options import OptionError, ReadOptions
 from tiering.audit_reading import AuditTrail, read_audit
+from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
 from tiering.exports import METADATA, POSITIONS, newest_exports
 from tiering.inventory import FoundPartition, find_clusters, find_topics
 from tiering.keys import NO_TENANT, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
@@ -69,15 +71,17 @@ class Decided(NamedTuple):
 
 @dataclass(slots=True)
 class BucketFound:
-    """`settings` are those of topics by name, `cluster_settings` the defaults of the cluster as far as it has any."""
+    """`settings` are those of topics by name, `cluster_settings` the defaults of the cluster as far as it has any.
+    `began_ms` is when a rebuilt cluster took the bucket over, 0 for one that was never rebuilt: positions in the audit
+    from before then are those of another cluster."""
 
     root: TierRoot
     partitions: list[PartitionFound] = field(default_factory=list)
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     cluster_settings: dict[str, str] = field(default_factory=dict)
-    has_settings: bool = False
     proposals: list[Decided] = field(default_factory=list)
     audit: AuditTrail = field(default_factory=AuditTrail)
+    began_ms: int = 0
     trouble: list[str] = field(default_factory=list)
 
     def is_compacted(self, topic: str) -> bool:
@@ -89,6 +93,9 @@ class BucketFound:
 async def look(store: ObjectStore, reading: ReadOptions) -> BucketFound:
     """Raises OptionError when the bucket does not hold what was chosen, StoreError."""
     found = BucketFound(await _root(store, reading))
+    with suppress(ValueError):  # a damaged one concerns who writes
+        file = await read_cluster_file(store, found.root)
+        found.began_ms = file[0].changed_ms if file is not None and file[0].incarnation > FIRST_INCARNATION else 0
     positions = await _told(store, found)
     for path, partition in sorted(await _partitions(store, found.root, reading)):
         found.partitions.append(PartitionFound(partition, position=positions.get((path.topic_id, path.partition))))
@@ -155,7 +162,6 @@ async def _objects(store: ObjectStore, root: TierRoot, partition: PartitionFound
 async def _told(store: ObjectStore, found: BucketFound) -> dict[tuple[bytes, int], Position]:
     root = found.root
     for export in await newest_exports(store, root, METADATA):
-        found.has_settings = True
         for event in export.events:
             _setting(found, event)
     positions: dict[tuple[bytes, int], Position] = {}

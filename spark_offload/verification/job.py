@@ -164,7 +164,7 @@ class Verification:
         for partition in self._chosen:
             check_partition(self.bucket.root, partition, self._now_ms, self.findings)
             settings = self.bucket.settings.get(partition.path.topic, {})
-            check_against_audit(audit, partition, settings, self._now_ms, self.findings)
+            check_against_audit(audit, partition, settings, self.bucket.began_ms, self._now_ms, self.findings)
             own = explained.get((partition.path.topic_id, partition.path.partition), set())
             own |= explained_by(audit, partition)
             check_extra(self.bucket.root, partition, own, self._now_ms, self.findings)

@@ -45,7 +45,6 @@ class TierHistory:
     moves: list[LogStartMove] = field(default_factory=list)
     seen: set[SegmentId] = field(default_factory=set)
     log_start: int = -1
-    tier_end: int = -1
     known_to: int = -1
 
     @property
@@ -101,7 +100,6 @@ def _replay(history: TierHistory, event: AuditEvent) -> None:
             move = LogStartMove(history.log_start, start, event.cause, event.actor, event.sequence, event.wall_ms)
             history.moves.append(move)
             history.log_start = start
-        history.tier_end = max(history.tier_end, int(after.get("tier_end_offset", -1)))
 
 
 def _identities(fields: dict[str, Any]) -> list[SegmentId]:

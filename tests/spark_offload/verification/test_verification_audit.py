@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -203,3 +204,13 @@ def test_what_brokers_say_is_taken_in(tier: VerifiedTier) -> None:
     problem = Problem(Check.TIER_STATE, "manifest: it does not name a segment", "flights", 0)
     assert verify_here(tier, ask=lambda path: [problem]).problems == [problem]
     assert verify_here(tier, ask=lambda path: []).problems == []
+
+
+def test_the_audit_of_a_cluster_that_was_replaced_does_not_count(tier: VerifiedTier) -> None:
+    state = State(tier)
+    state.all_segments(skipped=[2])
+    state.publish()
+    assert verify_here(tier).failed
+    file = {"format": 1, "cluster_id": "cluster-one", "incarnation": 2, "created_ms": NOW, "changed_ms": NOW + 1}
+    tier.write(tier.tier.cluster_file, json.dumps(file).encode())
+    assert verify_here(tier).problems == []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from spark_offload.job import SilentProgress
 from spark_offload.verification.charts import covered
 from spark_offload.verification.checks import WORDS, Check
 from spark_offload.verification.job import VerifyOptions, run
+from spark_offload.verification.ledger import key_hash
 from spark_offload.verification.report_files import PAGE_FILE, report_files
 from tests.spark_offload.verification.verified_tier import VerifiedTier, checks_of, history, verify_here
 
@@ -54,6 +56,15 @@ def test_the_page_is_whole_in_itself(tmp_path: Path) -> None:
 
 def test_every_check_has_its_words() -> None:
     assert set(WORDS) == set(Check)
+
+
+def test_the_documentation_names_every_check_and_hashes_keys_as_we_do() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "spark-verify.md").read_text()
+    assert [check for check in Check if f"`{check}`" not in text] == []
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0], names)
+    assert names["key_hash"](b"e") == f"{key_hash(b'e'):016x}" and names["key_hash"](b"e") in text
+    assert names["key_hash"](None) == ""
 
 
 def test_missing_offsets_are_drawn_as_missing() -> None:
