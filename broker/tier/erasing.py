@@ -20,6 +20,7 @@ class LocalErasure:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
+        self._forgotten: dict[Partition, int] = {}  # below where what was read is forgotten
         self._stopped = False
         self.forget_read: Callable[[], Awaitable[None]] = _nothing_read
         """Drops what was read from the tier before, and may hold records that are erased by now."""
@@ -41,6 +42,7 @@ class LocalErasure:
 
     def removed(self, partition: Partition) -> None:
         """It is hosted here no longer."""
+        self._forgotten.pop(partition, None)
         task = self._tasks.get(partition)
         if task is not None:
             task.cancel()
@@ -53,7 +55,9 @@ class LocalErasure:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _drop(self, partition: Partition) -> None:
-        await self.forget_read()
+        if partition.erased_end_offset > self._forgotten.get(partition, 0):
+            self._forgotten[partition] = partition.erased_end_offset
+            await self.forget_read()
         log = partition.log
 
         def drop() -> int:
