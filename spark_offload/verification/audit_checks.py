@@ -71,7 +71,8 @@ def _check_state(shown: TierHistory, newest: TierHistory, manifest: Manifest, pl
     """The manifest names what the state had when it was published, and nothing else."""
     head = manifest.head
     named = {segment.id: segment for segment in manifest.segments}
-    for identity, told in sorted(shown.segments.items()):
+    is_known = newest.known_to >= head.tier_state_offset  # else what the manifest shows is not exported yet
+    for identity, told in sorted(shown.segments.items()) if is_known else ():
         is_due = told.state == SegmentState.COPY_FINISHED and told.end_offset > head.log_start_offset
         if is_due and identity not in named and identity in newest.segments and not head.dropped_ms:
             text = f"the manifest does not name segment [{identity.base_offset}, {told.end_offset}) {identity.uuid}"
@@ -80,7 +81,7 @@ def _check_state(shown: TierHistory, newest: TierHistory, manifest: Manifest, pl
             )
             findings.fail(Check.TIER_STATE, problem)
     first = min((identity.base_offset for identity in shown.seen), default=-1)
-    is_whole = newest.known_to >= head.tier_state_offset and first >= 0
+    is_whole = is_known and first >= 0
     for identity, segment in named.items():
         reason = _segment_complaint(shown, identity, segment, is_whole=is_whole and identity.base_offset > first)
         if reason:

@@ -68,7 +68,7 @@ def verify(
             **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys)
         )
         options.reading()  # what cannot be meant is told before a session is made
-        with _brokers(bootstrap) as ask:
+        with asked_brokers(bootstrap) as ask:
             found = run(job.spark, options, job.progress, ask)
         if report is not None:
             _write(found, report)
@@ -115,7 +115,7 @@ def _write_keys(found: VerifyReport, path: Path) -> None:
 
 
 @contextmanager
-def _brokers(bootstrap: str | None) -> Iterator[AskBrokers | None]:
+def asked_brokers(bootstrap: str | None) -> Iterator[AskBrokers | None]:
     """What brokers say of a partition that is at odds with the bucket, where there are any to ask."""
     if bootstrap is None:
         yield None

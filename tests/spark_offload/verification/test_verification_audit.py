@@ -214,3 +214,13 @@ def test_the_audit_of_a_cluster_that_was_replaced_does_not_count(tier: VerifiedT
     file = {"format": 1, "cluster_id": "cluster-one", "incarnation": 2, "created_ms": NOW, "changed_ms": NOW + 1}
     tier.write(tier.tier.cluster_file, json.dumps(file).encode())
     assert verify_here(tier).problems == []
+
+
+def test_a_manifest_that_shows_more_than_was_exported_is_not_doubted(tier: VerifiedTier) -> None:
+    state = State(tier)
+    state.all_segments()
+    tier.audit(AuditSource.TIER, state.events)
+    gone = tier.written.pop(3)
+    tier.publish(tier_state_offset=len(state.events) + 5, end_offset=tier.end)
+    assert verify_here(tier).problems == []
+    assert gone.segment.base_offset == tier.end
