@@ -189,7 +189,10 @@ async def planned(
     exported = state.exported.get(plan.place, ())
     try:
         end = await stable_end(store, contents)
-        plan.wanted = without(merged([(contents.log_start, end)]), exported)
+        readable = merged([(contents.log_start, end)])
+        # Never more than what is there: should segments between others be missing, they can still come.
+        missing = without(readable, merged((one.base_offset, one.end_offset) for one in contents.segments))
+        plan.wanted = without(without(readable, missing), exported)
         plan.gone = without(((exported[0][0], contents.log_start),), exported) if exported else ()
         plan.splits = await planner.plan(OffsetRange(contents, first, last) for first, last in plan.wanted)
     except (StoreError, ValueError) as error:

@@ -28,7 +28,7 @@ from spark_offload.export.job import HOUR_MS, new_run_id, open_table
 from spark_offload.export.offset_spans import Place, Spans, merged, place_of, without
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.table_columns import TableColumns, ValueFormat
-from spark_offload.export.tables import Addition, commit_addition
+from spark_offload.export.tables import Addition, Beaten, commit_addition
 from spark_offload.export.tasks import attempt_id
 from spark_offload.options import OptionError
 from spark_offload.task import store_at
@@ -120,6 +120,8 @@ class StreamExport:
             rows = frame.select(*columns.source.names).mapInArrow(task, "done binary").collect()
             done: list[PartDone] = [one for row in rows for one in pickle.loads(row["done"])]
             addition = self._addition(task, places, done)
+            if options.orphan_hours and addition.committed_ms - began_ms >= options.orphan_hours * HOUR_MS:
+                raise Beaten(f"batch {batch} took so long that another run may have removed its files")
             if addition.spans:
                 commit_addition(table, state, addition)
             if options.orphan_hours:

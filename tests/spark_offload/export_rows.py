@@ -11,17 +11,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from common.machine import MachineClock
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
 from spark_offload.export.iceberg_table import open_catalog
+from spark_offload.export.job import Export, new_run_id, open_table
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.parquet_table import committed_files
+from spark_offload.export.report import ExportReport
+from spark_offload.export.tables import ExportTable
+from spark_offload.job import SilentProgress
 from storage.transaction_index import AbortedTransaction
 from tests.spark_offload.segment_bytes import Seen, by_kafka_python
-from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, marker
+from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, batch, marker, plain_batches
 
 DAY_MS = 86_400_000
+KINDS = ["parquet", "iceberg"]
 CODECS = [Compression.NONE, Compression.LZ4, Compression.ZSTD, Compression.GZIP, Compression.SNAPPY]
 
 
@@ -129,3 +135,37 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 def data_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.parquet"))
+
+
+def options_for(tier: TierBuilder, kind: str, **more: Any) -> ExportOptions:
+    chosen: dict[str, Any] = {"topics": ("flights",), "output": (tier.root.parent / kind).as_uri(), "task_bytes": 4096}
+    return ExportOptions(tier=tier.uri, to=kind, **(chosen | more))
+
+
+def export(options: ExportOptions, table: ExportTable | None = None, clock: Any = None) -> ExportReport:
+    options.check()
+    used = table or open_table(options)
+    try:
+        spark: Any = None
+        return Export(spark, options, SilentProgress(), used, clock or MachineClock(), new_run_id()).run()
+    finally:
+        used.close()
+
+
+def offsets_in(options: ExportOptions, partition: int = 0) -> list[int]:
+    table = table_of(options)
+    if not table.num_columns:
+        return []
+    return sorted(
+        offset
+        for number, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
+        if number == partition
+    )
+
+
+def make_segments(tier: TierBuilder, count: int, partitions: int = 1) -> None:
+    for number in range(partitions):
+        partition = tier.partition("flights", number)
+        for at in range(count):
+            partition.add(plain_batches(at * 50, 50))
+        partition.publish()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,8 @@ EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.fixture
-def tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TierBuilder:
-    """Two partitions of 30 records; tasks run here."""
-
-    def run_tasks(spark: Any, work: Callable[[Any], Any], pieces: Sequence[Any], stage: Any) -> list[Any]:
-        return [work(piece) for piece in pieces]
-
-    monkeypatch.setattr(export_job, "run_tasks", run_tasks)
+def tier(tmp_path: Path, tasks_run_here: None) -> TierBuilder:
+    """Two partitions of 30 records."""
     tier = TierBuilder(tmp_path / "tier")
     for number in range(2):
         partition = tier.partition("flights", number)

@@ -3,72 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import spark_offload.export.job as export_job
-from common.machine import MachineClock
 from records.control import MarkerKind
-from records.record import Record
-from spark_offload.export.iceberg_table import EXPORTED, IcebergTable, IcebergTarget, open_catalog
-from spark_offload.export.job import Export, new_run_id, open_table
+from spark_offload.export.iceberg_table import IcebergTable, IcebergTarget, open_catalog
+from spark_offload.export.job import open_table
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.parquet_table import StoreTarget, committed_files
-from spark_offload.export.report import ExportReport
-from spark_offload.export.table_columns import ValueFormat
-from spark_offload.export.tables import Addition, CommitConflict, ExportTable, TableMismatch, TableState
-from spark_offload.job import SilentProgress
-from spark_offload.options import OptionError
-from tests.spark_offload.export_rows import data_files, random_partitions, rows_of, table_of
-from tests.spark_offload.tier_builder import NOW, TierBuilder, batch, marker, plain_batches, transactional
+from spark_offload.export.tables import Addition, CommitConflict, TableState
+from tests.spark_offload.export_rows import (
+    KINDS,
+    data_files,
+    export,
+    make_segments,
+    offsets_in,
+    options_for,
+    random_partitions,
+    rows_of,
+    table_of,
+)
+from tests.spark_offload.tier_builder import TierBuilder, marker, plain_batches, transactional
 
-KINDS = ["parquet", "iceberg"]
+pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
 
 class Killed(BaseException):
     """No code of the product catches this: what it leaves behind is what a killed process leaves."""
 
 
-@pytest.fixture(autouse=True)
-def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_tasks(spark: Any, work: Callable[[Any], Any], pieces: Sequence[Any], stage: Any) -> list[Any]:
-        return [work(piece) for piece in pieces]
-
-    monkeypatch.setattr(export_job, "run_tasks", run_tasks)
-
-
 @pytest.fixture
 def tier(tmp_path: Path) -> TierBuilder:
     return TierBuilder(tmp_path / "tier")
-
-
-def options_for(tier: TierBuilder, kind: str, **more: Any) -> ExportOptions:
-    chosen: dict[str, Any] = {"topics": ("flights",), "output": (tier.root.parent / kind).as_uri(), "task_bytes": 4096}
-    return ExportOptions(tier=tier.uri, to=kind, **(chosen | more))
-
-
-def export(options: ExportOptions, table: ExportTable | None = None, clock: Any = None) -> ExportReport:
-    options.check()
-    used = table or open_table(options)
-    try:
-        spark: Any = None
-        return Export(spark, options, SilentProgress(), used, clock or MachineClock(), new_run_id()).run()
-    finally:
-        used.close()
-
-
-def offsets_in(options: ExportOptions, partition: int = 0) -> list[int]:
-    table = table_of(options)
-    if not table.num_columns:
-        return []
-    return sorted(
-        offset
-        for number, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
-        if number == partition
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,14 +77,6 @@ def test_an_open_transaction_waits_for_its_end(tier: TierBuilder, kind: str) -> 
     partition.publish()
     export(options)
     assert offsets_in(options) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-
-
-def make_segments(tier: TierBuilder, count: int, partitions: int = 1) -> None:
-    for number in range(partitions):
-        partition = tier.partition("flights", number)
-        for at in range(count):
-            partition.add(plain_batches(at * 50, 50))
-        partition.publish()
 
 
 POINTS = ["prepare", "state", "target", "commit", "committed"]
@@ -368,6 +328,23 @@ def test_compaction_after_an_export_changes_nothing_and_holes_are_passed(tier: T
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_segments_that_no_manifest_names_yet_come_later(tier: TierBuilder, kind: str) -> None:
+    partition = tier.partition("flights")
+    for at in range(3):
+        partition.add(plain_batches(at * 50, 50))
+    whole = list(partition.segments)
+    del partition.segments[1]
+    partition.publish()
+    options = options_for(tier, kind)
+    export(options)
+    assert offsets_in(options) == [*range(50), *range(100, 150)]
+    partition.segments = whole
+    partition.publish()
+    export(options)
+    assert offsets_in(options) == list(range(150))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_records_that_are_gone_are_told(tier: TierBuilder, kind: str) -> None:
     partition = tier.partition("flights")
     partition.add(plain_batches(0, 50))
@@ -384,131 +361,3 @@ def test_records_that_are_gone_are_told(tier: TierBuilder, kind: str) -> None:
     assert report.partitions[0].gone == [(50, 100)]
     assert "gone before they were exported: offsets 50 to 99" in "\n".join(report.lines())
     assert offsets_in(options) == [*range(50), *range(100, 150)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_topic_that_was_made_again_is_another_one(tier: TierBuilder, kind: str) -> None:
-    for number in (1, 2):
-        partition = tier.partition("flights", topic_id=number)
-        partition.add(plain_batches(0, 50))
-        partition.publish(dropped_ms=NOW if number == 1 else 0)
-        options = options_for(tier, kind)
-        if number == 1:
-            partition.publish()
-        export(options)
-        if number == 1:
-            partition.publish(dropped_ms=NOW)
-    assert offsets_in(options) == sorted([*range(50)] * 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_values_as_columns_and_what_no_schema_fits(tier: TierBuilder, kind: str) -> None:
-    partition = tier.partition("flights")
-    values = [b'{"delay": 1.5, "day": "x"}', b"nonsense", None, b'{"delay": "late"}', b'{"delay": null}']
-    times = [NOW, -(2**60), 2**62, 253_402_300_800_000, -62_135_596_800_001]
-    records = [Record(0, moment, b"k", value) for value, moment in zip(values, times, strict=True)]
-    partition.add([batch([record], at) for at, record in enumerate(records)])
-    partition.publish()
-    options = options_for(tier, kind, values=ValueFormat("json", "delay double, day string"))
-    report = export(options)
-    assert not report.failed
-    assert (report.rows, report.undecoded) == (5, 2)
-    rows = sorted(table_of(options).to_pylist(), key=lambda row: row["offset"])
-    told = [(row["delay"], row["day"], row["tombstone"], row["undecoded_value"]) for row in rows]
-    assert told == [
-        (1.5, "x", False, None),
-        (None, None, False, b"nonsense"),
-        (None, None, True, None),
-        (None, None, False, b'{"delay": "late"}'),
-        (None, None, False, None),
-    ]
-    assert [row["timestamp"].year for row in rows] == [2023, 1, 9999, 9999, 1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_columns_are_added_and_never_changed(tier: TierBuilder, kind: str) -> None:
-    partition = tier.partition("flights")
-    partition.add([batch([Record(0, NOW, b"k", b'{"a": 1, "b": "x"}')], 0)])
-    partition.publish()
-    export(options_for(tier, kind, values=ValueFormat("json", "a int")))
-    for ddl in ("b string", "a bigint, b string", "a string"):
-        with pytest.raises(TableMismatch):
-            export(options_for(tier, kind, values=ValueFormat("json", ddl)))
-    partition.add([batch([Record(0, NOW, b"k", b'{"a": 2, "b": "y"}')], 1)])
-    partition.publish()
-    options = options_for(tier, kind, values=ValueFormat("json", "a int, b string"))
-    assert not export(options).failed
-    rows = sorted(table_of(options).to_pylist(), key=lambda row: row["offset"])
-    assert [(row["a"], row["b"]) for row in rows] == [(1, None), (2, "y")]
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [
-        ("csv", {}),
-        ("parquet", {"topics": ()}),
-        ("parquet", {"output": ""}),
-        ("parquet", {"output": "http://x"}),
-        ("parquet", {"table": "a.b"}),
-        ("parquet", {"partitions": "x"}),
-        ("parquet", {"file_bytes": 1}),
-        ("parquet", {"orphan_hours": -1}),
-        ("parquet", {"values": ValueFormat("json", "a nothing")}),
-        ("iceberg", {"output": ""}),
-        ("iceberg", {"table": "a"}),
-        ("iceberg", {"topics": ("a", "b")}),
-        ("iceberg", {"output": "s3://bucket/x"}),
-        ("iceberg", {"catalog": "mine"}),
-        ("iceberg", {"output": "", "catalog": "mine", "catalog_file": "x"}),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(tier: TierBuilder, kind: str, wrong: dict[str, Any]) -> None:
-    make_segments(tier, 1)
-    with pytest.raises(OptionError):
-        export(options_for(tier, kind, **wrong))
-    assert not data_files(tier.root.parent)
-
-
-def test_a_commit_that_nobody_here_wrote_is_not_taken_for_one(tier: TierBuilder) -> None:
-    make_segments(tier, 1)
-    options = options_for(tier, "parquet")
-    export(options)
-    commits = tier.root.parent / "parquet" / "_commits"
-    for nonsense in (b"", b"{}", b"\xff", (commits / f"{1:020}.json").read_bytes()):
-        (commits / f"{2:020}.json").write_bytes(nonsense)
-        with pytest.raises(ValueError, match=f"{2:020}"):
-            export(options)
-
-
-def test_an_iceberg_table_that_others_change_keeps_what_it_knows(tier: TierBuilder) -> None:
-    make_segments(tier, 1, partitions=2)
-    options = options_for(tier, "iceberg")
-    export(options)
-    partition = tier.partition("flights")
-    partition.add(plain_batches(0, 50))
-    partition.add(plain_batches(50, 50))
-    partition.versions = 1
-    partition.publish()
-    export(options)
-    catalog = open_catalog(options)
-    try:
-        table = catalog.load_table(options.table_name)
-        table.delete("partition == 1")  # a snapshot of somebody else
-        assert export(options).rows == 0
-        assert (offsets_in(options, 0), offsets_in(options, 1)) == (list(range(100)), [])
-        first = min(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
-        table.refresh().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
-        assert offsets_in(options) == list(range(50))
-        assert export(options).rows == 50
-        assert offsets_in(options) == list(range(100))
-        table.refresh().delete("partition == 1")
-        current = table.refresh().metadata.current_snapshot()
-        assert current is not None
-        assert current.summary is not None
-        assert EXPORTED not in current.summary.additional_properties
-        others = [one.snapshot_id for one in table.metadata.snapshots if one.snapshot_id != current.snapshot_id]
-        table.maintenance.expire_snapshots().by_ids(others).commit()
-        assert export(options).rows == 0
-    finally:
-        catalog.close()
-    assert (offsets_in(options, 0), offsets_in(options, 1)) == (list(range(100)), [])
