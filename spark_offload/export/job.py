@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.machine import MachineClock
 from common.ports import Clock
+from object_store.blocking import BlockingStore
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from spark_offload.catalog import Catalog, OffsetRange, PartitionContents, stable_end
@@ -26,7 +27,6 @@ from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered,
 from spark_offload.job import Problem, Progress
 from spark_offload.planning import Planner
 from spark_offload.splits import Split
-from spark_offload.task import store_at
 from spark_offload.task_runs import run_tasks
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ class Export:
 
     def _plan(self, state: TableState) -> list[PartitionPlan]:
         reading = self._options.reading({"isolation": "read_committed"})
-        store = store_at(reading.tier)
 
-        async def plan() -> list[PartitionPlan]:
-            found = await Catalog(store.store, reading).contents()
-            planner = Planner(store.store, self._options.task_bytes, read_committed=True)
-            return list(await asyncio.gather(*(planned(store.store, planner, one, state) for one in found)))
+        async def plan(store: ObjectStore) -> list[PartitionPlan]:
+            found = await Catalog(store, reading).contents()
+            planner = Planner(store, self._options.task_bytes, read_committed=True)
+            return list(await asyncio.gather(*(planned(store, planner, one, state) for one in found)))
 
-        return store.wait(plan)
+        with BlockingStore(reading.tier) as blocking:
+            return blocking.wait(lambda: plan(blocking.store))
 
     def _write(self, tasks: Sequence[tuple[Split, ...]]) -> list[TaskDone]:
         if not tasks:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from common.machine import MachineClock
 from common.ports import Clock
+from object_store.blocking import BlockingStore
 from spark_offload.catalog import Catalog
 from spark_offload.column_names import OFFSET, PARTITION, TOPIC
 from spark_offload.export.day_files import DayFiles, FileTarget, WrittenFile
@@ -31,7 +32,6 @@ from spark_offload.export.table_columns import TableColumns, ValueFormat
 from spark_offload.export.tables import Addition, Beaten, commit_addition
 from spark_offload.export.tasks import attempt_id
 from spark_offload.options import OptionError
-from spark_offload.task import store_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -153,8 +153,8 @@ class StreamExport:
     def _places(self) -> dict[Part, Place]:
         """Rows name a topic, the table's offsets one incarnation of it."""
         reading = self._options.reading()
-        store = store_at(reading.tier)
-        found = store.wait(lambda: Catalog(store.store, reading).contents())
+        with BlockingStore(reading.tier) as store:
+            found = store.wait(lambda: Catalog(store.store, reading).contents())
         return {(one.path.topic, one.path.partition): place_of(one.root.cluster_id, one.path) for one in found}
 
 
