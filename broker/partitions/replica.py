@@ -43,7 +43,7 @@ class Replica:
     """
 
     __slots__ = (
-        "_start_pending",
+        "_start_wanted",
         "erased_end_offset",
         "high_watermark",
         "index",
@@ -67,7 +67,7 @@ class Replica:
         self.role = Role.OFFLINE
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
-        self._start_pending = False  # the leader's log start waits for the audit
+        self._start_wanted = -1  # the leader's log start that waits for the audit
         self.tier_end_offset = NO_TIER_END
         self.erased_end_offset = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
@@ -117,18 +117,19 @@ class Replica:
         try:
             log.advance_log_start(log_start_offset, "the leader's log start", f"broker-{self.leader_id}")
         except AuditPending as pending:
-            if not self._start_pending:
-                self._start_pending = True
-                pending.then(lambda: self._start_audited(log_start_offset))
+            if self._start_wanted < 0:
+                pending.then(self._start_audited)
+            self._start_wanted = log_start_offset
             return
         self.high_watermark = max(self.high_watermark, log.log_start_offset)
 
-    def _start_audited(self, log_start_offset: int) -> None:
-        self._start_pending = False
+    def _start_audited(self) -> None:
+        """The leader says each log start once, so the last that it said counts."""
+        log_start_offset, self._start_wanted = self._start_wanted, -1
         try:
             self._start_at_leaders(log_start_offset)
         except ProtocolError:
-            return  # the disk: its directory tells; the leader says its log start again
+            return  # the disk: its directory tells
         self._notify(committed=True)
         self._moved_late()
 
