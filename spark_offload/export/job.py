@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from common.machine import MachineClock
+from common.machine import MachineClock, machine_random
 from common.ports import Clock
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreError
@@ -69,7 +68,7 @@ def open_table(options: ExportOptions) -> ExportTable:
 
 
 def new_run_id() -> str:
-    return f"{SystemRandom().getrandbits(64):016x}"
+    return f"{machine_random().getrandbits(64):016x}"
 
 
 class Export:
