@@ -93,3 +93,20 @@ async def test_retention_of_many_logs_waits_for_the_audit_once(tmp_path: Path) -
         assert lab[0].partition.log.log_start_offset > 0
         (act,) = lab[0].audit.acts
         assert act.cause.startswith("retention")
+
+
+async def test_a_log_start_that_comes_while_another_waits_is_followed(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 2) as lab:
+        lab.controller.create_topic((0, 1))
+        client = await lab[0].connect()
+        for number in range(6):
+            await produce(client, batch(b"%d" % number))
+        slow(lab, 1)
+        lab[0].partition.delete_records(2)
+        await eventually(lambda: lab[1].audit.waiting)
+        lab[0].partition.delete_records(5)
+        await eventually(lambda: [act.after["log_start_offset"] for act in lab[1].audit.waiting][-1] == 5)
+        while lab[0].partition.low_watermark < 5:
+            lab[1].audit.flush()
+            await asyncio.sleep(0.005)
+        assert lab[1].partition.log.log_start_offset == 5
