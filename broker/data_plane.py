@@ -106,21 +106,7 @@ class DataPlane:
             )
         )
         self.fetchers = Fetchers(
-            LinkServices(
-                ports,
-                machinery.tick,
-                machinery.pool,
-                machinery.watch,
-                config.node_id,
-                config.secret,
-                config.cluster_id,
-                replication,
-                broker_epoch,
-                self._start_from_tier,
-                self._drop_erased,
-            ),
-            self.partitions,
-            config.internal_listener.name,
+            self._link_services(config, machinery, broker_epoch), self.partitions, config.internal_listener.name
         )
         self.isr_changes = IsrChanges(
             channel, config.node_id, broker_epoch, lambda: self.partitions.image, ports.random
@@ -135,6 +121,23 @@ class DataPlane:
             replication.replica_high_watermark_checkpoint_interval_ms / 1000,
             min(REVIEW_S, lag_max_s / 2),
             limits.inflated_bytes_max,
+        )
+
+    def _link_services(
+        self, config: BrokerConfig, machinery: Machinery, broker_epoch: Callable[[], int]
+    ) -> LinkServices:
+        return LinkServices(
+            machinery.ports,
+            machinery.tick,
+            machinery.pool,
+            machinery.watch,
+            config.node_id,
+            config.secret,
+            config.cluster_id,
+            config.replication,
+            broker_epoch,
+            self._start_from_tier,
+            self._drop_erased,
         )
 
     def start(self) -> None:
