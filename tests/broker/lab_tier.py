@@ -93,6 +93,7 @@ class LabTier:
                 max_timestamp=contents.max_timestamp,
                 log_bytes=closed.size,
                 object_bytes=size,
+                log_crc32c=contents.log_crc32c,
                 sections=sections,
                 epochs=closed.epochs,
                 state=SegmentState.COPY_FINISHED,
