@@ -39,3 +39,13 @@ def test_what_cannot_be_meant_is_refused_before_spark_begins(tmp_path: Path) -> 
     (tmp_path / "ledger.csv").write_text("a,b\n1,2\n")
     done = tidelog(*words, "--ledger", str(tmp_path / "ledger.csv"))
     assert done.returncode == 2 and "the column topic" in done.stderr
+
+
+def test_what_cannot_be_written_in_the_end_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path / "tier")
+    history(tier)
+    tier.publish()
+    (tmp_path / "file").write_text("")
+    for option, path in (("--report", "file"), ("--report", "file/report"), ("--keys", "none/keys.parquet")):
+        done = tidelog("spark", "verify", "--tier", tier.root.as_uri(), option, str(tmp_path / path))
+        assert done.returncode == 2 and done.stderr.startswith(f"tidelog: {option} {tmp_path / path}: "), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -68,13 +69,17 @@ def verify(
             **chosen, deep=deep, ledger=_ledger(ledger), keep_keys=keys is not None, known_keys=_known_keys(keys)
         )
         options.reading()  # what cannot be meant is told before a session is made
+        if report is not None:
+            _check_writable(f"--report {report}", report, make=True)
+        if keys is not None:
+            _check_writable(f"--keys {keys}", keys.parent)
         with asked_brokers(bootstrap) as ask:
             found = run(job.spark, options, job.progress, ask)
+        job.show(found)
         if report is not None:
             _write(found, report)
         if keys is not None and not found.failed:
             _write_keys(found, keys)
-        job.show(found)
 
 
 def _ledger(path: Path | None) -> Ledger | None:
@@ -102,6 +107,17 @@ def _known_keys(path: Path | None) -> KeyTables | None:
         fail(f"--keys: {error}", EXIT_USAGE)
 
 
+def _check_writable(what: str, directory: Path, *, make: bool = False) -> None:
+    """Before hours of reading whose outcome could not be written down."""
+    try:
+        if make:
+            directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        fail(f"{what}: {error.strerror}", EXIT_USAGE)
+
+
 def _write_keys(found: VerifyReport, path: Path) -> None:
     """In one step, so that a run that dies leaves the earlier one's."""
     from spark_offload.verification.comparing import keys_file  # noqa: PLC0415
@@ -111,7 +127,7 @@ def _write_keys(found: VerifyReport, path: Path) -> None:
         unfinished.write_bytes(keys_file(found.keys))
         unfinished.replace(path)
     except OSError as error:
-        fail(f"--keys {path}: {error.strerror}", EXIT_USAGE)
+        fail(f"--keys {path}: {error.strerror}")
 
 
 @contextmanager
@@ -145,8 +161,7 @@ def _write(found: VerifyReport, directory: Path) -> None:
 
     started = datetime.fromtimestamp(found.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         for name, data in report_files(found, started).items():
             (directory / name).write_bytes(data)
     except OSError as error:
-        fail(f"--report {directory}: {error.strerror}", EXIT_USAGE)
+        fail(f"--report {directory}: {error.strerror}")
