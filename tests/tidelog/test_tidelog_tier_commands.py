@@ -89,7 +89,8 @@ def test_status_ls_and_check_tell_what_is_so(cluster: EmbeddedCluster) -> None:
     told = {row["disagreement"] for row in json.loads(done.stdout)["disagreements"]}
     assert any("has 100 bytes" in text for text in told)
     assert any("is missing" in text for text in told)
-    assert refused(cluster, "ls", "nothing")
+    assert refused(cluster, "ls", "nothing") == refused(cluster, "status", "nothing")
+    assert "no partition 7" in refused(cluster, "ls", "flights", "--partition", "7")
     assert tidelog("tier", "ls", "flights@zzz", "--data", str(cluster.data)).returncode == 2
 
 
@@ -107,6 +108,9 @@ def test_a_deleted_topic_comes_back_under_a_new_name(cluster: EmbeddedCluster) -
     assert tier(cluster, "check")["disagreements"] == []
     assert len(tier(cluster, "ls", "flights")) > 2
 
+    done = tidelog("tier", "restore", "flights", "--as", "a/b", "--data", str(cluster.data))
+    assert done.returncode == 2
+    assert done.stderr.startswith("tidelog: --as: ") and "copied" not in done.stderr, done.stderr
     rows = tier(cluster, "restore", f"flights@{deleted[0]['id']}", "--as", "again", "--config", "segment.bytes=2097152")
     assert [row["end_offset"] for row in rows] == [2_001, 2_000]
     assert read_all(cluster.bootstrap, "again") == before

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
 from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.commands.topics import Configs, parse_configs
-from tidelog.output import fail, show
+from tidelog.output import EXIT_USAGE, fail, show
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -83,10 +83,15 @@ def restore(
     What was on the brokers alone when it was deleted is gone. The new topic is kept without bounds unless --config
     says otherwise; its other settings are defaults.
     """
+    from kraft.controller.topic_names import check_topic_name  # noqa: PLC0415
     from tidelog.tier_access import ask_brokers, live_topics, opened_store, split_name  # noqa: PLC0415
     from tiering.inventory import find_topics  # noqa: PLC0415
 
     name, topic_id = split_name(topic)
+    try:
+        check_topic_name(as_)  # before everything is copied
+    except ProtocolError as error:
+        fail(f"--as: {error.message}", EXIT_USAGE)
     configs = {"retention.ms": "-1", "retention.bytes": "-1"} | parse_configs(config or [])
     with admin_client(bootstrap, data) as client:
         answers, live = ask_brokers(client), live_topics(client)

@@ -32,10 +32,11 @@ def status(
     as_json: Json = False,
 ) -> None:
     """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
-    from tidelog.tier_access import ask_brokers  # noqa: PLC0415
+    from tidelog.tier_access import ask_brokers, live_topics  # noqa: PLC0415
 
     with admin_client(bootstrap, data) as client:
         answers = ask_brokers(client)
+        live = live_topics(client) if topic is not None else {}
     partitions = [
         _row(broker.broker_id, led)
         for broker in answers.brokers
@@ -44,6 +45,8 @@ def status(
     ]
     partitions.sort(key=lambda row: (row["topic"], row["partition"]))
     deleted = _deleted(answers, topic)
+    if topic is not None and topic not in live and not partitions and not deleted:
+        fail(_unknown(topic))
     report = {
         "store": _store(answers),
         "brokers": [_broker(broker) for broker in answers.brokers],
@@ -82,6 +85,8 @@ def ls(
             topic_id, wanted = known.topic_id, list(range(known.partitions))
         else:
             topic_id, wanted = _deleted_topic(answers, name, topic_id)
+        if partition is not None and partition not in wanted:
+            fail(f"{name} has no partition {partition}")
         for index in wanted if partition is None else [partition]:
             state = read_state(client, topic_id, index)
             if isinstance(state, str):
@@ -104,6 +109,10 @@ def ls(
     show(rows, as_json=as_json, columns=SEGMENT_COLUMNS, empty="nothing of it is in the tier")
 
 
+def _unknown(topic: str) -> str:
+    return f"there is no topic {topic}, and none of that name was deleted lately"
+
+
 def _deleted_topic(answers: Answers, name: str, topic_id: bytes | None) -> tuple[bytes, list[int]]:
     """Id and partitions of a deleted topic; ends the command unless there is one that fits."""
     found: dict[str, list[int]] = {}
@@ -112,7 +121,7 @@ def _deleted_topic(answers: Answers, name: str, topic_id: bytes | None) -> tuple
             if dropped.topic == name and (topic_id is None or dropped.topic_id == topic_id.hex()):
                 found.setdefault(dropped.topic_id, []).append(dropped.partition)
     if not found:
-        fail(f"there is no topic {name}, and none of that name was deleted lately")
+        fail(_unknown(name))
     if len(found) > 1:
         fail(f"several topics {name} were deleted; name one: {', '.join(f'{name}@{one}' for one in found)}")
     ((text, partitions),) = found.items()
