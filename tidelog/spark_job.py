@@ -13,16 +13,19 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -31,11 +34,14 @@ from object_store.uri import InvalidStoreUri
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark.sql import SparkSession
 
     from spark_offload.catalog import PartitionContents
     from spark_offload.job import JobOptions, Progress, Report
 
+EXIT_INTERRUPTED = 130  # as shells have it for SIGINT
 Tier = Annotated[
     str, typer.Option("--tier", help="The object store: s3://… or file://…", metavar="URI", envvar="TIDELOG_TIER_URI")
 ]
@@ -79,6 +85,7 @@ class SparkJob:
         self.name = name
         self.progress = progress
         self.failed = False
+        self.interrupted = False
         self._options = session
         self._settings = session.settings()
         self._as_json = as_json
@@ -88,6 +95,8 @@ class SparkJob:
     def spark(self) -> SparkSession:
         if self._session is None:
             self._session = open_session(f"tidelog {self.name}", self._options.master, self._settings)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, self._interrupt)
         return self._session
 
     def show(self, report: Report) -> None:
@@ -102,6 +111,15 @@ class SparkJob:
     def close(self) -> None:
         if self._session is not None:
             self._session.stop()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> NoReturn:
+        """Ctrl-C. PySpark's own handler calls Java in the midst of the call that this breaks off.
+
+        Py4J makes other errors of the interruption, and logs tracebacks of them.
+        """
+        self.interrupted = True
+        logging.disable()
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -122,8 +140,10 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
         except StoreError as error:
             fail(str(error))
         except KeyboardInterrupt:
-            fail("interrupted", 130)
+            fail("interrupted", EXIT_INTERRUPTED)
         except Exception as error:
+            if job.interrupted:
+                fail("interrupted", EXIT_INTERRUPTED)
             if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
                 raise
             fail(f"Spark: {_innermost(error)}")
@@ -145,8 +165,8 @@ def open_session(name: str, master: str | None, settings: dict[str, str]) -> Spa
         folder = java_directory()
         if ensure_java(folder) is None:
             fail(f'Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or pip install "tidelog[java]"')
-        logging = f"-Dlog4j2.configurationFile={_write_log_settings(folder)}"
-        builder = builder.config("spark.driver.extraJavaOptions", logging)
+        log_settings = f"-Dlog4j2.configurationFile={_write_log_settings(folder)}"
+        builder = builder.config("spark.driver.extraJavaOptions", log_settings)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors then find the same packages
     if master is None and not submitted:
         master = LOCAL
