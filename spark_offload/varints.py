@@ -23,11 +23,26 @@ def read_varints(data: Bytes, at: Integers) -> tuple[Integers, Integers]:
     IndexError for a position past the end of `data`, DamagedRecords for a varint of more than ten bytes. A negative
     position counts from the end, as everywhere in numpy: who does not trust the positions checks the results.
     """
-    first = data[at]
+    first = data.take(at)
     after = at + 1
+    if not len(first) or first.max() < _MORE:
+        return _ONE_BYTE.take(first), after
+    try:
+        second = data.take(after)
+    except IndexError:  # may be that of a varint that ends with its first byte
+        return _read_long(data, first, after)
+    goes_on = first >= _MORE
+    if (goes_on & (second >= _MORE)).any():
+        return _read_long(data, first, after)
+    after += goes_on
+    raw = (second * goes_on).astype(np.int16) << 7
+    raw |= first & 0x7F
+    return ((raw >> 1) ^ -(raw & 1)).astype(np.int64), after
+
+
+def _read_long(data: Bytes, first: Bytes, after: Integers) -> tuple[Integers, Integers]:
+    """Varints of any length, whose first bytes are read."""
     going = np.flatnonzero(first >= _MORE)
-    if not len(going):
-        return _ONE_BYTE[first], after
     raw = (first & 0x7F).astype(np.int64)
     for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
         byte = data[after[going]].astype(np.int64)

@@ -13,7 +13,7 @@ from records.control import read_marker
 from spark_offload.arrow_columns import headers_column
 from spark_offload.batch_scan import BatchTable
 from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import RecordTable, locate_records
+from spark_offload.record_table import RecordTable, locate_in_parts, locate_records
 from spark_offload.varints import DamagedRecords
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import Headers
@@ -45,10 +45,10 @@ def decode(
     done = 0
     try:
         for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max):
-            decoded = Decoded(payload, locate_records(payload))
-            _check_fields(decoded)
-            done += len(payload.batches)
-            yield decoded
+            for decoded in map(Decoded._make, locate_in_parts(payload)):
+                _check_fields(decoded)
+                done += len(decoded.payload.batches)
+                yield decoded
         return
     except DamagedRecords:
         pass

@@ -20,7 +20,9 @@ from records.record import Record, decode_records, varint
 from spark_offload import record_table
 from spark_offload.aborted import AbortedRanges, AbortedTransaction
 from spark_offload.arrow_columns import TIMESTAMP_MAX
+from spark_offload.batch_scan import scan_batches
 from spark_offload.decoding import Bounds, Decoder
+from spark_offload.payload import payloads
 from spark_offload.varints import DamagedRecords, read_varints
 from tests.spark_offload.segment_bytes import NOW, SCHEMA, by_kafka_python, of_arrow, segment
 
@@ -222,6 +224,31 @@ def test_varints(values: list[int]) -> None:
 def test_a_varint_without_an_end_is_damage() -> None:
     with pytest.raises(DamagedRecords):
         read_varints(np.full(20, 0x80, np.uint8), np.array([0]))
+
+
+@pytest.mark.parametrize("across", [1, 1_000])
+@pytest.mark.parametrize("last", [b"\x01", b"\x7f"])
+def test_a_length_far_below_zero_is_damage(last: bytes, across: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_table, "ACROSS_MIN", across)
+    batch = build_batch([Record(0, NOW, None, b"v" * 40)])
+    batch[HEADER_BYTES : HEADER_BYTES + 10] = b"\xff" * 9 + last
+    seal(batch, 0, len(batch))
+    with pytest.raises(DamagedRecords):
+        decode(bytes(batch))
+
+
+@given(batches=segments, part=st.integers(1, 20))
+def test_parts_are_the_whole_cut_between_batches(batches: list[list[Record]], part: int) -> None:
+    data = memoryview(segment(batches, Compression.NONE))
+    (payload,) = payloads(data, scan_batches(data), inflated_bytes_max=10**6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_table, "PART_RECORDS", part)
+        parts = list(record_table.locate_in_parts(payload))
+    whole = record_table.locate_records(payload)
+    assert [at for one, _ in parts for at in one.batches.at.tolist()] == payload.batches.at.tolist()
+    assert all(len(one.batches) == 1 or len(records) <= part for one, records in parts)
+    for name in ("start", "end", "offset", "timestamp", "key_at", "value_length", "header_count"):
+        assert [v for _, one in parts for v in getattr(one, name).tolist()] == getattr(whole, name).tolist()
 
 
 @pytest.mark.parametrize("across", [1, 1_000])
