@@ -155,13 +155,19 @@ class Controller:
         return AlterPartitionResponse(throttle_time_ms=0, error_code=0, topics=topics)
 
 
-def free_port() -> int:
-    import socket  # noqa: PLC0415
+class ReservedPort:
+    """A port that nobody is given by chance while this is open, though its owner may listen on it, and again."""
 
-    with socket.socket() as probe:
-        probe.bind((LOCALHOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    def __init__(self) -> None:
+        import socket  # noqa: PLC0415
+
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as listeners do, so that they may share it
+        self._holder.bind((LOCALHOST, 0))
+        self.number: int = self._holder.getsockname()[1]
+
+    def close(self) -> None:
+        self._holder.close()
 
 
 class LabBroker:
@@ -176,12 +182,12 @@ class LabBroker:
         self.broker_epoch = -1
         self._replication = replication
         self._image: MetadataImage = EMPTY_IMAGE
-        self._ports = (free_port(), free_port())
+        self.ports = (ReservedPort(), ReservedPort())
         self.violations: list[str] = []
         self.fatal: list[str] = []
 
     async def start(self) -> None:
-        client_port, internal_port = self._ports
+        client_port, internal_port = (port.number for port in self.ports)
         listeners = (
             Listen("CLIENTS", (LOCALHOST, client_port), (LOCALHOST, client_port), "operator"),
             Listen("NODES", (LOCALHOST, internal_port), (LOCALHOST, internal_port), "internal"),
@@ -261,7 +267,7 @@ class LabBroker:
     async def connect(self, *, internal: bool = False) -> ClientConnection:
         connection = await ClientConnection.connect(
             self.machinery.ports,
-            (LOCALHOST, self._ports[1 if internal else 0]),
+            (LOCALHOST, self.ports[1 if internal else 0].number),
             self.machinery.tick,
             self.machinery.pool,
             self.machinery.watch,
@@ -311,6 +317,8 @@ class Lab:
         for broker in self.brokers:
             if self.controller.brokers.get(broker.node_id) is broker:
                 await broker.stop()
+            for port in broker.ports:
+                port.close()
 
     def prepare(self, broker: LabBroker) -> None:
         """Its data plane is made, and has no role yet."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench.embedded import EmbeddedCluster
+from bench.embedded import EmbeddedCluster, free_ports
 from tests.faults.watched_node import parse_line
 from tidelog.__main__ import app
 from tidelog.cluster_layout import load_layout
@@ -53,12 +53,6 @@ class Place:
         return config
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def place_of(cluster: EmbeddedCluster, name: str, root: Path) -> Place:
     """As the named node has it, with ports and a directory of its own."""
     layout = load_layout(cluster.data)
@@ -68,9 +62,10 @@ def place_of(cluster: EmbeddedCluster, name: str, root: Path) -> Place:
     settings = layout.node_settings(node, cluster.data)
     settings["log.dirs"] = str(root / "data")
     settings["tidelog.metrics.listener"] = "127.0.0.1:0"
-    listeners = [f"INTERNAL://127.0.0.1:{free_port()}"]
+    port = free_ports(2)
+    listeners = [f"INTERNAL://127.0.0.1:{port}"]
     if node.role == "broker":
-        listeners.append(f"PLAINTEXT://127.0.0.1:{free_port()}")
+        listeners.append(f"PLAINTEXT://127.0.0.1:{port + 1}")
     settings["listeners"] = ",".join(listeners)
     return Place(settings, root)
 

@@ -108,7 +108,7 @@ def test_a_tier_that_goes_away_under_load_is_missed_by_nobody(
         copied = metric(cluster, "tidelog_tier_copied_segments_total")
         back = fault(cluster.data / "tier")
         before = len(load.seconds)
-        time.sleep(OUTAGE_S)
+        time.sleep(OUTAGE_S)  # the fault itself: so long nothing is to be noticed by clients
         during = load.seconds[before:]
         assert len(during) > 50
         assert max(during) < SLOW_S

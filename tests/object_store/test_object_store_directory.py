@@ -369,7 +369,7 @@ async def test_a_put_that_is_slow_and_gets_on_is_waited_for(tmp_path: Path, monk
     real = file_copying._by_copy_file_range
 
     def slow(fd: int, part: FileRange, position: int, count: int) -> int:
-        time.sleep(0.05)
+        time.sleep(0.05)  # eight of these are longer than the silence that is allowed, and none of them is
         return real(fd, part, position, min(count, 1000))
 
     monkeypatch.setattr(file_copying, "_by_copy_file_range", slow)
@@ -383,10 +383,15 @@ async def test_the_end_of_a_store_does_not_wait_for_a_call_that_hangs(
 ) -> None:
     store = DirectoryStore(str(tmp_path), replace(LIMITS, file_close_s=0.1))
     await store.open()
-    hung = threading.Event()
-    monkeypatch.setattr(os, "lstat", lambda path: hung.wait(10))
+    hung, began = threading.Event(), threading.Event()
+
+    def hang(path: str) -> None:
+        began.set()
+        hung.wait(10)
+
+    monkeypatch.setattr(os, "lstat", hang)
     reading = asyncio.create_task(store.head("key"))
-    await asyncio.sleep(0.05)
+    assert await asyncio.to_thread(began.wait, 10)
     async with asyncio.timeout(5):
         await store.close()
     hung.set()

@@ -58,7 +58,7 @@ def main(jars: Path, target: Path) -> None:
                 bootstrap = f"127.0.0.1:{port}"
                 wait_serving(bootstrap, 1)
                 write(bootstrap)
-                time.sleep(8)
+                time.sleep(8)  # the cleaner runs by a timer, and tells no client when it is done
             finally:
                 process.send_signal(signal.SIGTERM)
         for path in (folder / "data").iterdir():
