@@ -20,12 +20,12 @@ from storage.directory_health import OUT_OF_FILES_PAUSE_S
 from storage.journal_writer import Announced, JournalWriter
 
 JOURNAL_DIRECTORY = "audit-journal"
-OUTSTANDING_MAX = 100_000  # acts that were asked for and not done yet; the oldest is asked for anew beyond
+OUTSTANDING_MAX = 100_000  # acts that were asked for and not done yet; the oldest are asked for anew beyond
 
 _log = logging.getLogger("audit")
 
 T = TypeVar("T")
-Key = tuple[str, str, int]
+Place = tuple[str, str, int]
 
 
 class _Outstanding:
@@ -46,7 +46,8 @@ class AuditJournal:
         self.events = 0  # written by this process
         self._writer = writer
         self._clock = clock
-        self._outstanding: dict[Key, _Outstanding] = {}
+        self._outstanding: dict[Place, list[_Outstanding]] = {}
+        self._outstanding_count = 0
         self._queue: list[tuple[Announced, _Outstanding]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._turn = asyncio.Lock()
@@ -75,7 +76,7 @@ class AuditJournal:
         """Raises ProtocolError(KAFKA_STORAGE_ERROR) once the journal cannot be written any more."""
         if not self._find(act).is_durable:
             return False
-        del self._outstanding[_key(act)]
+        self._forget(_place(act))  # the others there were decided on what it changes now
         fields = {name: value for name, value in act._asdict().items() if name != "event" and value not in ("", -1)}
         fields["topic_id"] = act.topic_id.hex()
         _log.warning(str(act.event), extra={"audit": str(act.event)} | fields)
@@ -84,15 +85,20 @@ class AuditJournal:
     def _find(self, act: Act) -> _Outstanding:
         if self._failed is not None:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, self._failed)
-        key = _key(act)
-        found = self._outstanding.get(key)
-        if found is None or found.act != act:
-            found = self._outstanding[key] = _Outstanding(act)
-            if len(self._outstanding) > OUTSTANDING_MAX:
-                del self._outstanding[next(iter(self._outstanding))]
+        waiting = self._outstanding.setdefault(_place(act), [])
+        found = next((one for one in waiting if one.act == act), None)
+        if found is None:
+            found = _Outstanding(act)
+            waiting.append(found)
+            self._outstanding_count += 1
+            if self._outstanding_count > OUTSTANDING_MAX:
+                self._forget(next(iter(self._outstanding)))
             self._queue.append((Announced(act, self._clock.wall_ms()), found))
             self._begin()
         return found
+
+    def _forget(self, place: Place) -> None:
+        self._outstanding_count -= len(self._outstanding.pop(place))
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
@@ -166,7 +172,8 @@ class AuditJournal:
             self._writer.close()
 
 
-def _key(act: Act) -> Key:
+def _place(act: Act) -> Place:
+    """What an act is about: several who want different things of it wait beside each other."""
     return (act.event, act.topic, act.partition)
 
 

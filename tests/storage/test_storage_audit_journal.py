@@ -201,3 +201,23 @@ async def test_a_failed_disk_refuses_every_act(tmp_path: Path, monkeypatch: pyte
         await audited(lambda: require(journal, act(1)))
     assert told
     await journal.close()
+
+
+async def test_different_acts_on_one_partition_do_not_displace_each_other(tmp_path: Path) -> None:
+    """Retention and two clients move one log start at the same time: each decides anew until its turn has come."""
+    journal = journal_on(MachineDisk(tmp_path))
+    start = 0
+
+    def move_to(offset: int, actor: str) -> None:
+        nonlocal start
+        if offset > start:
+            fields = {"before": {"log_start_offset": start}, "after": {"log_start_offset": offset}}
+            require(journal, Act(AuditKind.LOG_START_MOVED, "t", bytes(16), 0, "a test", actor, **fields))  # type: ignore[arg-type]
+            start = offset
+
+    wanted = [(50, "one"), (100, "one"), (100, "two"), (70, "three")]
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(audited(lambda one=one: move_to(*one)) for one in wanted))  # type: ignore[misc]
+    assert start == 100
+    assert len(await taken(journal)) <= len(wanted) ** 2
+    await journal.close()
