@@ -7,29 +7,24 @@ source that changes hands may be written twice for a moment; readers pass over w
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from common.errors import OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
 from common.ports import Clock
-from object_store.errors import ObjectExists, StoreError
+from object_store.errors import ObjectExists
 from object_store.store import ObjectStore
 from records.audit_event import AuditEvent, to_fields
 from records.events import EventsHeader, EventsWriter
 from tiering.audit_reading import KIND, AuditKey, audit_key, audit_prefix, parse_audit_key, scope_prefix
-from tiering.cluster_file import StaleCluster
-from tiering.exports import BACKOFF_MAX_S, EVENTS_AT_ONCE, ExportTrouble, Guard, batched
+from tiering.export_rounds import OF_ONE, ExportRounds
+from tiering.exports import EVENTS_AT_ONCE, Guard, batched
 from tiering.keys import TierRoot
 
 FOR_EVER = -1
 PRUNE_INTERVAL_S = 3600.0
 PIECES_PER_ROUND_MAX = 64
-
-_log = logging.getLogger(__name__)
 
 
 class AuditPiece(NamedTuple):
@@ -133,49 +128,15 @@ class AuditExporterServices:
     interval_s: float
 
 
-class AuditExporter:
+class AuditExporter(ExportRounds):
     """One per node that exports. `exported` counts events."""
 
     def __init__(self, services: AuditExporterServices) -> None:
-        self.trouble = ExportTrouble()
+        super().__init__("audit", services.clock, services.random, services.interval_s)
         self.exported = 0
         self._services = services
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}  # (source, scope) → (term, end)
-        self._failures = 0
         self._pruned_s = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("audit-export"))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        services = self._services
-        while True:
-            pause_s = min(services.interval_s * 2.0 ** min(self._failures, 10), max(BACKOFF_MAX_S, services.interval_s))
-            await asyncio.sleep(pause_s * (0.9 + 0.2 * services.random.random()))
-            try:
-                await self.round()
-            except StaleCluster as error:
-                self._failed(str(error))
-                _log.error("the audit is not exported any more", extra={"reason": str(error)})
-                return
-            except (StoreError, OutcomeUnknown, ProtocolError, ValueError) as error:
-                self._failed(str(error))
-                if self._failures & (self._failures - 1) == 0:  # not each time
-                    fields = {"failures": self._failures, "error": str(error)}
-                    _log.warning("the audit is not exported", extra=fields)
-            else:
-                self._failures, self.trouble = 0, ExportTrouble()
-
-    def _failed(self, reason: str) -> None:
-        self._failures += 1
-        self.trouble = ExportTrouble(self.trouble.since_ms or self._services.clock.wall_ms(), reason)
 
     async def round(self) -> int:
         """Write what is new; how many events that were. Raises as `AuditWriter.write`, and what feeds raise."""
@@ -183,26 +144,29 @@ class AuditExporter:
         if writer is None:
             return 0
         feeds = list(self._services.feeds())
-        count = 0
+        before, failures = self.exported, list[Exception]()
         for feed in feeds:
-            count += await self._export(writer, feed)
-        self.exported += count
+            try:
+                await self._export(writer, feed)
+            except OF_ONE as error:
+                failures.append(error)
         now_s = self._services.clock.monotonic()
         if feeds and now_s - self._pruned_s >= PRUNE_INTERVAL_S:
             self._pruned_s = now_s
             for source in dict.fromkeys(feed.source for feed in feeds):
                 await writer.prune(source)
-        return count
+        if failures:
+            raise failures[0]
+        return self.exported - before
 
-    async def _export(self, writer: AuditWriter, feed: AuditFeed) -> int:
+    async def _export(self, writer: AuditWriter, feed: AuditFeed) -> None:
         name = (feed.source, feed.scope)
         known = self._ends.get(name)
         end = known[1] if known is not None and known[0] == feed.term else None
-        count = 0
         for _ in range(PIECES_PER_ROUND_MAX):
             piece = await feed.take(end or 0)
             if piece is None:
-                break
+                return
             if end is None:  # asked of the store only where there is something to write
                 end = min(await writer.end(*name), feed.begin)
                 if end > piece.first:
@@ -211,5 +175,4 @@ class AuditExporter:
             await writer.write(*name, piece)
             end = piece.end
             self._ends[name] = (feed.term, end)
-            count += len(piece.events)
-        return count
+            self.exported += len(piece.events)

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
-from common.errors import OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
 from common.ports import Clock
-from object_store.errors import ObjectExists, StoreError
+from object_store.errors import ObjectExists
 from object_store.store import ObjectStore
 from records.events import DamagedEvents, Event, Events, EventsHeader, EventsWriter, decode_events
-from tiering.cluster_file import StaleCluster
+from tiering.export_rounds import OF_ONE, ExportRounds
 from tiering.keys import TierRoot
 
 METADATA = "metadata"
@@ -31,7 +29,6 @@ POSITIONS = "positions"
 KEPT = 3
 EVENTS_AT_ONCE = 500  # a millisecond or two
 SUFFIX = ".events"
-BACKOFF_MAX_S = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -188,14 +185,6 @@ class ExportWriter:
 
 
 @dataclass(slots=True)
-class ExportTrouble:
-    """`since_ms` is wall time, 0 while exports succeed."""
-
-    since_ms: int = 0
-    reason: str = ""
-
-
-@dataclass(slots=True)
 class ExporterServices:
     """`writer` is asked for each round: it may not be known from the start, and is None until then."""
 
@@ -207,46 +196,13 @@ class ExporterServices:
     after: Callable[[ExportWriter], Awaitable[None]] | None = None
 
 
-class Exporter:
+class Exporter(ExportRounds):
     """One per node that exports: what has changed, once per interval; less often while the store fails."""
 
     def __init__(self, services: ExporterServices) -> None:
-        self.trouble = ExportTrouble()
+        super().__init__("metadata", services.clock, services.random, services.interval_s)
         self._services = services
         self._written: dict[tuple[str, int], int] = {}  # (kind, scope) → mark
-        self._failures = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("export"))
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        services = self._services
-        while True:
-            pause_s = min(services.interval_s * 2.0 ** min(self._failures, 10), max(BACKOFF_MAX_S, services.interval_s))
-            await asyncio.sleep(pause_s * (0.9 + 0.2 * services.random.random()))
-            try:
-                await self.round()
-            except StaleCluster as error:
-                self._failed(str(error))
-                _log.error("nothing is exported any more", extra={"reason": str(error)})
-                return
-            except (StoreError, OutcomeUnknown, ProtocolError, ValueError) as error:
-                self._failed(str(error))
-                if self._failures & (self._failures - 1) == 0:  # not each time
-                    _log.warning("not exported", extra={"failures": self._failures, "error": str(error)})
-            else:
-                self._failures, self.trouble = 0, ExportTrouble()
-
-    def _failed(self, reason: str) -> None:
-        self._failures += 1
-        self.trouble = ExportTrouble(self.trouble.since_ms or self._services.clock.wall_ms(), reason)
 
     async def round(self) -> int:
         """Write what has changed since the last time; how many exports that were. Raises as `ExportWriter.write`."""
@@ -254,7 +210,7 @@ class Exporter:
         if writer is None:
             return 0
         await writer.check()
-        count = 0
+        count, failures = 0, list[Exception]()
         for export in await self._services.exports():
             if self._written.get((export.kind, export.scope)) == export.mark:
                 continue
@@ -263,10 +219,15 @@ class Exporter:
             except NotExported as error:
                 _log.info("not exported here", extra={"kind": export.kind, "scope": export.scope, "error": str(error)})
                 continue
+            except OF_ONE as error:
+                failures.append(error)
+                continue
             self._written[export.kind, export.scope] = export.mark
             count += 1
-        if count and self._services.after is not None:
+        if count and not failures and self._services.after is not None:
             await self._services.after(writer)
+        if failures:
+            raise failures[0]
         return count
 
 

@@ -32,7 +32,7 @@ from tiering.description import (
     TierPage,
     encode,
 )
-from tiering.exports import ExportTrouble
+from tiering.export_rounds import ExportTrouble
 from tiering.keys import TierRoot
 from tiering.manifest_publisher import ManifestPublisher
 from tiering.partition_tier import PartitionTier

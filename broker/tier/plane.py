@@ -22,7 +22,8 @@ from object_store.errors import StoreError
 from object_store.uri import parse_uri
 from storage.audit_trail import AuditTrail
 from tiering.cluster_file import ClusterGuard
-from tiering.exports import Exporter, ExporterServices, ExportTrouble, ExportWriter
+from tiering.export_rounds import ExportTrouble
+from tiering.exports import Exporter, ExporterServices, ExportWriter
 from tiering.keys import TierRoot
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices

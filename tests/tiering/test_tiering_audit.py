@@ -3,11 +3,13 @@ wrong with it."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import msgspec
 import pytest
 
+from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
 from records.audit_event import AuditEvent, AuditKind, AuditSource, decode_audit_event, encode_audit_event
 from tests.object_store.memory_store import MemoryStore
@@ -21,6 +23,7 @@ from tiering.audit_reading import (
     partition_events,
     read_audit,
 )
+from tiering.export_rounds import ExportTrouble
 from tiering.keys import TierRoot
 
 ROOT = TierRoot("Y2x1c3Rlci1vZi10ZXN0cw")
@@ -121,6 +124,49 @@ async def test_each_round_writes_what_is_new(store: MemoryStore) -> None:
     trail = await read_audit(store, ROOT)
     assert [one.sequence for one in trail.events] == list(range(27))
     assert not trail.problems
+
+
+class BrokenFeed(Feed):
+    """One whose log has a record that cannot be read."""
+
+    async def take(self, position: int) -> AuditPiece | None:
+        raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no event")
+
+
+async def test_a_source_that_cannot_be_read_holds_up_no_other(store: MemoryStore) -> None:
+    first, last = Feed(count=5), Feed(AuditSource.TIER, count=7)
+    exporter = exporter_of(store, first, BrokenFeed(AuditSource.METADATA), last)
+    with pytest.raises(ProtocolError, match="no event"):
+        await exporter.round()
+    assert exporter.exported == 12
+    events = (await read_audit(store, ROOT)).events
+    assert [one.source for one in events] == [AuditSource.BROKER] * 5 + [AuditSource.TIER] * 7
+
+
+async def test_trouble_is_told_until_a_round_succeeds(store: MemoryStore) -> None:
+    broken = BrokenFeed()
+    feeds: list[Feed] = [broken]
+    rounds = asyncio.Event()
+    asked = 0
+
+    def current() -> list[Feed]:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            assert exporter.trouble.reason and exporter.trouble.since_ms
+            feeds.clear()
+        if asked == 4:
+            rounds.set()
+        return feeds
+
+    writer = writer_of(store)
+    services = AuditExporterServices(lambda: writer, current, MachineClock(), random.Random(1), 0.001)
+    exporter = AuditExporter(services)
+    exporter.start()
+    async with asyncio.timeout(30):
+        await rounds.wait()
+    await exporter.stop()
+    assert exporter.trouble == ExportTrouble()
 
 
 async def test_who_takes_over_goes_on_where_the_store_ends(store: MemoryStore) -> None:

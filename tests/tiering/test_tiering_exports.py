@@ -36,10 +36,16 @@ class World:
         self.store = store or MemoryStore(self.clock.wall_ms)
         self.value = 1
         self.refused: int | None = None
+        self.unreadable: int | None = None
 
         guard = ClusterGuard(self.store, ROOT, lambda: incarnation, self.clock)
         self.writer = ExportWriter(self.store, ROOT, guard, self.clock)
-        services = ExporterServices(lambda: self.writer, self.exports, self.clock, random.Random(1), 60.0)
+        self.whole_rounds = 0
+
+        async def after(writer: ExportWriter) -> None:
+            self.whole_rounds += 1
+
+        services = ExporterServices(lambda: self.writer, self.exports, self.clock, random.Random(1), 60.0, after)
         self.exporter = Exporter(services)
 
     async def exports(self) -> list[Export]:
@@ -51,6 +57,8 @@ class World:
         def events() -> list[dict[str, int | str]]:
             if scope == self.refused:
                 raise NotExported("moved")
+            if scope == self.unreadable:
+                raise ValueError("damaged")
             return [{"event": "thing", "value": value}] * 1_200
 
         return ReadyExport(METADATA, scope, value, value, events)
@@ -90,6 +98,19 @@ async def test_one_that_is_not_exported_here_leaves_the_others_alone() -> None:
     assert await world.exporter.round() == 1
     world.refused = None
     assert await world.exporter.round() == 1
+
+
+async def test_one_that_cannot_be_made_holds_up_no_other() -> None:
+    """But what a whole round allows, like giving up older incarnations, waits for one."""
+    world = World()
+    world.unreadable = 0
+    with pytest.raises(ValueError, match="damaged"):
+        await world.exporter.round()
+    assert await newest(world) == [(7, 1)]
+    assert world.whole_rounds == 0
+    world.unreadable = None
+    assert await world.exporter.round() == 1
+    assert (await newest(world), world.whole_rounds) == ([(0, 1), (7, 1)], 1)
 
 
 async def test_a_damaged_export_gives_way_to_the_one_before() -> None:
