@@ -30,17 +30,23 @@ class Act(NamedTuple):
     after: Mapping[str, Any] = {}
 
 
-class AuditTrail(Protocol):
+class AuditPermits(Protocol):
+    """As much of a trail as a thread has, too: it waits for nothing."""
+
     def note(self, event: str, /, **fields: object) -> None:
         """One line for something that changes nothing of what is served; from any thread."""
         ...
 
-    def announce(self, act: Act) -> None:
-        """Have the event of `act` written, unless it is already; something else is still in the way of `act`."""
+    def permits(self, act: Act) -> bool:
+        """Whether the event of `act` is durable; if so, it is to be done at once."""
         ...
 
-    def permits(self, act: Act) -> bool:
-        """Whether the event of `act` is durable; if so, it is to be done at once. If not, it is being written."""
+
+class AuditTrail(AuditPermits, Protocol):
+    """The loop's. An act that it does not permit is being written."""
+
+    def announce(self, act: Act) -> None:
+        """Have the event of `act` written, unless it is already; something else is still in the way of `act`."""
         ...
 
     def when_durable(self, callback: Callable[[], None]) -> None:
@@ -82,24 +88,32 @@ async def audited(act: Callable[[], T]) -> T:
             await pending.wait()
 
 
-class AgreedActs:
-    """The trail of a thread, which does only what was agreed on before: for the rest it stops with AuditPending."""
+class NotAgreed(Exception):
+    """A thread was about to do `act`, whose event is not durable: nothing of it was done."""
 
-    def __init__(self, trail: AuditTrail, agreed: list[Act]) -> None:
+    def __init__(self, act: Act) -> None:
+        super().__init__(f"{act.event} is not agreed on")
+        self.act = act
+
+
+def require_agreed(permits: AuditPermits, act: Act) -> None:
+    """Raises NotAgreed unless `act` is to be done now."""
+    if not permits.permits(act):
+        raise NotAgreed(act)
+
+
+class AgreedActs:
+    """What a thread may do: only what was agreed on before, see `require_agreed`."""
+
+    def __init__(self, trail: AuditPermits, agreed: list[Act]) -> None:
         self._trail = trail
         self._agreed = agreed
 
     def note(self, event: str, /, **fields: object) -> None:
         self._trail.note(event, **fields)
 
-    def announce(self, act: Act) -> None:
-        raise AuditPending(self, act)
-
     def permits(self, act: Act) -> bool:
         return act in self._agreed
-
-    def when_durable(self, callback: Callable[[], None]) -> None:
-        raise NotImplementedError("a thread does not wait for the audit")
 
 
 class NoTrail:

@@ -6,7 +6,7 @@ import asyncio
 
 from common.ports import Disk
 from records.audit_event import AuditKind
-from storage.audit_trail import Act, AgreedActs, AuditPending, AuditTrail, audited, require
+from storage.audit_trail import Act, AgreedActs, AuditPermits, AuditTrail, NotAgreed, audited, require
 from storage.directory_files import DirectoryState
 from storage.loaded_log import LoadedLog
 from storage.open_files import OpenFiles
@@ -55,13 +55,13 @@ async def load_logs(
 
 
 def _load(
-    disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: list[RecoveryInput]
+    disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: list[RecoveryInput]
 ) -> tuple[list[LoadedLog], list[tuple[RecoveryInput, Act]]]:
     loaded: list[LoadedLog] = []
     pending: list[tuple[RecoveryInput, Act]] = []
     for one in given:
         try:
             loaded.append(load_log(disk, open_files, audit, one))
-        except AuditPending as error:
+        except NotAgreed as error:
             pending.append((one, error.act))
     return loaded, pending

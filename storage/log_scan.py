@@ -6,7 +6,7 @@ from common.errors import ProtocolError
 from common.ports import Disk
 from records.audit_event import AuditKind
 from records.batch import CONTROL, BatchHeader
-from storage.audit_trail import Act, AuditTrail, require
+from storage.audit_trail import Act, AuditPermits, require_agreed
 from storage.checkpoint_files import read_whole, write_fully
 from storage.loaded_log import LoadedLog
 from storage.open_files import OpenFiles
@@ -35,7 +35,7 @@ from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, e
 class LogScan:
     """One log's segments on their way from trusted lengths to checked contents. In a thread."""
 
-    def __init__(self, disk: Disk, open_files: OpenFiles, audit: AuditTrail, now_ms: int, loaded: LoadedLog) -> None:
+    def __init__(self, disk: Disk, open_files: OpenFiles, audit: AuditPermits, now_ms: int, loaded: LoadedLog) -> None:
         self._disk = disk
         self._open_files = open_files
         self._audit = audit
@@ -195,7 +195,7 @@ class LogScan:
             before={"bytes_cut": bytes_cut},
             after={"log_start_offset": loaded.log_start_offset, "log_end_offset": end_offset},
         )
-        require(self._audit, act)
+        require_agreed(self._audit, act)
 
     def _truncate(self, segment: Segment, size: int, end_offset: int) -> None:
         self._require("torn tail", segment.size - size, end_offset)

@@ -14,7 +14,7 @@ from common.identifiers import ZERO_UUID
 from common.ports import Disk
 from records.audit_event import AuditKind
 from storage import checkpoint_files
-from storage.audit_trail import Act, AuditPending, AuditTrail, require
+from storage.audit_trail import Act, AuditPermits, require_agreed
 from storage.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA, TEMPORARY_SUFFIX, join, read_whole
 from storage.leader_epochs import LeaderEpochCache
 from storage.loaded_log import LoadedLog, empty_log
@@ -62,23 +62,21 @@ def first_to_scan(base_offsets: list[int], recovery_point: int) -> int:
     return first
 
 
-def load_log(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: RecoveryInput) -> LoadedLog:
+def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
     """The partition in `given.directory`. OSError when the disk fails.
 
     The topic id is ZERO_UUID when the metadata file is missing or damaged: whoever opens the log decides about it.
-    Where trusted bytes turn out to be damaged, everything is scanned. Raises AuditPending before anything is cut that
+    Where trusted bytes turn out to be damaged, everything is scanned. Raises NotAgreed before anything is cut that
     `audit` does not permit yet: call it anew then.
     """
     try:
         return _load(disk, open_files, audit, given)
-    except AuditPending:
-        raise
     except ProtocolError as error:
         audit.note("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
         return _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
 
 
-def _load(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: RecoveryInput) -> LoadedLog:
+def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
     names = disk.list(given.directory)
     if any(name.endswith(_LEFTOVERS) for name in names):
         names = _settle(disk, given.directory, names)
@@ -128,7 +126,7 @@ def _topic_id(disk: Disk, directory: str, names: list[str]) -> bytes:
 def _load_segments(
     disk: Disk,
     open_files: OpenFiles,
-    audit: AuditTrail,
+    audit: AuditPermits,
     given: RecoveryInput,
     loaded: LoadedLog,
     names: list[str],
@@ -199,7 +197,9 @@ def _read_end(disk: Disk, open_files: OpenFiles, loaded: LoadedLog, now_ms: int)
         loaded.producers.reset(part.end_offset)
 
 
-def _start_over(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: RecoveryInput, loaded: LoadedLog) -> None:
+def _start_over(
+    disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput, loaded: LoadedLog
+) -> None:
     """The log start lies past all that is left: nothing of it may be served."""
     act = Act(
         AuditKind.LOG_STARTED_OVER,
@@ -210,7 +210,7 @@ def _start_over(disk: Disk, open_files: OpenFiles, audit: AuditTrail, given: Rec
         before={"log_start_offset": loaded.log_start_offset, "log_end_offset": loaded.log_end_offset},
         after={"log_start_offset": loaded.log_start_offset, "log_end_offset": loaded.log_start_offset},
     )
-    require(audit, act)
+    require_agreed(audit, act)
     for offset in loaded.snapshots:  # else the next start would know producers again that this one forgets
         _remove_if_there(disk, file_stem(given.directory, offset) + SNAPSHOT_SUFFIX)
     loaded.snapshots = []
