@@ -29,7 +29,7 @@ TIMEOUT_S = 0.6
 class BucketWatch(Protocol):
     """Told of each change at the moment of its effect, before it is made."""
 
-    def putting(self, node: str, key: str, data: bytes, there: bytes | None) -> None: ...
+    def putting(self, node: str, key: str, data: bytes, there: bytes | None, sent_ns: int) -> None: ...
 
     def deleting(self, node: str, keys: Sequence[str], claims: Any) -> None: ...
 
@@ -99,11 +99,12 @@ class BucketClient:
         parts = body_parts(body)
         data = await asyncio.to_thread(_read, parts) if any(isinstance(p, FileRange) for p in parts) else _read(parts)
         self._bucket.counts.puts += 1
+        sent_ns = self._loop.now_ns()
 
         def effect() -> ObjectInfo:
             there = self._bucket.data(key)
             if self._watch is not None and not (create_only and there is not None):
-                self._watch.putting(self._node, key, data, there)
+                self._watch.putting(self._node, key, data, there, sent_ns)
             info: ObjectInfo = _at_once(self._store.put(key, data, create_only=create_only))
             return self._changed(info)
 

@@ -38,10 +38,10 @@ class PagedWatch(TierWatch):
 
     pages: dict[PartitionPath, list[str]]
 
-    def putting(self, node: str, key: str, data: bytes, there: bytes | None) -> None:
+    def putting(self, node: str, key: str, data: bytes, there: bytes | None, sent_ns: int) -> None:
         parsed = self._root().parse_key(key)
         if not isinstance(parsed, ManifestKey):
-            super().putting(node, key, data, there)
+            super().putting(node, key, data, there, sent_ns)
             return
         if there is not None and there != data:
             raise InvariantBroken(self._name, f"{node} overwrites {key}")
@@ -49,8 +49,8 @@ class PagedWatch(TierWatch):
         if len(head.segments) > HEAD_SEGMENTS_MAX:
             raise InvariantBroken(self._name, f"{node} publishes {len(head.segments)} segments in a head")
         self._coverage.add("pages named", len(head.pages))
-        self._published(node, parsed, self._whole(parsed.path, head))
-        self.pages[parsed.path] = [self._root().page_key(parsed.path, ref.uuid) for ref in head.pages]
+        if self._published(node, parsed, self._whole(parsed.path, head), sent_ns):
+            self.pages[parsed.path] = [self._root().page_key(parsed.path, ref.uuid) for ref in head.pages]
 
     def _whole(self, path: PartitionPath, head: ManifestHead) -> ManifestHead:
         segments = []

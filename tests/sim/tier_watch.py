@@ -16,7 +16,7 @@ from tests.sim.bucket import Bucket
 from tests.sim.history import TopicPartition
 from tests.sim.invariants import CommittedLog, Coverage, InvariantBroken
 from tests.sim.tier_model import Identity, ModelledTier, TierRecordsAreLegal, content_problem, rewritten_away
-from tiering.keys import ManifestKey, PartitionPath, SegmentKey, TierRoot
+from tiering.keys import ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
 from tiering.manifest import ManifestHead, decode_head
 from tiering.segment import SegmentId, SegmentState
 from tiering.tier_records import KeyKind, SwapRecord, decode_key, decode_segment, decode_swap
@@ -52,6 +52,7 @@ class TierWatch:
         self._bucket, self._committed, self._coverage = bucket, committed, coverage
         self._root, self._trace, self._lossy = root, trace, lossy
         self._heads: dict[Identity, ManifestHead] = {}
+        self._heads_since_ns: dict[Identity, int] = {}
         self._removed: dict[TopicPartition, set[int]] = {}  # by jobs: where the batches begin that are in no segment
         self._name = BucketIsSound()
         bucket.watch = self
@@ -124,37 +125,59 @@ class TierWatch:
 
     # the bucket --------------------------------------------------------------------------------------------
 
-    def putting(self, node: str, key: str, data: bytes, there: bytes | None) -> None:
+    def putting(self, node: str, key: str, data: bytes, there: bytes | None, sent_ns: int) -> None:
         """See `BucketWatch`."""
         if there is not None and there != data:
             raise InvariantBroken(self._name, f"{node} overwrites {key}")
         parsed = self._root().parse_key(key)
         if isinstance(parsed, ManifestKey):
-            self._published(node, parsed, decode_head(data, key))
+            self._published(node, parsed, decode_head(data, key), sent_ns)
 
-    def _published(self, node: str, key: ManifestKey, head: ManifestHead) -> None:
+    def _published(self, node: str, key: ManifestKey, head: ManifestHead, sent_ns: int) -> bool:
+        """Whether it follows the newest one, and is it now; False when it was on its way while that one came."""
         identity = (key.path.topic_id, key.path.partition)
         what = f"{node} publishes version {head.version} of {head.topic}-{head.partition}"
         before = self._heads.get(identity)
+        is_late = before is not None and sent_ns < self._heads_since_ns[identity]
+        if is_late:
+            self._check_outdone(what, key, head)
+        else:
+            self._check_follows(what, key, head, before)
+        self._check_shows(what, head, self.records.tiers.get(identity) or self.records.forgotten.get(identity))
+        self._trace(f"{what}: [{head.log_start_offset}, {head.end_offset}) of state {head.tier_state_offset}")
+        if is_late:
+            self._coverage.add("manifests that came late")
+            return False
+        self._heads[identity], self._heads_since_ns[identity] = head, self._bucket.scheduler.now_ns
+        self._coverage.add("manifests")
+        return True
+
+    def _check_follows(self, what: str, key: ManifestKey, head: ManifestHead, before: ManifestHead | None) -> None:
         place = (head.leader_epoch, head.tier_state_offset)
-        began_again = self._is_last(identity, head) and not self._manifests(key.path)
+        began_again = self._is_last((key.path.topic_id, key.path.partition), head) and not self._manifests(key.path)
         if head.version != (1 if before is None or began_again else before.version + 1):
             raise InvariantBroken(self._name, f"{what} after version {0 if before is None else before.version}")
         if before is not None and place < (before.leader_epoch, before.tier_state_offset):
             text = f"of epoch and state {place} after {(before.leader_epoch, before.tier_state_offset)}"
             raise InvariantBroken(self._name, f"{what} {text}")
-        tier = self.records.tiers.get(identity) or self.records.forgotten.get(identity)
+
+    def _check_outdone(self, what: str, key: ManifestKey, head: ManifestHead) -> None:
+        """Its number is free, for the version that had it was removed. Either a newer one is there, or its topic is
+        deleted, which it says itself: then the sweeper removes it, as `unsettled` wants it."""
+        if head.dropped_ms:
+            return
+        versions = [self._root().parse_key(name) for name in self._manifests(key.path)]
+        if not any(isinstance(other, ManifestKey) and other.version > head.version for other in versions):
+            raise InvariantBroken(self._name, f"{what} late, and it is the newest again")
+
+    def _check_shows(self, what: str, head: ManifestHead, tier: ModelledTier | None) -> None:
         span = None if tier is None else tier.span_at(head.tier_state_offset)
-        if tier is None or span is None:
+        if span is None:
             raise InvariantBroken(self._name, f"{what} of a state that nobody committed")
         named = shown(head)
-        ends = not head.segments and bool(head.dropped_ms)
-        if (head.log_start_offset, head.end_offset) != span[:2] or (named != span.segments and not ends):
+        if (head.log_start_offset, head.end_offset) != span[:2] or (named != span.segments and not names_nothing(head)):
             text = f"[{head.log_start_offset}, {head.end_offset}) with {len(named)} segments"
             raise InvariantBroken(self._name, f"{what}: {text}, the state is {span}")
-        self._heads[identity] = head
-        self._coverage.add("manifests")
-        self._trace(f"{what}: [{head.log_start_offset}, {head.end_offset}) of state {head.tier_state_offset}")
 
     def _is_last(self, identity: Identity, head: ManifestHead) -> bool:
         """Whether it is the last one of a deleted topic, which may be published again when all is removed."""
@@ -220,15 +243,26 @@ class TierWatch:
                 return f"the manifest of {name} is behind the state"
             path = path_of(identity, tier)
             due.update(dict.fromkeys(self._root().segment_key(path, segment) for segment in span.segments))
-        found = [key for key in self._bucket.names() if isinstance(self._root().parse_key(key), SegmentKey)]
+        found = {key: self._root().parse_key(key) for key in self._bucket.names()}
         if missing := [key for key in due if key not in found]:
             raise InvariantBroken(self._name, f"{missing[0]} is in the state and not in the bucket")
-        orphans = [key for key in found if key not in due]
+        orphans = [key for key, parsed in found.items() if key not in due and self._is_orphan(parsed)]
         return f"{len(orphans)} objects are orphans, as {orphans[0]}" if orphans else ""
+
+    def _is_orphan(self, key: SegmentKey | ManifestKey | PageKey | None) -> bool:
+        """Of an object that is no segment of the state: pages and manifests stay as long as their partition."""
+        if isinstance(key, SegmentKey):
+            return True
+        return key is not None and (key.path.topic_id, key.path.partition) not in self.records.tiers
 
 
 def shown(head: ManifestHead) -> tuple[SegmentId, ...]:
     return tuple(segment.id for segment in head.segments if segment.end_offset > head.log_start_offset)
+
+
+def names_nothing(head: ManifestHead) -> bool:
+    """Whether it is the last one of a deleted topic."""
+    return not head.segments and bool(head.dropped_ms)
 
 
 def path_of(identity: Identity, tier: ModelledTier) -> PartitionPath:
