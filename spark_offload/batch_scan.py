@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
 
-from common.checksum import crc32c
 from records.batch import (
     COMPRESSION_MASK,
     CONTROL,
-    CRC_AT,
-    CRC_FROM,
     HEADER_BYTES,
     MAGIC,
-    PREFIX_BYTES,
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
 )
+from spark_offload.batch_headers import checksums_between, headers_between, steps
 from spark_offload.varints import Bytes, DamagedRecords, Integers
 
 Flags = npt.NDArray[np.bool_]
-
-_LENGTH_AT = 8
-_LENGTH = Struct(">i")
-_CRC = Struct(">I")
-_HEADER = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("batch_length", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("count", ">i4"),
-    ]
-)
-_HEADER_RANGE = np.arange(HEADER_BYTES)
 
 
 @dataclass(slots=True)
@@ -112,13 +86,10 @@ class BatchTable:
 
 def whole_batches_end(view: memoryview) -> tuple[int, int]:
     """(end of the last whole batch, bytes that the batch after it takes; 0 when less than its length is there)."""
-    at, end = 0, len(view)
-    while end - at >= PREFIX_BYTES:
-        size = _size_at(view, at)
-        if size > end - at:
-            return at, size
-        at += size
-    return at, 0
+    bounds, size = steps(view)
+    if size < 0:
+        raise _too_small(bounds[-1])
+    return bounds[-1], size
 
 
 def scan_batches(view: memoryview, *, check_crc: bool = True) -> BatchTable:
@@ -126,9 +97,20 @@ def scan_batches(view: memoryview, *, check_crc: bool = True) -> BatchTable:
 
     DamagedRecords: bytes that are no batch, a wrong CRC, offsets that do not grow, counts that cannot be.
     """
-    positions = _positions(view, check_crc)
-    data = np.frombuffer(view, np.uint8)
-    fields = np.ascontiguousarray(data[positions[:-1, None] + _HEADER_RANGE]).view(_HEADER).reshape(-1)
+    bounds, size = steps(view)
+    left = len(view) - bounds[-1]
+    if size < 0:
+        raise _too_small(bounds[-1])
+    if left:
+        raise DamagedRecords(
+            f"a batch of {size} bytes in {left} bytes" if size else f"{left} bytes after the last batch"
+        )
+    fields = headers_between(view, bounds)
+    if check_crc:
+        wrong = np.flatnonzero(checksums_between(view, bounds) != fields["crc"])
+        if len(wrong):
+            raise DamagedRecords(f"wrong CRC of the batch at byte {bounds[int(wrong[0])]}")
+    positions = np.array(bounds, np.int64)
     table = BatchTable(
         at=positions[:-1],
         end=positions[1:],
@@ -144,28 +126,8 @@ def scan_batches(view: memoryview, *, check_crc: bool = True) -> BatchTable:
     return table
 
 
-def _positions(view: memoryview, check_crc: bool) -> Integers:
-    """Where each batch begins, and the end of the last one."""
-    found = [0]
-    at, end = 0, len(view)
-    while at < end:
-        if end - at < HEADER_BYTES:
-            raise DamagedRecords(f"{end - at} bytes after the last batch")
-        size = _size_at(view, at)
-        if size > end - at:
-            raise DamagedRecords(f"a batch of {size} bytes in {end - at} bytes")
-        if check_crc and crc32c(view[at + CRC_FROM : at + size]) != _CRC.unpack_from(view, at + CRC_AT)[0]:
-            raise DamagedRecords(f"wrong CRC of the batch at byte {at}")
-        at += size
-        found.append(at)
-    return np.array(found, np.int64)
-
-
-def _size_at(view: memoryview, at: int) -> int:
-    size: int = _LENGTH.unpack_from(view, at + _LENGTH_AT)[0] + PREFIX_BYTES
-    if size < HEADER_BYTES:
-        raise DamagedRecords(f"a batch of {size} bytes at byte {at}")
-    return size
+def _too_small(at: int) -> DamagedRecords:
+    return DamagedRecords(f"a batch of fewer than {HEADER_BYTES} bytes at byte {at}")
 
 
 def _column(fields: npt.NDArray[np.void], name: str) -> Integers:

@@ -4,51 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
 
-from common.checksum import crc32c
 from records.batch import (
     CODEC_MAX,
     COMPRESSION_MASK,
     CONTROL,
-    CRC_FROM,
     DELETE_HORIZON,
-    HEADER_BYTES,
     MAGIC,
     NO_SEQUENCE,
-    PREFIX_BYTES,
     SEQUENCE_MASK,
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
 )
+from spark_offload.batch_headers import HEADER, checksums_between, headers_between
 from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.varints import Integers
 
-HEADER = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("batch_length", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("count", ">i4"),
-    ]
-)
 OFFSET_MAX = 2**62
 """Beyond it sums would wrap round; no log gets there."""
-_RANGE = np.arange(HEADER_BYTES)
-_LENGTH_AT = 8
-_LENGTH = Struct(">i")
 
 
 @dataclass(slots=True)
@@ -142,34 +118,11 @@ class Headers:
         )
 
 
-def steps(view: memoryview) -> tuple[list[int], int]:
-    """Where the batches of `view` begin that lie whole in it, one behind the other, then where the last of them ends;
-    and how many bytes the next one says it has: 0 when that cannot be told yet, -1 when no batch can have so few."""
-    unpack = _LENGTH.unpack_from
-    found: list[int] = []
-    at, end = 0, len(view)
-    while end - at >= HEADER_BYTES:
-        size = unpack(view, at + _LENGTH_AT)[0] + PREFIX_BYTES
-        if size > end - at:
-            found.append(at)
-            return found, size
-        if size < HEADER_BYTES:
-            found.append(at)
-            return found, -1
-        found.append(at)
-        at += size
-    found.append(at)
-    return found, 0
-
-
 def read_headers(view: memoryview, bounds: Sequence[int], origin: int) -> Headers:
     """Of the batches between each two of `bounds`; `origin` is where `view` lies in its object."""
-    first, after = bounds[:-1], bounds[1:]
-    computed = [crc32c(view[at + CRC_FROM : end]) for at, end in zip(first, after, strict=True)]
-    positions = np.array(bounds, np.int64)
-    data = np.frombuffer(view, np.uint8)
-    fields = np.ascontiguousarray(data[positions[:-1, None] + _RANGE]).view(HEADER).reshape(-1)
-    return Headers(positions[:-1] + origin, positions[1:] + origin, np.array(computed, np.int64), fields)
+    positions = np.array(bounds, np.int64) + origin
+    computed = checksums_between(view, bounds)
+    return Headers(positions[:-1], positions[1:], computed, headers_between(view, bounds))
 
 
 def joined(parts: Sequence[Headers]) -> Headers:

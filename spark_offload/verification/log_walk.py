@@ -15,8 +15,9 @@ import numpy as np
 
 from object_store.errors import StoreError
 from records.batch import HEADER_BYTES
+from spark_offload.batch_headers import steps
 from spark_offload.varints import Integers
-from spark_offload.verification.headers import Headers, read_headers, steps
+from spark_offload.verification.headers import Headers, read_headers
 
 Fetch = Callable[[int, int], bytes]
 """(position, size) to bytes; raises StoreError."""
