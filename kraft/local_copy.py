@@ -10,9 +10,9 @@ All methods block for the disk: call them off the event loop, one at a time.
 
 from __future__ import annotations
 
-import errno
 import logging
 
+from common.disk_errors import NO_FILES, NO_ROOM
 from common.errors import ProtocolError, StorageFailure
 from common.ports import Disk, File
 from kraft.image.delta import MetadataDelta, ReplayError
@@ -23,7 +23,6 @@ from kraft.metadata_log import unframe_batches
 log = logging.getLogger(__name__)
 
 TAIL_BYTES_MAX = 16 << 20
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class NoRoom(StorageFailure):
@@ -93,7 +92,7 @@ class LocalCopy:
             raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> StorageFailure:
-        kind = NoRoom if error.errno in _PASSING else StorageFailure
+        kind = NoRoom if error.errno in (*NO_ROOM, *NO_FILES) else StorageFailure
         return kind(f"{self._directory}: the local metadata cannot be written: {error}")
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from common.disk_errors import NO_ROOM
 from common.machine import MachineFile
 from object_store.errors import (
     InvalidKey,
@@ -42,7 +43,7 @@ LOCK_NAME = "lock"
 LOCK_POLL_S = 0.01
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {*NO_ROOM, errno.EFBIG}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 GiveName = Callable[[str, str], None]  # from the finished file to the object
 

@@ -2,17 +2,15 @@
 
 import asyncio
 import enum
-import errno
 import logging
 from collections.abc import Callable
 
+from common.disk_errors import NO_FILES, NO_ROOM
 from common.errors import ErrorCode, ProtocolError
 
 COMPLAINT_PAUSE_S = 1.0
 OUT_OF_FILES_PAUSE_S = 0.5  # what waits in threads looks again so often
 DAMAGED_LOGS_MAX = 1_000  # of which it is counted how often they were read in vain
-NO_FILES = (errno.EMFILE, errno.ENFILE)
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _logger = logging.getLogger(__name__)
 
