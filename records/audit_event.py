@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 EVENT_BYTES_MAX = 64 << 10
+ACTOR_CHARACTERS_MAX = 200
 
 
 class AuditSource(StrEnum):
@@ -91,6 +92,11 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AuditEvent)
+
+
+def client_actor(principal: str, host: str) -> str:
+    """`principal@address`; the principal alone for a broker that asks for itself. Cut, as clients choose its length."""
+    return (f"{principal}@{host}" if host else principal)[:ACTOR_CHARACTERS_MAX]
 
 
 def encode_audit_event(event: AuditEvent) -> bytes:

@@ -15,14 +15,12 @@ from tiering.tier_records import (
     STATES,
     KeyKind,
     PartitionRecord,
+    cause_and_actor,
     decode_key,
     decode_partition,
     decode_segment_record,
     decode_swap,
 )
-
-BY = " by "
-"""Between the cause and the actor of a moved log start."""
 
 
 def tier_event(shard: int, header: BatchHeader, record: Record) -> AuditEvent | None:
@@ -56,7 +54,7 @@ def _partition(value: bytes | None) -> dict[str, Any]:
     if value is None:
         return {"event": AuditKind.TIER_PARTITION_DELETED}
     state = decode_partition(value)
-    cause, _, actor = state.log_start_cause.partition(BY)
+    cause, actor = cause_and_actor(state.log_start_cause)
     return {
         "event": AuditKind.TIER_PARTITION_CHANGED,
         "topic": state.topic,

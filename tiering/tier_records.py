@@ -35,6 +35,20 @@ class TierKey(NamedTuple):
     segment: SegmentId | None = None
 
 
+_BY = " by "
+
+
+def cause_text(cause: str, actor: str) -> str:
+    """A log start's cause, with who asked for it where somebody did. No cause has ` by ` in it."""
+    return f"{cause}{_BY}{actor}" if actor else cause
+
+
+def cause_and_actor(text: str) -> tuple[str, str]:
+    """What `cause_text` was made of; actor "" for none."""
+    cause, _, actor = text.partition(_BY)
+    return cause, actor
+
+
 class TierRecord(NamedTuple):
     """`value` is None for a tombstone."""
 

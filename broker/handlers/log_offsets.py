@@ -16,6 +16,7 @@ from broker.partitions.partition import Partition
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import INTERNAL_TOPICS
+from records.audit_event import client_actor
 from storage.audit_trail import audited
 from wire.messages import DeleteRecordsResponse, OffsetForLeaderEpochResponse
 
@@ -71,7 +72,7 @@ class DeleteRecords:
         rows: dict[tuple[str, int], tuple[int, ErrorCode]] = {}
         waiting: dict[tuple[str, int], tuple[Partition, int]] = {}
 
-        actor = f"{context.principal}@{context.client_host}"
+        actor = client_actor(context.principal, context.client_host)
 
         async def begin(topic: str, index: int, offset: int) -> None:
             try:

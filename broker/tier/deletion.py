@@ -23,6 +23,7 @@ from tiering.manifest import ManifestHead
 from tiering.partition_tier import PartitionTier
 from tiering.segment import TieredSegment
 from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, FinishDelete, MoveLogStart, StartDelete
+from tiering.tier_records import cause_text
 
 OBJECTS_PER_ROUND_MAX = 1_000
 
@@ -115,7 +116,7 @@ class Deleter:
         def request(view: PartitionTier) -> MoveLogStart | None:
             if view.log_start_offset >= offset:
                 return None
-            return MoveLogStart(led.leader_epoch, led.broker_epoch, offset, f"{cause} by {actor}" if actor else cause)
+            return MoveLogStart(led.leader_epoch, led.broker_epoch, offset, cause_text(cause, actor))
 
         await led.change(self._calls, request)
         log = led.partition.log

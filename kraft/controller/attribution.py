@@ -19,8 +19,8 @@ from kraft.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from records.audit_event import client_actor
 
-ACTOR_CHARACTERS_MAX = 200
 _ATTRIBUTED = (
     ConfigRecord
     | FeatureLevelRecord
@@ -33,9 +33,8 @@ _ATTRIBUTED = (
 
 
 def actor_of(principal: bytes, client_host: bytes) -> str:
-    """`principal@address` as an envelope has them; the principal alone for a broker that asks for itself."""
-    who, where = principal.decode(errors="replace"), client_host.decode(errors="replace")
-    return (f"{who}@{where}" if where else who)[:ACTOR_CHARACTERS_MAX]
+    """As an envelope has them."""
+    return client_actor(principal.decode(errors="replace"), client_host.decode(errors="replace"))
 
 
 def attributed(decide: Decide, actor: str) -> Decide:

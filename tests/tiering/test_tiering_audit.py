@@ -11,7 +11,15 @@ import pytest
 
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
-from records.audit_event import AuditEvent, AuditKind, AuditSource, decode_audit_event, encode_audit_event
+from records.audit_event import (
+    ACTOR_CHARACTERS_MAX,
+    AuditEvent,
+    AuditKind,
+    AuditSource,
+    client_actor,
+    decode_audit_event,
+    encode_audit_event,
+)
 from tests.object_store.memory_store import MemoryStore
 from tiering.audit_export import AuditExporter, AuditExporterServices, AuditPiece, AuditWriter
 from tiering.audit_reading import (
@@ -25,6 +33,7 @@ from tiering.audit_reading import (
 )
 from tiering.export_rounds import ExportTrouble
 from tiering.keys import TierRoot
+from tiering.tier_records import cause_and_actor, cause_text
 
 ROOT = TierRoot("Y2x1c3Rlci1vZi10ZXN0cw")
 TOPIC_ID = bytes(range(16))
@@ -258,3 +267,11 @@ async def test_files_go_by_their_age(store: MemoryStore) -> None:
     assert await writer_of(store, clock=clock).prune(AuditSource.BROKER) == 0
     assert await writer.prune(AuditSource.BROKER) == 1
     assert not await list_audit(store, ROOT)
+
+
+def test_who_moved_a_log_start_is_told_as_it_was_said() -> None:
+    """Whatever a principal calls itself, its name is the actor's and not the cause's."""
+    for cause, actor in (("DeleteRecords", "a by b@10.0.0.1"), ("retention.ms", ""), ("DeleteRecords", "x by@h")):
+        assert cause_and_actor(cause_text(cause, actor)) == (cause, actor)
+    assert len(client_actor("p" * 70_000, "10.0.0.1")) == ACTOR_CHARACTERS_MAX
+    assert client_actor("broker", "") == "broker"
