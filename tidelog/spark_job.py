@@ -1,8 +1,8 @@
 """A Spark job as a command runs it: options of all of them, the session, bars for people, exit codes.
 
-    with spark_job("compact", session, as_json) as job:
+    with spark_job("compact", session, as_json=as_json) as job:
         from spark_offload.compaction.job import CompactionOptions, run
-        options = CompactionOptions(**job.chosen(tier, topic, …), …)
+        options = CompactionOptions(**choice(tier, topic, …), …)
         job.show(run(job.spark, options, job.progress))
 
 Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for what cannot be meant.
