@@ -38,6 +38,7 @@ STOP_TIMEOUT_S = 30.0
 START_ANSWER_S = {"broker": 30.0, "controller": 5.0}  # a controller alone cannot be ready: the next `start` helps it
 CONTROL_CONNECTIONS_MAX = 64
 TOLD_BYTES_MAX = 4_096
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class Supervisor:
         for end in (wake_read, wake_write):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        for number in SIGNALS:
             signal.signal(number, lambda *_: None)
         self._selector.register(wake_read, selectors.EVENT_READ, self._signalled)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -127,10 +128,15 @@ class Supervisor:
         ready_read, ready_write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            os.close(ready_read)
-            self._become(child.node, ready_write)
+        # A node that is told to stop before it has run at all would take that as its parent's, and tell it to end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.close(ready_read)
+                self._become(child.node, ready_write)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(ready_write)
         child.pid, child.ready, child.stopping = pid, False, False
         child.started_at, child.restart_at, child.kill_at = time.monotonic(), None, None
@@ -144,8 +150,9 @@ class Supervisor:
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # what came until now ends it here
             null = os.open(os.devnull, os.O_RDONLY)
             log = os.open(self._root / LOGS / f"{node.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             os.dup2(null, 0)

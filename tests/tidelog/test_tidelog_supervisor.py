@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,18 +44,20 @@ def test_the_pauses_grow_to_a_minute_and_a_steady_life_ends_them(
     child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor, node, _ = child
+    now = 1_000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     pauses = []
     for _ in range(11):
         lives(supervisor, node, lambda fd: 70, monkeypatch)
         assert node.restart_at is not None
-        pauses.append(round(node.restart_at - time.monotonic(), 1))
+        pauses.append(node.restart_at - now)
     assert pauses[:3] == [0.5, 1.0, 2.0]
     assert pauses == sorted(pauses)
     assert pauses[-1] == RESTART_BACKOFF_S[-1] == 60.0
     monkeypatch.setattr(module, "STEADY_S", -1.0)
     lives(supervisor, node, lambda fd: 70, monkeypatch)
     assert node.restart_at is not None
-    assert node.restart_at - time.monotonic() <= RESTART_BACKOFF_S[0]
+    assert node.restart_at - now == pytest.approx(RESTART_BACKOFF_S[0])
 
 
 def test_its_last_words_are_kept_until_it_serves(
@@ -79,6 +82,37 @@ def test_its_last_words_are_kept_until_it_serves(
     open_files = os.listdir("/proc/self/fd")
     lives(supervisor, node, fails, monkeypatch)
     assert len(os.listdir("/proc/self/fd")) == len(open_files)
+
+
+def test_a_stop_before_a_node_has_run_at_all_ends_that_node_alone(
+    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, node, _ = child
+    forks = os.fork
+
+    def fork() -> int:
+        pid = forks()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork)
+    monkeypatch.setattr("tidelog.node_process.run_node", lambda *_, **__: 0)
+    heard, wakes = os.pipe()
+    os.set_blocking(heard, False)
+    os.set_blocking(wakes, False)
+    handler, woken = signal.signal(signal.SIGTERM, lambda *_: None), signal.set_wakeup_fd(wakes)
+    try:
+        supervisor._start(node)
+        _, status = os.waitpid(node.pid, 0)
+        with pytest.raises(BlockingIOError):
+            os.read(heard, 1)  # where the supervisor would have heard that it is to end
+    finally:
+        signal.set_wakeup_fd(woken)
+        signal.signal(signal.SIGTERM, handler)
+        os.close(heard)
+        os.close(wakes)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
 
 @pytest.mark.processes
