@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from common.broker_settings import NODE_SETTINGS
-from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.brokers import BrokerImage
-from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
+from kraft.metadata_export import is_withheld
 from kraft.records import (
     Batch,
     BrokerRegistrationChangeRecord,
+    Cause,
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -50,6 +50,7 @@ class MetadataAudit:
         self._topics: dict[bytes, str] = {}
         self._partitions: dict[tuple[bytes, int], PartitionImage] = {}
         self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
+        self._features: dict[str, int] = {}
         self._brokers: dict[int, tuple[bool, bool]] = {}  # fenced, in controlled shutdown
 
     def events(self, batch: Batch) -> list[AuditEvent]:
@@ -57,7 +58,7 @@ class MetadataAudit:
         header = batch.header
         found = []
         for offset, record in enumerate(batch.records, header.base_offset):
-            fields = _RULES[type(record)](self, record)
+            fields = AUDIT_RULES[type(record)](self, record)
             if fields is None:
                 continue
             fields.setdefault("actor", getattr(record, "actor", "") or f"controller-{header.leader_id}")
@@ -104,7 +105,11 @@ class MetadataAudit:
         return {"event": AuditKind.CLUSTER_FOUNDED, "after": after}
 
     def _feature(self, record: FeatureLevelRecord) -> Fields:
-        before = {"level": self._base.features.get(record.name, 0)} if self._base is not None else {}
+        known = self._features.get(record.name)
+        if known is None and self._base is not None:
+            known = self._base.features.get(record.name, 0)
+        self._features[record.name] = record.level
+        before = {} if known is None else {"level": known}
         after = {"name": record.name, "level": record.level}
         return {"event": AuditKind.FEATURE_CHANGED, "before": before, "after": after}
 
@@ -185,7 +190,8 @@ class MetadataAudit:
             return fields | {"after": {name: value for name, value in given.items() if value is not None}}
         new = self._partitions[record.topic_id, record.partition] = old.changed(record)
         changed = [name for name in _PARTITION_FIELDS if getattr(old, name) != getattr(new, name)]
-        actor = {} if record.actor or record.cause.name != "ISR_CHANGE_BY_LEADER" else {"actor": f"broker-{old.leader}"}
+        by_leader = record.cause is Cause.ISR_CHANGE_BY_LEADER and not record.actor
+        actor = {"actor": f"broker-{old.leader}"} if by_leader else {}
         return (
             fields
             | actor
@@ -200,25 +206,26 @@ class MetadataAudit:
         name = record.name or self._name_of(record.topic_id)
         for key in [key for key in self._partitions if key[0] == record.topic_id]:
             del self._partitions[key]
-        for config in [key for key in self._configs if key[:2] == (ResourceType.TOPIC, name)]:
+        known = [key for key in self._configs if key[:2] == (ResourceType.TOPIC, name)]
+        of_base = self._base.configs.topic(name) if self._base is not None else ()
+        for config in known + [(ResourceType.TOPIC, name, setting) for setting in of_base]:
             self._configs[config] = None
         return {"event": AuditKind.TOPIC_DELETED, "topic": name, "topic_id": record.topic_id.hex()}
 
     def _config(self, record: ConfigRecord) -> Fields:
         key = (record.resource_type, record.resource_name, record.name)
-        setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
-        shown = setting is not None and not setting.sensitive
+        withheld = is_withheld(record)
         after: Fields = {
             "resource_type": record.resource_type.name.lower(),
             "resource_name": record.resource_name,
             "name": record.name,
-            "value": record.value if shown or record.value is None else WITHHELD,
+            "value": WITHHELD if withheld and record.value is not None else record.value,
         }
         before: Fields = {}
         if key in self._configs or self._base is not None:
             base = self._base.configs.of(*key[:2]).get(record.name) if self._base is not None else None
             old = self._configs.get(key, base)
-            before = {"value": old if shown or old is None else WITHHELD}
+            before = {"value": WITHHELD if withheld and old is not None else old}
         self._configs[key] = record.value
         fields: Fields = {"event": AuditKind.CONFIG_CHANGED, "before": before, "after": after}
         if record.resource_type is ResourceType.TOPIC:
@@ -250,7 +257,7 @@ def _kind_of(record: PartitionChangeRecord) -> AuditKind:
     return AuditKind.ISR_CHANGED
 
 
-_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields | None]] = {
+AUDIT_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields | None]] = {
     ClusterRecord: MetadataAudit._cluster,
     FeatureLevelRecord: MetadataAudit._feature,
     NoOpRecord: MetadataAudit._nothing,
@@ -265,6 +272,3 @@ _RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields | No
     ConfigRecord: MetadataAudit._config,
     ProducerIdsRecord: MetadataAudit._producer_ids,
 }
-
-BEGINNING = EMPTY_IMAGE
-"""What was before the metadata log's first record."""

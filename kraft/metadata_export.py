@@ -72,10 +72,15 @@ def _partition(record: PartitionRecord) -> Event:
 
 def _config(record: ConfigRecord) -> Event:
     resource = {"resource_type": record.resource_type.name.lower(), "resource_name": record.resource_name}
-    setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
-    if setting is None or setting.sensitive:
+    if is_withheld(record):
         return resource | {"name": record.name, "value": None, "withheld": True}
     return resource | {"name": record.name, "value": record.value}
+
+
+def is_withheld(record: ConfigRecord) -> bool:
+    """Whether nobody outside of the cluster may read its value."""
+    setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
+    return setting is None or setting.sensitive
 
 
 def _producer_ids(record: ProducerIdsRecord) -> Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import typing
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from common.decision import Decision
 from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.metadata_audit import WITHHELD, MetadataAudit
+from kraft.metadata_audit import AUDIT_RULES, WITHHELD, MetadataAudit
 from kraft.metadata_log import MetadataLog, unframe_batches
 from kraft.records import (
     Batch,
@@ -24,6 +25,7 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     Endpoint,
+    FeatureLevelRecord,
     LeaderChangeRecord,
     MetadataRecord,
     NoOpRecord,
@@ -40,6 +42,7 @@ from records.audit_event import AuditEvent, AuditKind, decode_audit_event, encod
 from tidelog.metadata_feed import MetadataFeed
 
 TOPIC_ID = bytes(range(16))
+OTHER_ID = bytes(range(16, 32))
 SOMEONE = "someone@192.0.2.1"
 HISTORY: list[list[MetadataRecord]] = [
     [ClusterRecord("Y2x1c3Rlcg")],
@@ -59,7 +62,13 @@ HISTORY: list[list[MetadataRecord]] = [
         ConfigRecord(ResourceType.TOPIC, "t", "retention.ms", None, SOMEONE),
         ConfigRecord(ResourceType.BROKER, "", "not.known.here", "secret", SOMEONE),
     ],
+    [FeatureLevelRecord("group.version", 1), FeatureLevelRecord("group.version", 2)],
+    [ConfigRecord(ResourceType.TOPIC, "t", "retention.ms", "6", SOMEONE)],
     [RemoveTopicRecord(TOPIC_ID, "t", SOMEONE)],
+    [
+        TopicRecord("t", OTHER_ID, actor=SOMEONE),
+        ConfigRecord(ResourceType.TOPIC, "t", "retention.ms", "7", SOMEONE),
+    ],
 ]
 
 
@@ -86,6 +95,10 @@ def named(events: list[AuditEvent], kind: str) -> list[AuditEvent]:
     return [event for event in events if event.event == kind]
 
 
+def test_every_type_of_record_has_a_rule() -> None:
+    assert set(AUDIT_RULES) == set(typing.get_args(MetadataRecord))
+
+
 async def test_each_change_tells_before_after_cause_and_actor() -> None:
     events = await all_events(MetadataFeed(machine_with(HISTORY)))
     assert [event.sequence for event in events] == sorted({event.sequence for event in events})
@@ -105,12 +118,19 @@ async def test_each_change_tells_before_after_cause_and_actor() -> None:
     assert (fenced.before, fenced.after["fenced"], fenced.cause) == ({"fenced": False}, True, "session_expired")
 
 
-@pytest.mark.parametrize("position", range(1, 13))
-async def test_one_who_takes_over_tells_the_same(position: int) -> None:
-    whole = await all_events(MetadataFeed(machine_with(HISTORY)))
+async def test_what_a_deleted_topic_left_is_not_what_the_next_of_its_name_had_before() -> None:
+    events = await all_events(MetadataFeed(machine_with(HISTORY)))
+    last = named(events, AuditKind.CONFIG_CHANGED)[-1]
+    assert (last.before, last.after["value"], last.topic_id) == ({"value": None}, "7", OTHER_ID.hex())
+    levels = [(one.before["level"], one.after["level"]) for one in named(events, AuditKind.FEATURE_CHANGED)]
+    assert levels == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("batch", range(len(HISTORY) + 1))
+async def test_one_who_takes_over_behind_any_batch_tells_the_same(batch: int) -> None:
     machine = machine_with(HISTORY)
-    if position not in _ends(machine):
-        return
+    position = _ends(machine)[batch]
+    whole = await all_events(MetadataFeed(machine_with(HISTORY)))
     assert await all_events(MetadataFeed(machine), position) == [one for one in whole if one.sequence >= position]
 
 
