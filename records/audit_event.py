@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-EVENT_BYTES_MAX = 64 << 10
+EVENT_BYTES_MAX = 64 << 10  # encoded; what its fields are made of is bounded, so that none comes near
 ACTOR_CHARACTERS_MAX = 200
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from broker.audit.config import AuditConfig
 from broker.audit.feeds import led_feeds
-from broker.audit.shipper import AuditShipper, Ensure
+from broker.audit.shipper import AuditShipper
 from broker.audit.topic_host import AuditTopicHost
+from broker.coordination.internal_topics import Ensure
 from broker.partitions.hosted import HostedPartitions
 from broker.tier.plane import TierPlane
 from common.identifiers import random_uuid

@@ -11,15 +11,17 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from broker.audit.config import AuditConfig
 from broker.audit.topic_host import AuditTopicHost, Entry
+from broker.broker_link import BrokerLink
+from broker.coordination.internal_topics import Ensure
 from common.errors import ErrorCode, MalformedFrame, ProtocolError
 from common.lifecycle import duty
 from kraft.controller.topic_names import AUDIT_TOPIC
 from kraft.image.metadata import MetadataImage
-from kraft.links import Link, Links
+from kraft.links import Links
 from records.audit_event import decode_audit_event
 from storage.audit_journal import AuditJournal
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
@@ -30,12 +32,6 @@ CONNECT_TIMEOUT_S = 1.0
 ATTEMPTS_BEFORE_FEWER_REPLICAS = 8  # about a minute
 
 _log = logging.getLogger(__name__)
-
-
-class Ensure(Protocol):
-    """`broker.coordination.internal_topics.InternalTopics` is one."""
-
-    async def ensure(self, name: str) -> None: ...
 
 
 class AuditShipper:
@@ -60,13 +56,11 @@ class AuditShipper:
         self._image = image
         self._local = local
         self._topics = topics
-        self._links = links
-        self._listener_name = listener_name
+        self._link = BrokerLink(links, image, listener_name, CONNECT_TIMEOUT_S)
         self._random = rng
         self._config = config
         self._wake = asyncio.Event()
         self._next: int | None = None  # the sequence to go on with; None: to be asked for
-        self._link: tuple[int, Link] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -82,7 +76,7 @@ class AuditShipper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        self._drop()
+        self._link.drop()
 
     async def _run(self) -> None:
         config = self._config
@@ -94,7 +88,7 @@ class AuditShipper:
                 await self._ship_all()
                 self.failures = 0
             except (ProtocolError, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
-                self._drop()
+                self._link.drop()
                 self._next = None
                 self._wake.set()
                 if self.failures & (self.failures - 1) == 0:  # not each time
@@ -142,7 +136,7 @@ class AuditShipper:
             incarnation=incarnation,
             events=[AppendAuditRequest.AuditEntry(sequence=entry.sequence, event=entry.event) for entry in entries],
         )
-        link = await self._connected(leader)
+        link = await self._link.to(leader)
         response: Any = await link.call(request, VERSION, self._config.call_timeout_ms / 1000)
         if response.error_code != ErrorCode.NONE:
             raise ProtocolError(ErrorCode(response.error_code))
@@ -156,19 +150,3 @@ class AuditShipper:
             missing = len(image.brokers) - len(image.unfenced_brokers())
             if missing:
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{missing} brokers are starting, or gone")
-
-    async def _connected(self, leader: int) -> Link:
-        if self._link is not None and (self._link[0] != leader or self._link[1].is_closed):
-            self._drop()
-        if self._link is None:
-            broker = self._image().brokers.get(leader)
-            address = broker.address(self._listener_name) if broker is not None else None
-            if address is None:
-                raise ConnectionLost(f"broker {leader} is not known")
-            self._link = (leader, await self._links.connect(address, CONNECT_TIMEOUT_S))
-        return self._link[1]
-
-    def _drop(self) -> None:
-        if self._link is not None:
-            self._link[1].close()
-            self._link = None

@@ -18,7 +18,6 @@ from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
 from kraft.controller.topic_names import AUDIT_TOPIC
-from records.audit_event import EVENT_BYTES_MAX
 from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records
@@ -62,7 +61,7 @@ class AuditTopicHost:
         """
         partition = self._hosted.find_leader(AUDIT_TOPIC, index)
         sequences = [entry.sequence for entry in entries]
-        if sequences != sorted(sequences) or any(len(entry.event) > 2 * EVENT_BYTES_MAX for entry in entries):
+        if sequences != sorted(sequences):
             raise ProtocolError(ErrorCode.INVALID_REQUEST)
         positions = self._known(partition)
         last = positions.get(node, Position(incarnation, -1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
@@ -65,6 +65,14 @@ def audit_topic(
         "compression.type": "producer",
     }
     return InternalTopic(AUDIT_TOPIC, partitions, replication_factor, exact, configs)
+
+
+class Ensure(Protocol):
+    """`InternalTopics`, to those who need a topic."""
+
+    async def ensure(self, name: str) -> None:
+        """See there."""
+        ...
 
 
 class InternalTopics:

@@ -7,6 +7,7 @@ from typing import Any
 from broker.audit.topic_host import AuditTopicHost, Entry
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from records.audit_event import EVENT_BYTES_MAX, decode_audit_event
 from wire.messages import AppendAuditResponse
 
 
@@ -15,10 +16,22 @@ class AppendAudit:
         self._host = host
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
-        """A repeated request is answered like its original."""
+        """A repeated request is answered like its original, and INVALID_REQUEST when something in it is no event: who
+        reads `__audit` later could not pass over it."""
         entries = [Entry(one.sequence, one.event) for one in request.events]
         try:
+            for entry in entries:
+                _check(entry)
             last = await self._host.append(request.partition_index, request.node_id, request.incarnation, entries)
         except ProtocolError as error:
             return AppendAuditResponse(throttle_time_ms=0, error_code=error.code, last_sequence=-1)
         return AppendAuditResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, last_sequence=last)
+
+
+def _check(entry: Entry) -> None:
+    if len(entry.event) > EVENT_BYTES_MAX:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"event {entry.sequence} has {len(entry.event)} bytes")
+    try:
+        decode_audit_event(entry.event)
+    except ValueError as error:
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, f"event {entry.sequence}: {error}") from error

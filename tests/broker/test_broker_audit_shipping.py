@@ -18,13 +18,21 @@ from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock, MachineDisk
 from kraft.image.metadata import MetadataImage
 from kraft.records import PartitionChangeRecord, PartitionRecord, TopicRecord
-from records.audit_event import AuditKind, decode_audit_event
+from records.audit_event import (
+    EVENT_BYTES_MAX,
+    AuditEvent,
+    AuditKind,
+    AuditSource,
+    decode_audit_event,
+    encode_audit_event,
+)
 from records.record import decode_records
 from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.audit_trail import Act, audited, require
 from storage.journal_writer import JournalWriter
 from tests.broker.replication_lab import Lab, LabBroker, eventually
 from wire.client import CallTimeout, ConnectionLost
+from wire.messages import AppendAuditRequest
 
 AUDIT = "__audit"
 LISTENER = "NODES"
@@ -229,3 +237,18 @@ async def test_the_topic_is_not_made_while_brokers_are_still_starting(tmp_path: 
         assert shipper.failures >= ATTEMPTS_BEFORE_FEWER_REPLICAS
         await shipper.stop()
         await journal.close()
+
+
+async def test_what_is_no_event_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 1) as lab:
+        make_topic(lab, 0)
+        handler = AppendAudit(host_of(lab[0]))
+        whole = encode_audit_event(
+            AuditEvent(event="x", wall_ms=1, source=AuditSource.BROKER, node=9, incarnation=ONE, sequence=0)
+        )
+        for damaged in (b"no event", whole[:-1], whole[:-1] + b',"cause":"' + b"x" * EVENT_BYTES_MAX + b'"}'):
+            events = [AppendAuditRequest.AuditEntry(sequence=n, event=one) for n, one in enumerate((whole, damaged))]
+            request = AppendAuditRequest(partition_index=0, node_id=9, incarnation=ONE, events=events)
+            answer: Any = await handler.handle(None, request)  # type: ignore[arg-type]
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert not values(lab[0]), "the whole ones beside it neither: they are sent again"

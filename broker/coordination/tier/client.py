@@ -12,19 +12,18 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
-from broker.coordination.internal_topics import InternalTopics
+from broker.broker_link import BrokerLink
+from broker.coordination.internal_topics import Ensure
 from broker.coordination.placement import tier_partition_for
 from broker.coordination.tier.coordinator import TierCoordinator
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
-from common.ports import Address
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.metadata import MetadataImage
-from kraft.links import Link, Links
+from kraft.links import Links
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentId
 from tiering.shard_protocol import (
@@ -64,12 +63,6 @@ class TierClientLimits:
     reads_again_max: int = 5
 
 
-class Ensure(Protocol):
-    """`InternalTopics` is one."""
-
-    async def ensure(self, name: str) -> None: ...
-
-
 class _Call:
     __slots__ = ("body", "deadline", "future", "in_doubt", "partition", "topic_id")
 
@@ -88,7 +81,7 @@ class _Courier:
     def __init__(self, client: TierClient, broker_id: int) -> None:
         self.broker_id = broker_id
         self.waiting: deque[_Call] = deque()
-        self.link: Link | None = None
+        self.link = client.new_link()
         self.task: asyncio.Task[None] | None = None
         self._client = client
 
@@ -102,8 +95,7 @@ class _Courier:
         if self.task is not None:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
-        if self.link is not None:
-            self.link.close()
+        self.link.drop()
 
     async def _run(self) -> None:
         while self.waiting:
@@ -135,29 +127,19 @@ class _Courier:
         )
         sent = False
         try:
-            link = await self._connected()
+            link = await self.link.to(self.broker_id)
             sent = True
             response = await link.call(request, TIER_STATE_VERSION, self._client.limits.attempt_timeout_s)
             if len(response.calls) != len(calls):
                 raise MalformedFrame("answers to other calls")
         except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
-            self._drop()
+            self.link.drop()
             for call in calls:
                 call.in_doubt = call.in_doubt or sent
                 _settle(call, ErrorCode.NETWORK_EXCEPTION)
             return
         for call, result in zip(calls, response.calls, strict=True):
             _settle(call, _outcome(result.error_code, result.reply))
-
-    async def _connected(self) -> Link:
-        if self.link is None or self.link.is_closed:
-            self.link = await self._client.connect(self.broker_id)
-        return self.link
-
-    def _drop(self) -> None:
-        if self.link is not None:
-            self.link.close()
-            self.link = None
 
 
 def _settle(call: _Call, outcome: Reply | ErrorCode) -> None:
@@ -182,7 +164,7 @@ class TierClient:
         node_id: int,
         image: Callable[[], MetadataImage],
         local: TierCoordinator,
-        topics: Ensure | InternalTopics,
+        topics: Ensure,
         links: Links,
         listener_name: str,
         rng: random.Random,
@@ -346,13 +328,8 @@ class TierClient:
             return -1
         return topic.partitions[tier_partition_for(call.topic_id, call.partition, len(topic.partitions))].leader
 
-    async def connect(self, broker_id: int) -> Link:
-        """To a broker's internal listener. Raises ConnectionLost."""
-        broker = self._image().brokers.get(broker_id)
-        address: Address | None = broker.address(self._listener_name) if broker is not None else None
-        if address is None:
-            raise ConnectionLost(f"broker {broker_id} is not known")
-        return await self._links.connect(address, self.limits.connect_timeout_s)
+    def new_link(self) -> BrokerLink:
+        return BrokerLink(self._links, self._image, self._listener_name, self.limits.connect_timeout_s)
 
     async def stop(self) -> None:
         """End all calls, with ProtocolError or OutcomeUnknown."""

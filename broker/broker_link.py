@@ -1,0 +1,41 @@
+"""One broker's link to another one's internal listener, by the other's id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kraft.image.metadata import MetadataImage
+from kraft.links import Link, Links
+from wire.client import ConnectionLost
+
+
+class BrokerLink:
+    """To one broker at a time: made when it is first asked for, and anew when it has ended or another one is meant."""
+
+    def __init__(
+        self, links: Links, image: Callable[[], MetadataImage], listener_name: str, connect_timeout_s: float
+    ) -> None:
+        self._links = links
+        self._image = image
+        self._listener_name = listener_name
+        self._connect_timeout_s = connect_timeout_s
+        self._link: Link | None = None
+        self._broker_id = -1
+
+    async def to(self, broker_id: int) -> Link:
+        """Raises ConnectionLost."""
+        if self._link is not None and (self._broker_id != broker_id or self._link.is_closed):
+            self.drop()
+        if self._link is None:
+            broker = self._image().brokers.get(broker_id)
+            address = broker.address(self._listener_name) if broker is not None else None
+            if address is None:
+                raise ConnectionLost(f"broker {broker_id} is not known")
+            self._link = await self._links.connect(address, self._connect_timeout_s)
+            self._broker_id = broker_id
+        return self._link
+
+    def drop(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
