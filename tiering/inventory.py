@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
 from tiering.cluster_file import read_cluster_file
-from tiering.keys import METADATA, NO_TENANT, PROPOSALS, PartitionPath, TierRoot, parse_topic_directory
+from tiering.keys import NO_TENANT, NOT_TENANTS, PartitionPath, TierRoot, parse_topic_directory
 from tiering.manifest import DamagedManifest, Manifest, read_manifest
 
 READS_AT_ONCE = 16
+
+
+class TopicPlace(NamedTuple):
+    """One incarnation of a topic, which has a directory of its own."""
+
+    name: str
+    topic_id: bytes
+    tenant: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +86,42 @@ async def find_clusters(store: ObjectStore) -> list[str]:
     return found
 
 
-async def find_topics(store: ObjectStore, root: TierRoot, name: str | None = None) -> list[FoundTopic]:
-    """All topics that have a directory, or those of one name, with the newest manifests. Raises StoreError."""
-    topics: list[FoundTopic] = []
-    paths: list[tuple[FoundTopic, PartitionPath]] = []
-    for tenant in await store.list_names(root.prefix):
-        if not tenant.endswith("/") or tenant.rstrip("/") in (METADATA, PROPOSALS):
+async def list_partitions(
+    store: ObjectStore, root: TierRoot, name: str | None = None
+) -> dict[TopicPlace, list[PartitionPath]]:
+    """Every partition that has a directory, by its topic, or those of topics of one name. Raises StoreError."""
+    found: dict[TopicPlace, list[PartitionPath]] = {}
+    for below in await store.list_names(root.prefix):
+        tenant = below.rstrip("/")
+        if not below.endswith("/") or tenant in NOT_TENANTS:
             continue
-        for directory in await store.list_names(root.prefix + tenant):
+        for directory in await store.list_names(root.prefix + below):
             parsed = parse_topic_directory(directory)
             if parsed is None or (name is not None and parsed[0] != name):
                 continue
-            topic = FoundTopic(*parsed, "" if tenant.rstrip("/") == NO_TENANT else tenant.rstrip("/"))
-            topics.append(topic)
-            for number in await store.list_names(f"{root.prefix}{tenant}{directory}"):
-                digits = number.rstrip("/")
-                if digits.isascii() and digits.isdigit():
-                    paths.append((topic, PartitionPath(*parsed, int(digits), topic.tenant)))
+            topic = TopicPlace(*parsed, "" if tenant == NO_TENANT else tenant)
+            numbers = [number.rstrip("/") for number in await store.list_names(root.prefix + below + directory)]
+            found[topic] = [
+                PartitionPath(topic.name, topic.topic_id, int(number), topic.tenant)
+                for number in numbers
+                if number.isascii() and number.isdigit()
+            ]
+    return found
+
+
+async def find_topics(store: ObjectStore, root: TierRoot, name: str | None = None) -> list[FoundTopic]:
+    """All topics that have a directory, or those of one name, with the newest manifests. Raises StoreError."""
+    found = [(FoundTopic(*topic), paths) for topic, paths in (await list_partitions(store, root, name)).items()]
     places = asyncio.Semaphore(READS_AT_ONCE)
 
     async def read(topic: FoundTopic, path: PartitionPath) -> None:
         async with places:
             topic.partitions[path.partition] = await read_partition(store, root, path)
 
-    await asyncio.gather(*(read(topic, path) for topic, path in paths))
-    for topic in topics:
+    await asyncio.gather(*(read(topic, path) for topic, paths in found for path in paths))
+    for topic, _ in found:
         topic.partitions = dict(sorted(topic.partitions.items()))
-    return topics
+    return [topic for topic, _ in found]
 
 
 async def read_partition(store: ObjectStore, root: TierRoot, path: PartitionPath) -> FoundPartition:

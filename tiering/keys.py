@@ -29,7 +29,9 @@ VERDICT_SUFFIX = ".verdict"
 ERASE_SUFFIX = ".erase"
 ERASE_READY_INFIX = ".erase-ready-"
 NUMBER_DIGITS = 20
-RESERVED_TENANTS = frozenset({NO_TENANT, CLUSTER_FILE, METADATA, AUDIT, PROPOSALS})
+NOT_TENANTS = frozenset({METADATA, AUDIT, PROPOSALS})
+"""Directories of a cluster that hold no topics."""
+RESERVED_TENANTS = NOT_TENANTS | {NO_TENANT, CLUSTER_FILE}
 
 
 class PartitionPath(NamedTuple):
@@ -141,7 +143,7 @@ class TierRoot:
         if not key.startswith(self.prefix):
             return None
         parts = key[len(self.prefix) :].split("/")
-        if len(parts) not in (4, 5) or parts[0] in (METADATA, AUDIT, PROPOSALS):
+        if len(parts) not in (4, 5) or parts[0] in NOT_TENANTS:
             return None
         topic = parse_topic_directory(parts[1])
         partition = _number(parts[2])

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
@@ -20,7 +21,8 @@ from common.lifecycle import duty
 from kraft.image.metadata import MetadataImage
 from object_store.errors import StoreError
 from tiering.cluster_file import StaleCluster
-from tiering.keys import METADATA, NO_TENANT, PROPOSALS, PartitionPath, parse_topic_directory
+from tiering.inventory import list_partitions
+from tiering.keys import PartitionPath
 from tiering.manifest_writer import Deposed, ManifestContested, ManifestServices, ManifestWriter
 from tiering.partition_tier import PartitionTier
 from tiering.shard_protocol import Done, ForgetPartition
@@ -130,7 +132,8 @@ class TierUpkeep:
         await self._services.guard.check()
         report = SweepReport()
         now_ms = self._services.clock.wall_ms()
-        for path in await self._paths():
+        topics = await list_partitions(self._services.store, self._services.root)
+        for path in chain.from_iterable(topics.values()):
             identity = (path.topic_id, path.partition)
             if not self._answers_for(identity):
                 continue
@@ -164,25 +167,6 @@ class TierUpkeep:
             await self._sweeper.sweep_unknown(path, is_unknown, self._config.delete_delay_ms, now_ms, report)
         else:
             await self._sweeper.sweep_partition(path, state, now_ms, report)
-
-    async def _paths(self) -> list[PartitionPath]:
-        """Every partition that has a directory in the bucket."""
-        store, root = self._services.store, self._services.root
-        paths: list[PartitionPath] = []
-        for name in await store.list_names(root.prefix):
-            tenant = name.rstrip("/")
-            if not name.endswith("/") or tenant in (METADATA, PROPOSALS):
-                continue
-            for directory in await store.list_names(root.prefix + name):
-                parsed = parse_topic_directory(directory)
-                if parsed is None:
-                    continue
-                for number in await store.list_names(f"{root.prefix}{name}{directory}"):
-                    digits = number.rstrip("/")
-                    if digits.isascii() and digits.isdigit():
-                        owner = "" if tenant == NO_TENANT else tenant
-                        paths.append(PartitionPath(*parsed, int(digits), owner))
-        return paths
 
     def _answers_for(self, identity: PartitionId) -> bool:
         """Whether the shard that keeps this partition is hosted here."""
