@@ -2,6 +2,9 @@
 
 Three kinds of reader: a follower in its leader's epoch, a consumer at the leader, a consumer at a follower. What a
 reader may not know is answered with an error in its row, never with an exception.
+
+A follower serves those whom a leader may have sent (KIP-392). Anybody else takes it for the leader that it was, which
+clients from before KIP-320 do not tell by an epoch, and learns that it is not.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
-from broker.replication.preferred_replica import ReadableReplica, Redirections, preferred_replica
+from broker.replication.preferred_replica import Doubts, ReadableReplica, Redirections, preferred_replica
 from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
@@ -24,6 +27,7 @@ from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
 READ_COMMITTED = 1
 READ_FROM_FOLLOWERS_FROM = 11
 NO_REPLICA = -1
+CONSUMER = -1
 _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -48,6 +52,7 @@ class FetchReader:
         self._hints = hints
         self._rack_aware = rack_aware
         self._redirections = Redirections()
+        self._doubts = Doubts()
         self._readers = 0
         self.cold: ColdReading | None = None
         """Set while this broker has a tier."""
@@ -83,7 +88,10 @@ class FetchReader:
                 return self._read_as_replica(call, position, partition, bytes_left, at_least_one)
             return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one, client)
         except ProtocolError as error:
-            return self._failed(position, partition, call, version, error.code)
+            code = error.code
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._is_doubtful(position, partition, call, client):
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return self._failed(position, partition, call, version, code)
 
     def acknowledge(self, position: Position, call: FetchCall, session: FetchSession) -> None:
         """A follower named this position in its request: it holds everything before, if it is on our lineage.
@@ -156,7 +164,7 @@ class FetchReader:
         if partition.is_leader:
             if call.rack and self._rack_aware:
                 preferred = self._preferred(partition, call.rack.decode(errors="replace"), position.offset, client)
-        elif version < READ_FROM_FOLLOWERS_FROM:
+        elif version < READ_FROM_FOLLOWERS_FROM or not self._may_be_sent(partition, call):
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
         if diverging is None and preferred == NO_REPLICA:
@@ -197,7 +205,7 @@ class FetchReader:
         """What lies below the local log. Records end the wait whatever its least size is, as in Apache Kafka.
 
         Errors wait for the deadline: a client that asks again at once shall not do so in a busy loop. Followers do not
-        serve the tier: out of range, and no high watermark beside it, sends every client back to the leader.
+        serve the tier: out of range, and no high watermark beside it, sends whoever was sent here back to the leader.
         """
         if not partition.is_leader:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -230,6 +238,23 @@ class FetchReader:
         if region is None:
             return Read(row, 0, False, True, ticket is not None, ticket)
         return Read(row, region.length, True, True)
+
+    def _may_be_sent(self, partition: Partition, call: FetchCall) -> bool:
+        """Whether a leader may have sent a consumer to this follower; tools that compare replicas name none."""
+        if call.replica != CONSUMER:
+            return True
+        local = self._hosted.image.brokers.get(partition.node_id)
+        rack = local.rack if local is not None else None
+        return self._rack_aware and bool(rack) and call.rack.decode(errors="replace") == rack
+
+    def _is_doubtful(
+        self, position: Position, partition: Partition | None, call: FetchCall, client: ClientSession
+    ) -> bool:
+        """Whether a consumer may take this follower for the leader: it does not name the epoch."""
+        if partition is None or partition.is_leader or call.replica != CONSUMER or position.leader_epoch >= 0:
+            return False
+        place = (self._reader_number(client), partition.topic_id, partition.index)
+        return not self._doubts.was_sent(place, position.offset, self._hosted.now())
 
     def _reader_number(self, client: ClientSession) -> int:
         if not client.reader:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 STAY_S = 60.0
 REDIRECTED_MAX = 10_000
+ASKS_AGAIN_S = 1.0
 
 
 class ReadableReplica(NamedTuple):
@@ -69,3 +70,32 @@ class Redirections:
         if len(self._redirected) > REDIRECTED_MAX:
             del self._redirected[next(iter(self._redirected))]
         return not returned
+
+
+class _Doubt(NamedTuple):
+    offset: int
+    since: float
+
+
+class Doubts:
+    """Tells readers that a leader sent to this follower from those that take this follower for the leader.
+
+    Both may ask without an epoch for what a follower does not have. That their offset is out of range sends the former
+    back to the leader, but has the latter go on where their auto.offset.reset says, past records or back to the first.
+    So both hear that this is not the leader: whoever took it for that finds out who is, and whoever was sent here asks
+    again. Times are loop seconds.
+    """
+
+    def __init__(self) -> None:
+        self._doubts: dict[Hashable, _Doubt] = {}  # oldest first
+
+    def was_sent(self, place: Hashable, offset: int, now: float) -> bool:
+        """Whether the reader at `place` has asked for `offset` for so long that it knows its leader by now."""
+        before = self._doubts.get(place)
+        if before is not None and before.offset == offset and now - before.since < STAY_S:
+            return now - before.since >= ASKS_AGAIN_S
+        self._doubts.pop(place, None)
+        self._doubts[place] = _Doubt(offset, now)
+        if len(self._doubts) > REDIRECTED_MAX:
+            del self._doubts[next(iter(self._doubts))]
+        return False

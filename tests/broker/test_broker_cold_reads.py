@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from broker.partitions.partition import Partition
-from broker.replication.preferred_replica import STAY_S, Redirections
+from broker.partitions.replica import Role
+from broker.replication.preferred_replica import ASKS_AGAIN_S, STAY_S, Doubts, Redirections
 from common.errors import ErrorCode
 from kraft.records import PartitionRecord
 from records.builder import build_control_batch
@@ -397,9 +398,14 @@ async def test_followers_send_readers_of_the_tier_back_to_the_leader(tmp_path: P
             tier.roll(follower)
             await tier.copy(follower)
         there = await world.lab[1].connect()
-        row = row_of(await fetch(there, 0, rack="b"))
+        row = row_of(await fetch(there, 0, rack="b", current_leader_epoch=follower.leader_epoch))
         assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert row.high_watermark == -1, "librdkafka goes back to the leader only when its offset is above this"
+        row = row_of(await fetch(there, 0, rack="b"))
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it may take this follower for the leader"
+        asked_at = world.lab[1].plane.partitions.now()
+        await eventually(lambda: world.lab[1].plane.partitions.now() >= asked_at + ASKS_AGAIN_S)
+        assert row_of(await fetch(there, 0, rack="b")).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         offset = world.partition().log.local_log_start_offset
         assert row_of(await fetch(world.client, 0, rack="b")).preferred_read_replica == -1, "cold offsets stay here"
         assert row_of(await fetch(world.client, offset, rack="b")).preferred_read_replica == 1
@@ -407,6 +413,35 @@ async def test_followers_send_readers_of_the_tier_back_to_the_leader(tmp_path: P
             row = row_of(await fetch(world.client, place, rack="b"))
             assert row.preferred_read_replica == -1, "it has been there, and is back"
             assert bytes(row.records)
+
+
+@pytest.mark.parametrize("rack", ["", "a", "b"])
+async def test_a_deposed_leader_tells_no_reader_that_its_offset_is_out_of_range(tmp_path: Path, rack: str) -> None:
+    """A client from before KIP-320 names no epoch; out of range would have it go on at the log's end."""
+    async with tiered(tmp_path, 3, ("a", "b", "c")) as world:
+        written = await world.fill(3)
+        old = world.partition()
+        await world.tier.copy(old, keep=3)
+        offsets = [*range(len(written) + 1), len(written) + 9]
+        world.lab.controller.elect(1)
+        await eventually(lambda: old.role is Role.FOLLOWER)
+        assert old.log.local_log_start_offset > 0
+        for offset in offsets:
+            row = row_of(await fetch(world.client, offset, max_wait_ms=0, rack=rack))
+            if rack == "a" and old.log.local_log_start_offset <= offset <= len(written):
+                assert row.error_code == ErrorCode.NONE, "whoever was sent here is served"
+            else:
+                assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, offset
+
+
+def test_a_follower_believes_whoever_keeps_asking_that_it_was_sent() -> None:
+    doubts = Doubts()
+    assert not doubts.was_sent("a", 5, 0.0)
+    assert not doubts.was_sent("a", 5, ASKS_AGAIN_S / 2)
+    assert not doubts.was_sent("b", 5, ASKS_AGAIN_S), "another reader"
+    assert doubts.was_sent("a", 5, ASKS_AGAIN_S)
+    assert not doubts.was_sent("a", 6, ASKS_AGAIN_S + 1), "it has read elsewhere meanwhile"
+    assert not doubts.was_sent("a", 6, ASKS_AGAIN_S + 1 + STAY_S), "that was long ago"
 
 
 def test_a_reader_that_comes_back_may_be_sent_away_again_later() -> None:

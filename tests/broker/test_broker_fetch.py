@@ -263,8 +263,9 @@ async def test_consumers_are_sent_to_their_rack_and_served_there(tmp_path: Path)
         await asyncio.sleep(0.05)
         await produce(client, batch(b"y"))
         assert values_of(bytes(row_of(await within(3, waiting)).records)) == [b"y"]
-        old = row_of(await fetch(near, 0, version=10))
-        assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for stranger in ({"version": 10}, {"rack": ""}, {"rack": "a"}, {"rack": "elsewhere"}):
+            row = row_of(await fetch(near, 0, **stranger))
+            assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "no leader has sent it here"
 
 
 # offsets ---------------------------------------------------------------------------------------------------
