@@ -8,18 +8,13 @@ bench/results/spark_compaction.json, and ends 1 when a goal is missed, 2 without
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bench.spark_jobs.made_tier import MadeTopic, two_cores
+from bench.spark_jobs.made_tier import MadeTopic
+from bench.spark_jobs.row import BenchRow, Figures, timed
 from object_store.blocking import BlockingStore
 from spark_offload.compaction.job import CompactionOptions, plan
 from spark_offload.compaction.partition_task import PartitionOutcome, compact_partition
@@ -28,8 +23,6 @@ from spark_offload.task_runs import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 class Case(NamedTuple):
@@ -68,13 +61,7 @@ def by_plan(spark: SparkSession, topic: MadeTopic, target: Path) -> None:
     )  # fmt: skip
 
 
-def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[str, Any]:
+def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> list[Figures]:
     topic = MadeTopic(folder / "tier", f"t{case.size}", size=case.size, records=case.records, keys=case.keys)
     topic.make()
     inputs = set((folder / "tier").rglob("*.segment"))
@@ -93,7 +80,7 @@ def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[
             job.append(round(seconds, 3))
             plain.append(round(beside, 3))
     ratio = statistics.median(there / here for here, there in zip(job, plain, strict=True))
-    return {
+    figures = {
         "case": case.name,
         "records": case.records,
         "bytes": topic.bytes,
@@ -105,30 +92,17 @@ def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[
         "goal": case.goal,
         "met": ratio >= case.goal,
     }
+    return [figures]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--work", type=Path, help="a folder for data, on a fast disk; a temporary one")
-    chosen = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=chosen.work))
-    try:
-        with two_cores(folder) as spark:
-            found = [measure(spark, case, folder / case.name.replace(" ", "-"), chosen.rounds) for case in CASES]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    for one in found:
-        print(
-            f"compaction, {one['case']}: job {statistics.median(one['job_s']):.2f} s, "
-            f"{one['records_per_s']:,} records/s, "
-            f"DataFrame plan {statistics.median(one['plan_s']):.2f} s: {one['ratio']} x, "
-            f"goal >= {one['goal']:g} x: {'met' if one['met'] else 'MISSED'}"
-        )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "spark_compaction.json").write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(one["met"] for one in found) else 1
+def line(one: Figures) -> str:
+    return (
+        f"{one['case']}: job {statistics.median(one['job_s']):.2f} s, {one['records_per_s']:,} records/s, "
+        f"DataFrame plan {statistics.median(one['plan_s']):.2f} s"
+    )
 
+
+ROW = BenchRow("compaction", __doc__ or "", CASES, measure, line)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ROW.main())

@@ -9,14 +9,10 @@ bench/results/spark_export.json, and ends 1 when a goal is missed, 2 without Jav
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.spark_jobs.made_tier import MadeTopic, two_cores
+from bench.spark_jobs.made_tier import MadeTopic
+from bench.spark_jobs.row import BenchRow, Figures, timed
 from spark_offload.export.day_files import COMPRESSION, COMPRESSION_LEVEL
 from spark_offload.export.iceberg_table import open_catalog
 from spark_offload.export.job import open_table, run
@@ -36,7 +33,6 @@ from spark_offload.job import SilentProgress
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 ROWS_AT_ONCE = 10_000
 JSON_COLUMNS = ValueFormat("json", "key bigint, offset bigint, carrier string, origin string, text string")
 
@@ -104,12 +100,6 @@ def by_rows(spark: SparkSession, options: ExportOptions, folder: Path) -> None:
         catalog.close()
 
 
-def timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def rows_in(options: ExportOptions) -> int:
     catalog = open_catalog(options)
     try:
@@ -118,7 +108,7 @@ def rows_in(options: ExportOptions) -> int:
         catalog.close()
 
 
-def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[str, Any]:
+def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> list[Figures]:
     topic = MadeTopic(folder / "tier", f"t{case.size}", size=case.size, records=case.records, keys=case.records // 10)
     topic.make()
     job: list[float] = []
@@ -141,7 +131,7 @@ def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[
             job.append(round(seconds, 3))
             plain.append(round(beside, 3))
     ratio = statistics.median(there / here for here, there in zip(job, plain, strict=True))
-    return {
+    figures = {
         "case": case.name,
         "records": case.records,
         "bytes": topic.bytes,
@@ -154,6 +144,7 @@ def measure(spark: SparkSession, case: Case, folder: Path, rounds: int) -> dict[
         "goal": case.goal,
         "met": ratio >= case.goal,
     }
+    return [figures]
 
 
 def prepare(options: ExportOptions) -> None:
@@ -162,28 +153,14 @@ def prepare(options: ExportOptions) -> None:
     table.close()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--work", type=Path, help="a folder for data, on a fast disk; a temporary one")
-    chosen = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="tidelog-bench-", dir=chosen.work))
-    try:
-        with two_cores(folder) as spark:
-            found = [measure(spark, case, folder / str(at), chosen.rounds) for at, case in enumerate(CASES)]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    for one in found:
-        print(
-            f"export, {one['case']}: job {statistics.median(one['job_s']):.2f} s, "
-            f"{one['records_per_s']:,} records/s, {one['log_mb_per_s']} MB/s of log, "
-            f"row writer {statistics.median(one['rows_s']):.2f} s: {one['ratio']} x, "
-            f"goal >= {one['goal']:g} x: {'met' if one['met'] else 'MISSED'}"
-        )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "spark_export.json").write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(one["met"] for one in found) else 1
+def line(one: Figures) -> str:
+    return (
+        f"{one['case']}: job {statistics.median(one['job_s']):.2f} s, {one['records_per_s']:,} records/s, "
+        f"{one['log_mb_per_s']} MB/s of log, row writer {statistics.median(one['rows_s']):.2f} s"
+    )
 
+
+ROW = BenchRow("export", __doc__ or "", CASES, measure, line)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ROW.main())

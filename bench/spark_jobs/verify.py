@@ -9,16 +9,12 @@ least 0.5 times, deep at least 0.3 times. Ends 1 when one is missed, 2 without J
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -27,16 +23,15 @@ from struct import pack_into
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from bench.spark_jobs.row import BenchRow, Figures, timed
 from common.checksum import crc32c
 from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record
-from spark_offload.java_home import ensure_java
 from spark_offload.job import SilentProgress
 from spark_offload.verification.job import VerifyOptions, run
+from spark_offload.verification.report import VerifyReport
 from tiering.keys import PartitionPath, TierRoot
 from tiering.manifest import ManifestHead, encode_head
 from tiering.segment import SegmentState, TieredSegment
@@ -52,8 +47,7 @@ SEGMENT_BYTES, SEGMENTS, PARTITIONS = 128 * MIB, 8, 8
 PIECE_BYTES = 4 * MIB
 TEMPLATES = 64
 NOW = 1_700_000_000_000
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "spark_verify.json"
-SHALLOW_MIN, DEEP_MIN = 0.5, 0.3
+GOALS = {"shallow": 0.5, "deep": 0.3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +57,11 @@ class Kind:
     codec: Compression
 
 
-KINDS = {
-    "100 B": Kind("100 B", 87, Compression.NONE),
-    "1 KiB": Kind("1 KiB", 1_011, Compression.NONE),
-    "1 KiB lz4": Kind("1 KiB lz4", 1_011, Compression.LZ4),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Seconds of each round, on `megabytes`; `ratio` is the median of the rounds', held against `goal`. `two_s` and
-    `ratio_to_two` are those of two plain processes."""
-
-    kind: str
-    what: str
-    megabytes: float
-    plain_s: list[float]
-    two_s: list[float]
-    verify_s: list[float]
-    ratio: float
-    ratio_to_two: float
-    goal: float
-
-    @property
-    def met(self) -> bool:
-        return self.ratio >= self.goal
+KINDS = [
+    Kind("100 B", 87, Compression.NONE),
+    Kind("1 KiB", 1_011, Compression.NONE),
+    Kind("1 KiB lz4", 1_011, Compression.LZ4),
+]
 
 
 # the tier ----------------------------------------------------------------------------------------------------
@@ -190,107 +164,64 @@ def read_plainly(files: list[str]) -> int:
 def plain_seconds(pool: Pool | None, directory: Path) -> float:
     """Without a pool in this process."""
     files = sorted(str(file) for file in directory.rglob("*.segment"))
-    began = time.monotonic()
     if pool is None:
-        read_plainly(files)
-    else:
-        pool.map(read_plainly, [[name] for name in files], chunksize=1)
-    return time.monotonic() - began
+        return timed(lambda: read_plainly(files))
+    return timed(lambda: pool.map(read_plainly, [[name] for name in files], chunksize=1))
 
 
 def verify_seconds(spark: SparkSession, directory: Path, *, deep: bool) -> float:
-    began = time.monotonic()
-    report = run(spark, VerifyOptions(tier=directory.as_uri(), deep=deep), SilentProgress())
-    seconds = time.monotonic() - began
-    if report.failed:
-        raise RuntimeError("\n".join(report.lines()))
+    reports: list[VerifyReport] = []
+    options = VerifyOptions(tier=directory.as_uri(), deep=deep)
+    seconds = timed(lambda: reports.append(run(spark, options, SilentProgress())))
+    if reports[0].failed:
+        raise RuntimeError("\n".join(reports[0].lines()))
     return seconds
 
 
-def session(work: Path) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415  heavy
-
-    if ensure_java(work / "java") is None:
-        raise SystemExit(2)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder: SparkSession.Builder = SparkSession.builder
-    return (
-        builder.master(f"local[{CORES}]")
-        .appName("bench-verify")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.log.level", "ERROR")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.local.dir", str(work / "local"))
-        .getOrCreate()
-    )
+def measure(spark: SparkSession, kind: Kind, directory: Path, rounds: int) -> list[Figures]:
+    megabytes = make_tier(directory, kind, PARTITIONS)
+    seconds: dict[str, list[float]] = {"plain": [], "two": [], "shallow": [], "deep": []}
+    with get_context("spawn").Pool(CORES) as pool:
+        verify_seconds(spark, directory, deep=False)  # a session's first jobs are slow
+        plain_seconds(pool, directory)
+        for _ in range(rounds):
+            seconds["plain"].append(plain_seconds(None, directory))
+            seconds["two"].append(plain_seconds(pool, directory))
+            for what in GOALS:
+                seconds[what].append(verify_seconds(spark, directory, deep=what == "deep"))
+    shutil.rmtree(directory)
+    return [figures(kind, what, megabytes, seconds) for what in GOALS]
 
 
-def measured(kinds: list[Kind], rounds: int, partitions: int, work: Path) -> Iterator[Figure]:
-    spark = session(work)
-    try:
-        with get_context("spawn").Pool(CORES) as pool:
-            for kind in kinds:
-                directory = work / kind.name.replace(" ", "-")
-                megabytes = make_tier(directory, kind, partitions)
-                verify_seconds(spark, directory, deep=False)  # a session's first jobs are slow
-                plain_seconds(pool, directory)
-                times: dict[str, list[float]] = {"plain": [], "two": [], "shallow": [], "deep": []}
-                for _ in range(rounds):
-                    times["plain"].append(plain_seconds(None, directory))
-                    times["two"].append(plain_seconds(pool, directory))
-                    for what in ("shallow", "deep"):
-                        times[what].append(verify_seconds(spark, directory, deep=what == "deep"))
-                for what, goal in (("shallow", SHALLOW_MIN), ("deep", DEEP_MIN)):
-                    yield Figure(
-                        kind=kind.name,
-                        what=what,
-                        megabytes=megabytes,
-                        plain_s=times["plain"],
-                        two_s=times["two"],
-                        verify_s=times[what],
-                        ratio=_ratio(times["plain"], times[what]),
-                        ratio_to_two=_ratio(times["two"], times[what]),
-                        goal=goal,
-                    )
-                shutil.rmtree(directory)
-    finally:
-        spark.stop()
+def figures(kind: Kind, what: str, megabytes: float, seconds: dict[str, list[float]]) -> Figures:
+    """Seconds of each round on `megabytes`; `ratio` is the median of the rounds', `ratio_to_two` the same beside two
+    plain processes."""
+    ratio = _ratio(seconds["plain"], seconds[what])
+    return {
+        "kind": kind.name,
+        "what": what,
+        "megabytes": megabytes,
+        "plain_s": seconds["plain"],
+        "two_s": seconds["two"],
+        "verify_s": seconds[what],
+        "ratio": ratio,
+        "ratio_to_two": _ratio(seconds["two"], seconds[what]),
+        "goal": GOALS[what],
+        "met": ratio >= GOALS[what],
+    }
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark_jobs.verify", description=__doc__)
-    parser.add_argument("--only", action="append", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of 1 GiB each")
-    options = parser.parse_args()
-    console = Console()
-    table = Table(title=f"verify on {CORES} cores beside a plain read plus CRC-32C: medians")
-    columns = ("records", "", "GB", "plain, MB/s", "two plain, MB/s", "verify, MB/s", "ratio", "to two", "goal", "")
-    for column in columns:
-        table.add_column(column, justify="right")
-    figures = []
-    with tempfile.TemporaryDirectory(prefix="tidelog-verify-") as work:
-        kinds = [KINDS[name] for name in options.only or KINDS]
-        for one in measured(kinds, options.rounds, options.partitions, Path(work)):
-            figures.append(one)
-            every = (one.plain_s, one.two_s, one.verify_s)
-            speeds = [f"{one.megabytes / statistics.median(seconds):,.0f}" for seconds in every]
-            mark = "[green]✓[/]" if one.met else "[red]✗[/]"
-            ratios = [f"{ratio:.2f}" for ratio in (one.ratio, one.ratio_to_two)]
-            size = f"{one.megabytes / 1e3:.1f}"
-            table.add_row(one.kind, one.what, size, *speeds, *ratios, f">= {one.goal}", mark)
-    console.print(table)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps([asdict(one) | {"met": one.met} for one in figures], indent=1) + "\n")
-    return 0 if all(one.met for one in figures) else 1
+def line(one: Figures) -> str:
+    speeds = {name: one["megabytes"] / statistics.median(one[f"{name}_s"]) for name in ("plain", "two", "verify")}
+    told = ", ".join(f"{name} {speed:,.0f} MB/s" for name, speed in speeds.items())
+    return f"{one['kind']}, {one['what']}, {one['megabytes'] / 1e3:.1f} GB: {told}"
 
+
+ROW = BenchRow("verify", __doc__ or "", KINDS, measure, line)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(ROW.main())
