@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import time
-from functools import partial
 
 import pytest
 
@@ -15,28 +13,37 @@ from bench.failover import SteadyLoad
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("failover")]
 
-KILLED_MEDIAN_S, KILLED_MOST_S, FROZEN_MOST_S = 1.5, 3.0, 6.0
+KILLS = 5
+FLOWS = 500  # records that must be acknowledged
+PATIENCE_S = 60.0
+NEVER_MS = "600000"  # longer than any test waits
 
 
 def clean(outcome: dict[str, object]) -> bool:
     return not (outcome["lost"] or outcome["doubled"] or outcome["reordered"] or outcome["unflushed"])
 
 
-def test_killed_leaders_cost_no_record_and_little_time() -> None:
-    with EmbeddedCluster() as cluster:
+def wait_for_more(load: SteadyLoad) -> None:
+    """Until records are acknowledged that were not when this was called."""
+    acknowledged, deadline = len(load.acknowledged), time.monotonic() + PATIENCE_S
+    while len(load.acknowledged) < acknowledged + FLOWS:
+        assert time.monotonic() < deadline, "nothing is acknowledged any more"
+        time.sleep(0.1)
+
+
+def test_killed_leaders_cost_no_record_and_their_sessions_are_not_waited_for() -> None:
+    with EmbeddedCluster(settings={"broker.session.timeout.ms": NEVER_MS}) as cluster:
         load = SteadyLoad(cluster.bootstrap)
-        gaps = []
         try:
-            for _ in range(5):
+            for _ in range(KILLS):
                 load.wait_flowing()
                 name = f"broker-{load.leader()}"
-                gaps.append(load.gap(partial(cluster.kill, name), watch_s=3.5))
+                cluster.kill(name)
+                wait_for_more(load)
                 cluster.command("start", name)
         finally:
             outcome = load.finish()
     assert clean(outcome), outcome
-    assert statistics.median(gaps) < KILLED_MEDIAN_S, gaps
-    assert max(gaps) < KILLED_MOST_S, gaps
 
 
 def test_a_frozen_leader_is_replaced_and_returns() -> None:
@@ -46,15 +53,15 @@ def test_a_frozen_leader_is_replaced_and_returns() -> None:
             load.wait_flowing()
             leader = load.leader()
             pid = next(node["pid"] for node in cluster.nodes() if node["node"] == f"broker-{leader}")
+            os.kill(pid, signal.SIGSTOP)
             try:
-                gap = load.gap(lambda: os.kill(pid, signal.SIGSTOP), watch_s=6.5)
+                wait_for_more(load)
             finally:
                 os.kill(pid, signal.SIGCONT)
-            load.wait_flowing()
+            wait_for_more(load)
         finally:
             outcome = load.finish()
     assert clean(outcome), outcome
-    assert gap < FROZEN_MOST_S
 
 
 def test_everything_killed_at_once_comes_back_with_all_that_was_acknowledged() -> None:
@@ -64,11 +71,7 @@ def test_everything_killed_at_once_comes_back_with_all_that_was_acknowledged() -
             load.wait_flowing()
             for node in cluster.nodes():
                 os.kill(node["pid"], signal.SIGKILL)
-            acknowledged = len(load.acknowledged)
-            deadline = time.monotonic() + 60
-            while len(load.acknowledged) <= acknowledged + 500 and time.monotonic() < deadline:
-                time.sleep(0.1)  # the load is what is awaited; the nodes start again by themselves
-            load.wait_flowing()
+            wait_for_more(load)  # the nodes start again by themselves
         finally:
             outcome = load.finish()
     assert clean(outcome), outcome

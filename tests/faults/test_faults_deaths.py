@@ -7,10 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -20,11 +18,12 @@ from tests.faults.raw_client import wait_until
 from tests.faults.watched_node import WatchedNode, make_topic, produce, rows, some_batch
 from tidelog.cluster_layout import load_layout
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("faults-deaths")]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults-deaths")]
 
 ACTIVE_GAUGE = "tidelog_controller_active"
 CONTROLLERS = 3
-SERVES_AGAIN_S = 10.0
+PATIENCE_S = 60.0  # for what has to come; how fast it comes is measured elsewhere, where nothing else runs
+FLOWS = 200  # records that must be acknowledged
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 @pytest.fixture
 def load(cluster: EmbeddedCluster) -> Iterator[SteadyLoad]:
     """Acknowledged records all the while; at the end every one is there, once and in order."""
-    wait_until(lambda: all(row["state"] == "running" for row in rows(cluster)), 60)
+    wait_until(lambda: all(row["state"] == "running" for row in rows(cluster)), PATIENCE_S)
     load = SteadyLoad(cluster.bootstrap)
     try:
         load.wait_flowing()
@@ -57,7 +56,7 @@ def active_controller(cluster: EmbeddedCluster) -> str:
         found[:] = [row["node"] for row in voters if _is_active(row["metrics"])]
         return len(found) == 1
 
-    wait_until(is_found)
+    wait_until(is_found, PATIENCE_S)
     return found[0]
 
 
@@ -74,9 +73,8 @@ def kill_all(pids: list[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def metadata_answers_again(cluster: EmbeddedCluster) -> float:
-    """Seconds until a topic can be made, which needs a majority and an active controller."""
-    began = time.monotonic()
+def wait_for_metadata(cluster: EmbeddedCluster) -> None:
+    """Until a topic can be made, which needs a majority and an active controller. Raises TimeoutError."""
 
     def made() -> bool:
         try:
@@ -86,56 +84,72 @@ def metadata_answers_again(cluster: EmbeddedCluster) -> float:
         except (OSError, AssertionError, EOFError):
             return False
 
-    wait_until(made, 30)
-    return time.monotonic() - began
+    wait_until(made, PATIENCE_S)
+
+
+def wait_flowing(load: SteadyLoad) -> None:
+    """Until records that were not yet sent are acknowledged. Raises TimeoutError."""
+    acknowledged = len(load.acknowledged)
+    wait_until(lambda: len(load.acknowledged) >= acknowledged + FLOWS, PATIENCE_S)
 
 
 def test_a_killed_active_controller_is_replaced(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
     name = active_controller(cluster)
-    gap = load.gap(lambda: cluster.kill(name), watch_s=2)
-    assert metadata_answers_again(cluster) < SERVES_AGAIN_S
+    cluster.kill(name)
+    wait_for_metadata(cluster)
     assert active_controller(cluster) != name
-    assert gap < 1.0  # records need no controller
+    wait_flowing(load)
     cluster.command("start", name)
+
+
+def test_records_need_no_controller(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
+    pids = [row["pid"] for row in rows(cluster) if row["role"] == "controller"]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_flowing(load)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    wait_for_metadata(cluster)
 
 
 def test_a_killed_follower_of_the_quorum_is_not_missed(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
     active = active_controller(cluster)
     name = next(f"controller-{n}" for n in range(CONTROLLERS) if f"controller-{n}" != active)
-    gap = load.gap(lambda: cluster.kill(name), watch_s=1)
-    assert metadata_answers_again(cluster) < 3.0
-    assert active_controller(cluster) == active
-    assert gap < 1.0
+    cluster.kill(name)
+    wait_for_metadata(cluster)
+    wait_flowing(load)
     cluster.command("start", name)
 
 
 def test_a_frozen_active_controller_is_replaced_and_steps_down(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
     name = active_controller(cluster)
-    pid = WatchedNode(cluster, name).pid
-    os.kill(pid, signal.SIGSTOP)
+    frozen = WatchedNode(cluster, name)
+    os.kill(frozen.pid, signal.SIGSTOP)
     try:
-        gap = load.gap(lambda: None, watch_s=2)
-        assert metadata_answers_again(cluster) < SERVES_AGAIN_S
-        assert gap < 6.0
+        wait_for_metadata(cluster)
+        wait_flowing(load)
     finally:
-        os.kill(pid, signal.SIGCONT)
-    assert active_controller(cluster) != name
+        os.kill(frozen.pid, signal.SIGCONT)
+    wait_until(lambda: any("resigned" in line.get("event", "") for line in frozen.log_lines()), PATIENCE_S)
+    wait_for_metadata(cluster)
 
 
 def test_a_leader_and_the_active_controller_killed_together(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
     names = [active_controller(cluster), f"broker-{load.leader()}"]
     pids = [WatchedNode(cluster, name).pid for name in names]
-    gap = load.gap(partial(kill_all, pids), watch_s=4)
-    assert gap < SERVES_AGAIN_S
-    assert metadata_answers_again(cluster) < SERVES_AGAIN_S
+    kill_all(pids)
+    wait_flowing(load)
+    wait_for_metadata(cluster)
 
 
 def test_all_controllers_killed_at_once_come_back_by_themselves(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
     pids = [row["pid"] for row in rows(cluster) if row["role"] == "controller"]
-    gap = load.gap(partial(kill_all, pids), watch_s=4)
-    assert gap < SERVES_AGAIN_S
-    assert metadata_answers_again(cluster) < SERVES_AGAIN_S
-    wait_until(lambda: all(row["state"] == "running" for row in rows(cluster)))
+    kill_all(pids)
+    wait_flowing(load)
+    wait_for_metadata(cluster)
+    wait_until(lambda: all(row["state"] == "running" for row in rows(cluster)), PATIENCE_S)
 
 
 def test_an_emptied_controller_does_not_join_quietly(cluster: EmbeddedCluster, load: SteadyLoad) -> None:
@@ -150,13 +164,13 @@ def test_an_emptied_controller_does_not_join_quietly(cluster: EmbeddedCluster, l
     assert "directory is empty" in said[0]["event"]
     assert "tidelog.controllers.replace.voter" in said[0]["event"]
     assert not any("exception" in line for line in said)
-    assert metadata_answers_again(cluster) < 3.0  # the other two go on
+    wait_for_metadata(cluster)  # the other two go on
     cluster.command("stop", name)
     replace_voter(cluster, name)
     cluster.command("start", name)
-    assert metadata_answers_again(cluster) < 3.0
+    wait_for_metadata(cluster)
     cluster.kill(active_controller(cluster))  # now the one that was replaced is needed for a majority
-    assert metadata_answers_again(cluster) < SERVES_AGAIN_S
+    wait_for_metadata(cluster)
     for row in rows(cluster):
         if row["state"] == "stopped":
             cluster.command("start", row["node"])
@@ -172,11 +186,17 @@ def replace_voter(cluster: EmbeddedCluster, name: str) -> None:
     config.write_text("".join(f"{n}={v}\n" for n, v in layout.node_settings(node, cluster.data).items()))
     line = [sys.executable, "-m", "tidelog", "controller", "--config", str(config), "--set",
             "tidelog.controllers.replace.voter=true"]  # fmt: skip
+    said: list[str] = []
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
-            assert process.stderr is not None
-            said = next(text for text in process.stderr if "node serves" in text or "level=critical" in text)
-            assert "node serves" in said
+            for text in process.stderr:
+                said.append(text)
+                if "node serves" in text:
+                    break
         finally:
             process.send_signal(signal.SIGTERM)
-    assert process.returncode == 0, said
+            said += process.stderr
+            print("".join(said))  # shown when this test fails, whatever it is that fails
+    assert any("node serves" in text for text in said)
+    assert process.returncode == 0
