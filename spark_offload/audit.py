@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from object_store.blocking import BlockingStore
 from records.audit_event import AuditEvent, AuditSource
-from spark_offload.options import OptionError
+from spark_offload.catalog import chosen_root
 from spark_offload.task import store_at
 from tiering.audit_reading import audit_key, decode_audit_file, list_audit, missed_positions, parse_audit_key
-from tiering.keys import CLUSTER_FILE, TierRoot
+from tiering.keys import TierRoot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +70,7 @@ def read(
     the query that reads it, with its name; `missing` tells what no file holds.
     """
     with BlockingStore(tier) as store:
-        root = _root(store, cluster_id)
+        root = store.wait(lambda: chosen_root(store.store, cluster_id))
         names = [audit_key(root, key) for key in store.wait(lambda: list_audit(store.store, root, sources))]
     cluster = root.cluster_id
 
@@ -88,23 +88,12 @@ def read(
 def missing(tier: str, *, cluster_id: str = "", sources: Iterable[str] = AuditSource) -> list[dict[str, Any]]:
     """Positions between the files of a source that no file holds: `source`, `scope`, `first`, `end`, `reason`."""
     with BlockingStore(tier) as store:
-        root = _root(store, cluster_id)
+        root = store.wait(lambda: chosen_root(store.store, cluster_id))
         keys = store.wait(lambda: list_audit(store.store, root, sources))
     return [
         {"source": one.source, "scope": one.scope, "first": one.first, "end": one.end, "reason": one.reason}
         for one in missed_positions(root, keys)
     ]
-
-
-def _root(store: BlockingStore, cluster_id: str) -> TierRoot:
-    if cluster_id:
-        return TierRoot(cluster_id)
-    names = [name.rstrip("/") for name in store.list_names("") if name.endswith("/")]
-    clusters = [name for name in names if CLUSTER_FILE in store.list_names(f"{name}/")]
-    if len(clusters) != 1:
-        what = f"the clusters {', '.join(clusters)}: choose one with cluster_id" if clusters else "no cluster"
-        raise OptionError(f"the store holds {what}")
-    return TierRoot(clusters[0])
 
 
 def _rows_of(tier: str, cluster_id: str, name: str) -> Iterator[pa.RecordBatch]:

@@ -71,21 +71,11 @@ class Catalog:
         Raises OptionError when the bucket does not hold what they name, StoreError, ValueError for a manifest that
         cannot be read.
         """
-        root = await self._root()
+        root = await chosen_root(self._store, self._options.cluster_id)
         topics = await self._topics(root)
         found = await asyncio.gather(*(self._topic(root, topic, topic_id) for topic, topic_id in topics))
         self._check(root, found)
         return [contents for partitions in found for contents in partitions]
-
-    async def _root(self) -> TierRoot:
-        if self._options.cluster_id:
-            return TierRoot(self._options.cluster_id)
-        names = [name.rstrip("/") for name in await self._store.list_names("") if name.endswith("/")]
-        clusters = [name for name in names if CLUSTER_FILE in await self._store.list_names(f"{name}/")]
-        if len(clusters) != 1:
-            found = f"the clusters {', '.join(clusters)}: choose one with clusterId" if clusters else "no cluster"
-            raise OptionError(f"{self._store.name} holds {found}")
-        return TierRoot(clusters[0])
 
     async def _topics(self, root: TierRoot) -> list[tuple[str, bytes]]:
         options = self._options
@@ -144,6 +134,18 @@ class Catalog:
         head = manifest.head
         start = max(head.log_start_offset, manifest.segments[0].base_offset if manifest.segments else 0)
         return PartitionContents(root, path, start, max(head.end_offset, start), manifest.segments)
+
+
+async def chosen_root(store: ObjectStore, cluster_id: str) -> TierRoot:
+    """That of the cluster with this id, or else of the only one in the store. Raises OptionError, StoreError."""
+    if cluster_id:
+        return TierRoot(cluster_id)
+    names = [name.rstrip("/") for name in await store.list_names("") if name.endswith("/")]
+    clusters = [name for name in names if CLUSTER_FILE in await store.list_names(f"{name}/")]
+    if len(clusters) != 1:
+        found = f"the clusters {', '.join(clusters)}: choose one with clusterId" if clusters else "no cluster"
+        raise OptionError(f"{store.name} holds {found}")
+    return TierRoot(clusters[0])
 
 
 async def stable_end(store: ObjectStore, contents: PartitionContents) -> int:

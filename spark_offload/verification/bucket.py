@@ -15,11 +15,12 @@ from typing import NamedTuple
 from object_store.errors import ObjectMissing, StoreError
 from object_store.store import ObjectInfo, ObjectStore
 from records.events import Event
+from spark_offload.catalog import chosen_root
 from spark_offload.options import OptionError, ReadOptions
 from tiering.audit_reading import AuditTrail, read_audit
 from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
 from tiering.exports import METADATA, POSITIONS, newest_exports
-from tiering.inventory import FoundPartition, find_clusters, find_topics
+from tiering.inventory import FoundPartition, find_topics
 from tiering.keys import NO_TENANT, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
 from tiering.manifest import DamagedManifest, ManifestHead, read_head
 from tiering.proposal import Proposal, Verdict, decode_proposal, decode_verdict
@@ -92,7 +93,7 @@ class BucketFound:
 
 async def look(store: ObjectStore, reading: ReadOptions) -> BucketFound:
     """Raises OptionError when the bucket does not hold what was chosen, StoreError."""
-    found = BucketFound(await _root(store, reading))
+    found = BucketFound(await chosen_root(store, reading.cluster_id))
     with suppress(ValueError):  # a damaged one concerns who writes
         file = await read_cluster_file(store, found.root)
         found.began_ms = file[0].changed_ms if file is not None and file[0].incarnation > FIRST_INCARNATION else 0
@@ -109,16 +110,6 @@ async def look(store: ObjectStore, reading: ReadOptions) -> BucketFound:
 
     await asyncio.gather(*(one(partition) for partition in found.partitions))
     return found
-
-
-async def _root(store: ObjectStore, reading: ReadOptions) -> TierRoot:
-    if reading.cluster_id:
-        return TierRoot(reading.cluster_id)
-    clusters = await find_clusters(store)
-    if len(clusters) != 1:
-        words = f"the clusters {', '.join(clusters)}: choose one of them" if clusters else "no cluster"
-        raise OptionError(f"{store.name} holds {words}")
-    return TierRoot(clusters[0])
 
 
 async def _partitions(
