@@ -174,12 +174,15 @@ async def test_a_new_replica_begins_where_the_tier_ends(tmp_path: Path, delay_s:
         for number in range(20):
             await produce(connection, batch(VALUE, producer_id=5, producer_epoch=0, base_sequence=number))
         await lab.copied()
-        lab.drop_local()
+        tier_end = lab.bucket.tier.tier_end_offset
+        assert lab.drop_local(log_append_time=True) > 3
+        assert lab.partition(0).log.local_log_start_offset == tier_end > 0
         lab.tiers[1].store.faults.delay_s = delay_s
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
         await eventually(lambda: lab.controller.isr == (0, 1))
         old, new = lab.partition(0).log, lab.partition(1).log
-        assert (new.log_start_offset, new.local_log_start_offset) == (0, old.local_log_start_offset)
+        assert (new.log_start_offset, new.local_log_start_offset) == (0, tier_end)
+        assert lab.tiers[1].service.started_from_tier == 1
         assert new.log_end_offset == old.log_end_offset == 20
         assert new.leader_epochs.entries() == old.leader_epochs.entries()
         assert decode_snapshot(new.producers.snapshot()) == decode_snapshot(old.producers.snapshot())
