@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 SETTINGS = {
     "tidelog.tier.roll.ms": "1500",
     "tidelog.tier.interval.ms": "100",
-    "tidelog.tier.delete.delay.ms": "15000",
+    "tidelog.tier.delete.delay.ms": "20000",
     "log.retention.check.interval.ms": "1000",
 }
 
@@ -63,8 +63,7 @@ def test_status_ls_and_check_tell_what_is_so(cluster: EmbeddedCluster) -> None:
 
     # the store goes away: all still answer, and say so
     store.rename(cluster.data / "away")
-    status = wait_for(lambda: (found := tier(cluster, "status"))["store"]["answers"] or found)
-    assert status["store"]["answers"] is False
+    status = wait_for(lambda: not (found := tier(cluster, "status"))["store"]["answers"] and found)
     assert status["store"]["reason"]
     assert len(status["partitions"]) == 2
     assert "DOES NOT ANSWER" in tidelog("tier", "status", "--data", str(cluster.data)).stdout
@@ -111,6 +110,9 @@ def test_a_deleted_topic_comes_back_under_a_new_name(cluster: EmbeddedCluster) -
     done = tidelog("tier", "restore", "flights", "--as", "a/b", "--data", str(cluster.data))
     assert done.returncode == 2
     assert done.stderr.startswith("tidelog: --as: ") and "copied" not in done.stderr, done.stderr
+    told = refused(cluster, "restore", "flights", "--as", "again", "--replicas", "9")
+    assert told.startswith("tidelog: flights cannot be restored as again: INVALID_REPLICATION_FACTOR")
+    assert "copied" not in told
     rows = tier(cluster, "restore", f"flights@{deleted[0]['id']}", "--as", "again", "--config", "segment.bytes=2097152")
     assert [row["end_offset"] for row in rows] == [2_001, 2_000]
     assert read_all(cluster.bootstrap, "again") == before

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Tier = Annotated[str | None, typer.Option("--tier", help="The object store, if not as the brokers say.", metavar="URI")]
 READY_WITHIN_S = 120.0
 LOOK_S = 0.2
+ASK_TIMEOUT_MS = 30_000
+REMOTE_STORAGE = "remote.storage.enable"
 _IN_DOUBT = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -173,13 +175,15 @@ def _restore(
     replicas: int,
     answers: Answers,
 ) -> None:
-    """Copy, describe, create. What was copied goes again when the topic cannot be made."""
+    """Ask, copy, describe, create. What was copied goes again when the topic cannot be made after all."""
     from tiering.restoring import CannotRestore, NewTopic, copy_topic, remove_copies, write_manifests  # noqa: PLC0415
 
     chance = random.SystemRandom()
     incarnation = answers.store.incarnation if answers.store is not None else 1
     topic = NewTopic(*new, found.tenant, incarnation)
     now_ms = MachineClock().wall_ms()
+    if problem := _refusal(client, found, topic, configs, replicas):
+        fail(f"{found.name} cannot be restored as {topic.name}: {problem}")
     try:
         store.wait(lambda: copy_topic(store.store, root, found, topic, _progress()))
         store.wait(lambda: write_manifests(store.store, root, found, topic, now_ms, lambda: random_uuid(chance).hex()))
@@ -189,6 +193,28 @@ def _restore(
     if problem:
         store.wait(lambda: remove_copies(store.store, root, topic))
         fail(f"{found.name} cannot be restored as {topic.name}: {problem}")
+
+
+def _refusal(
+    client: KafkaAdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
+) -> str | None:
+    """Why the controller would not make such a topic, before anything is copied for it."""
+    from tiering.restoring import first_epochs  # noqa: PLC0415
+    from wire.messages import CreateTopicsRequest  # noqa: PLC0415
+
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=new.name,
+        num_partitions=len(first_epochs(found)),
+        replication_factor=replicas,
+        assignments=[],
+        configs=[
+            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
+            for key, value in (configs | {REMOTE_STORAGE: "true"}).items()
+        ],
+    )
+    response = send(client, CreateTopicsRequest(topics=[topic], timeout_ms=ASK_TIMEOUT_MS, validate_only=True))
+    (row,) = response.topics
+    return error_text({"error_code": row.error_code, "error_message": row.error_message})
 
 
 def _create(
