@@ -39,6 +39,9 @@ from tests.sim.replica_files import ReplicaFiles
 from tests.sim.tier_watch import TierWatch
 from tests.sim.world import Node, World
 
+Mark = tuple[Any, int, int, int, int, Role, object]
+"""Log, its start and end; high watermark, leader epoch, role, ISR."""
+
 
 class BrokerMemory:
     """What was last seen of one life of one broker."""
@@ -48,7 +51,7 @@ class BrokerMemory:
         self.image: MetadataImage | None = None
         self.hosted = 0
         self.partitions: list[Partition] = []
-        self.marks: list[tuple[int, int, Role, object]] = []
+        self.marks: list[Mark | None] = []
         self.states: dict[TopicPartition, ReplicaState] = {}
 
 
@@ -225,24 +228,29 @@ class ClusterWatch:
         if hosted.image is not memory.image or len(hosted) != memory.hosted:  # a replica may be made, or go, later
             memory.image, memory.hosted = hosted.image, len(hosted)
             self._forget_removed(node.name, hosted.image)
-            memory.partitions = [p for p in hosted if is_replica(hosted.image, self.brokers[node.name], p)]
-            memory.marks = [(-1, -1, Role.OFFLINE, None)] * len(memory.partitions)
+            replicas = [p for p in hosted if is_replica(hosted.image, self.brokers[node.name], p)]
+            memory.partitions = [partition for partition in replicas if partition.topic not in self._lossy]
+            memory.marks = [None] * len(memory.partitions)
             self._blocking.check(node.name, node.device.blocking_sync_count)
             self._saw_image(node.name, hosted.image)
-        for number, partition in enumerate(memory.partitions):
-            if partition.topic in self._lossy:
-                continue
-            self._audit.saw(node, (partition.topic, partition.index), partition.log)
-            self._see_end(node, partition)
-            replicas = partition.replica_set
+        for number, partition in enumerate(memory.partitions):  # after each callback: nothing is called for most
+            log, replica_set = partition.log, partition.replica_set
             mark = (
+                log,
+                log.log_start_offset,
+                log.log_end_offset,
                 partition.high_watermark,
                 partition.leader_epoch,
                 partition.role,
-                None if replicas is None else replicas.isr,
+                None if replica_set is None else replica_set.isr,
             )
-            if mark != memory.marks[number]:
-                memory.marks[number] = mark
+            before = memory.marks[number]
+            if mark == before:
+                continue
+            memory.marks[number] = mark
+            self._audit.saw(node, (partition.topic, partition.index), log)
+            self._see_end(node, partition)
+            if before is None or mark[3:] != before[3:]:
                 self._partition_changed(node, memory, partition)
 
     def _forget_removed(self, node: str, image: MetadataImage) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 REACHED = {"elections": 3, "ISR shrinks": 5, "ISR expansions": 5, "batches sent again": 2, "leaderships": 20}
 
 
+@cache
 def run(seed: int) -> Report:
+    """Several tests look at the same seeds."""
     report = run_seed(seed)
     if report.failure:
         pytest.fail(f"make sim SEED={seed} COUNT=1 shows: {report.failure}")
