@@ -32,6 +32,7 @@ import typer
 from object_store.errors import StoreError
 from object_store.uri import InvalidStoreUri
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
+from tiering.manifest import DamagedManifest
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -53,6 +54,7 @@ TopicId = Annotated[str, typer.Option("--topic-id", help="One incarnation of a n
 Partitions = Annotated[str, typer.Option("--partitions", help="These partitions, like 0,2,5-7.", metavar="LIST")]
 Master = Annotated[str | None, typer.Option("--master", help="The Spark cluster; this machine's cores.", metavar="URL")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spark, NAME=VALUE.", metavar="NAME=VALUE")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Also what Spark itself says of errors, with Java's traces.")]
 
 NEEDED = ("pyspark", "pyarrow", "numpy")
 LOCAL = "local[*]"
@@ -62,10 +64,12 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has chosen mas
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """`conf`: NAME=VALUE each. Without `master` all cores of this machine are used, or what spark-submit says."""
+    """`conf`: NAME=VALUE each. Without `master` all cores of this machine are used, or what spark-submit says; its log
+    settings then count in place of `verbose`."""
 
     master: str | None = None
     conf: Sequence[str] = ()
+    verbose: bool = False
 
     def settings(self) -> dict[str, str]:
         """Ends the command when one is not NAME=VALUE."""
@@ -94,7 +98,10 @@ class SparkJob:
     @property
     def spark(self) -> SparkSession:
         if self._session is None:
-            self._session = open_session(f"tidelog {self.name}", self._options.master, self._settings)
+            options = self._options
+            self._session = open_session(
+                f"tidelog {self.name}", options.master, self._settings, verbose=options.verbose
+            )
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, self._interrupt)
         return self._session
@@ -136,8 +143,8 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
         try:
             yield job
         except (OptionError, InvalidStoreUri) as error:
-            fail(str(error), EXIT_USAGE)
-        except StoreError as error:
+            fail(_in_words_of_commands(str(error)), EXIT_USAGE)
+        except (StoreError, DamagedManifest) as error:
             fail(str(error))
         except KeyboardInterrupt:
             fail("interrupted", EXIT_INTERRUPTED)
@@ -146,14 +153,14 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
                 fail("interrupted", EXIT_INTERRUPTED)
             if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
                 raise
-            fail(f"Spark: {_innermost(error)}")
+            fail(_innermost(error))
         finally:
             job.close()
     if job.failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def open_session(name: str, master: str | None, settings: dict[str, str]) -> SparkSession:
+def open_session(name: str, master: str | None, settings: dict[str, str], *, verbose: bool = False) -> SparkSession:
     """A session on `master`. Ends the command when this machine has no Java."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -165,7 +172,7 @@ def open_session(name: str, master: str | None, settings: dict[str, str]) -> Spa
         folder = java_directory()
         if ensure_java(folder) is None:
             fail(f'Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or pip install "tidelog[java]"')
-        log_settings = f"-Dlog4j2.configurationFile={_write_log_settings(folder)}"
+        log_settings = f"-Dlog4j2.configurationFile={_write_log_settings(folder, verbose=verbose)}"
         builder = builder.config("spark.driver.extraJavaOptions", log_settings)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors then find the same packages
     if master is None and not submitted:
@@ -201,22 +208,26 @@ def java_directory() -> Path:
     return Path(folder)
 
 
-def _write_log_settings(folder: Path) -> Path:
-    """Errors alone, to standard error; without such a file Java fills the terminal before Spark is asked."""
-    path = folder / "log4j2.properties"
-    if not path.exists() or path.read_text() != _LOG_SETTINGS:
-        path.write_text(_LOG_SETTINGS)
+def _write_log_settings(folder: Path, *, verbose: bool) -> Path:
+    """Nothing, or errors to standard error. What ends a job is told in one line anyway, and without such a file Java
+    fills the terminal before Spark is asked."""
+    level = "error" if verbose else "off"
+    path, text = folder / f"log4j2-{level}.properties", _LOG_SETTINGS.format(level=level)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
     return path
 
 
 _LOG_SETTINGS = """\
-rootLogger.level = error
+rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n
 """
 _FOR_ALL = {
     "spark.ui.showConsoleProgress": "false",  # the bars are ours
@@ -232,17 +243,19 @@ _FOR_ONE_MACHINE = {
 }
 
 
-def look(options: JobOptions, source: dict[str, str] | None = None) -> list[PartitionContents]:
+def look(
+    options: JobOptions, source: dict[str, str] | None = None, *, passes_over_damage: bool = False
+) -> list[PartitionContents]:
     """What the bucket holds of what was chosen. Quick, so that what is wrong is told before a session is made.
 
-    Raises OptionError, StoreError, InvalidStoreUri, ValueError for a manifest that cannot be read.
+    Raises OptionError, StoreError, InvalidStoreUri, and unless the job `passes_over_damage` DamagedManifest.
     """
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from spark_offload.catalog import Catalog  # noqa: PLC0415
 
     reading = options.reading(source)
     with BlockingStore(options.tier) as store:
-        return store.wait(lambda: Catalog(store.store, reading).contents())
+        return store.wait(lambda: Catalog(store.store, reading, passes_over_damage=passes_over_damage).contents())
 
 
 def choice(
@@ -264,13 +277,29 @@ def choice(
     }
 
 
+def _in_words_of_commands(text: str) -> str:
+    """Options have other names on a command line than in Spark."""
+    for name, flag in _FLAGS.items():
+        text = re.sub(rf"\b{name}\b", flag, text)
+    return text
+
+
+_FLAGS = {"clusterId": "--cluster-id", "topicId": "--topic-id"}
+
+
 def _innermost(error: Exception) -> str:
-    """The line of a long Java and Python trace that says what happened: the last exception of Python, if there is."""
+    """The line of a long Java and Python trace that says what happened: the last exception of Python, if there is.
+
+    What our own errors say is whole without the names of their classes.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if _PYTHON_ERROR.match(line)]
-    return (told or lines[:1] or [type(error).__name__])[-1]
+    if told and _OWN_ERROR.match(told[-1]):
+        return _in_words_of_commands(_OWN_ERROR.sub("", told[-1]))
+    return "Spark: " + (told or lines[:1] or [type(error).__name__])[-1]
 
 
 _PYTHON_ERROR = re.compile(
     r"(?!org\.|java\.|py4j\.|scala\.)(?:(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): \S"
 )
+_OWN_ERROR = re.compile(r"(?:spark_offload|object_store|tiering)\.[\w.]*\b[A-Z]\w*: ")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.spark_jobs.made_tier import MadeTopic
 from bench.spark_jobs.row import BenchRow, Figures, timed
-from object_store.blocking import BlockingStore
-from spark_offload.compaction.job import CompactionOptions, plan
+from spark_offload.compaction.job import CompactionOptions, make_plan
 from spark_offload.compaction.partition_task import PartitionOutcome, compact_partition
 from spark_offload.job import SilentStage
 from spark_offload.task_runs import run_tasks
@@ -39,8 +38,7 @@ CASES = [Case("100 B", 100, 2_100_000, 200_000, 6.0), Case("1 KiB", 1_024, 262_0
 def by_job(spark: SparkSession, topic: MadeTopic) -> int:
     """How many records stay. New segments are named by nobody, and removed again afterwards."""
     options = CompactionOptions(tier=topic.uri, topics=(topic.name,), assume_compacted=True)
-    with BlockingStore(topic.uri) as store:
-        tasks = store.wait(lambda: plan(store.store, options)).tasks
+    tasks = make_plan(options).tasks
     outcomes: list[PartitionOutcome] = run_tasks(spark, compact_partition, tasks, SilentStage())
     for outcome in outcomes:
         if outcome.problem is not None:

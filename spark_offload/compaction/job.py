@@ -68,12 +68,14 @@ class CompactionOptions(JobOptions):
     key_memory_bytes: int = KEY_MEMORY_BYTES
 
 
-def run(spark: SparkSession, options: CompactionOptions, progress: Progress) -> CompactionReport:
-    """Raises OptionError for a topic that is not compacted, StoreError."""
+def run(
+    spark: SparkSession, options: CompactionOptions, progress: Progress, planned: Plan | None = None
+) -> CompactionReport:
+    """`planned` by `make_plan`, or made here. Raises OptionError for a topic that is not compacted, StoreError."""
     clock = MachineClock()
     began = clock.monotonic()
+    planned = planned or make_plan(options)
     with BlockingStore(options.tier) as store:
-        planned = store.wait(lambda: plan(store.store, options))
         stage = progress.stage("compacting", len(planned.tasks))
         outcomes = run_tasks(spark, compact_partition, planned.tasks, stage)
         stage = progress.stage("leaders exchange segments", sum(bool(one.rewrites) for one in outcomes))
@@ -91,6 +93,12 @@ class Plan(NamedTuple):
 
     tasks: list[PartitionTask]
     problems: list[Problem]
+
+
+def make_plan(options: CompactionOptions) -> Plan:
+    """Needs no session, so that what cannot be meant is told before there is one. Raises OptionError, StoreError."""
+    with BlockingStore(options.tier) as store:
+        return store.wait(lambda: plan(store.store, options))
 
 
 async def plan(store: ObjectStore, options: CompactionOptions) -> Plan:

@@ -72,11 +72,12 @@ class Decided(NamedTuple):
 
 @dataclass(slots=True)
 class BucketFound:
-    """`settings` are those of topics by name, `cluster_settings` the defaults of the cluster as far as it has any.
-    `began_ms` is when a rebuilt cluster took the bucket over, 0 for one that was never rebuilt: positions in the audit
-    from before then are those of another cluster."""
+    """As of `looked_ms`. `settings` are those of topics by name, `cluster_settings` the defaults of the cluster as far
+    as it has any. `began_ms` is when a rebuilt cluster took the bucket over, 0 for one that was never rebuilt:
+    positions in the audit from before then are those of another cluster."""
 
     root: TierRoot
+    looked_ms: int
     partitions: list[PartitionFound] = field(default_factory=list)
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     cluster_settings: dict[str, str] = field(default_factory=dict)
@@ -91,9 +92,9 @@ class BucketFound:
         return "compact" in self.settings.get(topic, {}).get("cleanup.policy", default)
 
 
-async def look(store: ObjectStore, reading: ReadOptions) -> BucketFound:
+async def look(store: ObjectStore, reading: ReadOptions, now_ms: int) -> BucketFound:
     """Raises OptionError when the bucket does not hold what was chosen, StoreError."""
-    found = BucketFound(await chosen_root(store, reading.cluster_id))
+    found = BucketFound(await chosen_root(store, reading.cluster_id), now_ms)
     with suppress(ValueError):  # a damaged one concerns who writes
         file = await read_cluster_file(store, found.root)
         found.began_ms = file[0].changed_ms if file is not None and file[0].incarnation > FIRST_INCARNATION else 0

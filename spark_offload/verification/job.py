@@ -93,23 +93,39 @@ class Executors(NamedTuple):
 
 
 def run(
-    spark: SparkSession, options: VerifyOptions, progress: Progress, ask_brokers: AskBrokers | None = None
+    spark: SparkSession,
+    options: VerifyOptions,
+    progress: Progress,
+    ask_brokers: AskBrokers | None = None,
+    bucket: BucketFound | None = None,
 ) -> VerifyReport:
-    """Raises OptionError for what cannot be meant, StoreError when the store does not answer."""
+    """`bucket` as of `look_at_bucket`, or looked at here. Raises OptionError for what cannot be meant, StoreError when
+    the store does not answer."""
     executors = Executors(partial(run_tasks, spark), spark.sparkContext.defaultParallelism)
-    return verify(executors, options, progress, ask_brokers)
+    return verify(executors, options, progress, ask_brokers, bucket)
+
+
+def look_at_bucket(options: VerifyOptions) -> BucketFound:
+    """Needs no session, so that what cannot be meant is told before there is one. Raises OptionError, StoreError."""
+    reading = options.reading()
+    now_ms = MachineClock().wall_ms()
+    with BlockingStore(options.tier) as store:
+        return store.wait(lambda: look(store.store, reading, now_ms))
 
 
 def verify(
-    executors: Executors, options: VerifyOptions, progress: Progress, ask_brokers: AskBrokers | None = None
+    executors: Executors,
+    options: VerifyOptions,
+    progress: Progress,
+    ask_brokers: AskBrokers | None = None,
+    bucket: BucketFound | None = None,
 ) -> VerifyReport:
     """As `run`, on whatever carries out the tasks."""
-    reading = options.reading()
     clock = MachineClock()
-    began, now_ms = clock.monotonic(), clock.wall_ms()
+    began = clock.monotonic()
+    bucket = bucket or look_at_bucket(options)
     with BlockingStore(options.tier) as store:
-        bucket = store.wait(lambda: look(store.store, reading))
-        verification = Verification(bucket, options, now_ms)
+        verification = Verification(bucket, options)
         verification.look_at_partitions()
         pieces = verification.pieces(executors.cores)
         settings = TaskOptions(options.tier, options.deep, options.chunk_bytes, options.inflated_batch_bytes)
@@ -123,7 +139,7 @@ def verify(
             verification.ask(ask_brokers, progress)
         report = verification.report
         report.store, report.bytes_read = store.name, total
-    report.seconds, report.started_ms = clock.monotonic() - began, now_ms
+    report.seconds, report.started_ms = clock.monotonic() - began, bucket.looked_ms
     report.conclude(verification.findings)
     return report
 
@@ -145,12 +161,12 @@ class _Bytes:
 class Verification:
     """One run, in the driver."""
 
-    def __init__(self, bucket: BucketFound, options: VerifyOptions, now_ms: int) -> None:
+    def __init__(self, bucket: BucketFound, options: VerifyOptions) -> None:
         self.bucket = bucket
         self.findings = Findings()
         self.report = VerifyReport(cluster_id=bucket.root.cluster_id, deep=options.deep)
         self._options = options
-        self._now_ms = now_ms
+        self._now_ms = bucket.looked_ms  # what is younger is not in it
         self._chosen = [one for one in bucket.partitions if _is_verified(one, by_id=bool(options.topic_id))]
         self._writes: dict[str, WrittenFound] = {}
         self._pieces: list[list[Piece]] = []  # any one of each segment, by partition

@@ -22,6 +22,7 @@ from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
 from tidelog import spark_job
 from tidelog.job_progress import LineProgress, amount, open_progress
 from tidelog.spark_job import SessionOptions, SparkJob, choice, open_session
+from tiering.manifest import DamagedManifest
 
 
 def tidelog(*words: str) -> subprocess.CompletedProcess[str]:
@@ -92,6 +93,12 @@ def test_counts_are_a_table_or_json(tier: TierBuilder) -> None:
         (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "/no/such/file"), 2, "key file cannot be read"),
         (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "EMPTY"), 2, "names no key"),
         (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "EMPTY", "--key-format", "xml"), 2, "not 'xml'"),
+        (("compact", "--tier", "TIER", "--topic", "words"), 2, "topic words is not compacted"),
+        (("compact", "--tier", "TIER", "--topic", "nosuch"), 2, "nothing of topic 'nosuch'"),
+        (("verify", "--tier", "TIER", "--topic", "nosuch"), 2, "holds nothing of what was chosen"),
+        (("verify", "--tier", "file:///no/such/place"), 1, "no such directory"),
+        (("read", "--tier", "CROWDED", "--topic", "words"), 2, "choose one with --cluster-id\n"),
+        (("verify", "--tier", "CROWDED"), 2, "choose one with --cluster-id\n"),
         (("nosuch",), 2, "nosuch"),
     ],
 )
@@ -100,11 +107,34 @@ def test_what_cannot_be_meant_is_told_before_spark_starts(
 ) -> None:
     empty = tmp_path / "empty"
     empty.write_bytes(b"\n\n")
-    done = tidelog(*(tier.uri if word == "TIER" else str(empty) if word == "EMPTY" else word for word in words))
+    for cluster in ("one", "two"):
+        TierBuilder(tmp_path / "crowded", cluster)
+    places = {"TIER": tier.uri, "EMPTY": str(empty), "CROWDED": (tmp_path / "crowded").as_uri()}
+    done = tidelog(*(places.get(word, word) for word in words))
     assert done.returncode == code, done.stderr
     assert told in done.stderr
     assert "WARNING" not in done.stderr  # no Java was started
     assert not done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.processes
+def test_reading_over_damage_ends_with_the_line_that_names_it(tmp_path: Path) -> None:
+    tier = TierBuilder(tmp_path / "tier")
+    partition = tier.partition("words")
+    partition.add([batch([Record(0, NOW, b"key", b"value")], 0)])
+    partition.publish()
+    (segment,) = partition.segments
+    damaged = bytearray(partition.file_of(segment).read_bytes())
+    damaged[40] ^= 1
+    partition.file_of(segment).write_bytes(damaged)
+    done = tidelog("read", "--tier", tier.uri, "--topic", "words")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if "WARNING: Using incubator modules" not in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith(f"tidelog: {tier.uri}, object ") and "wrong CRC" in said[0]
+    told = tidelog("read", "--tier", tier.uri, "--topic", "words", "--verbose")
+    assert said[0] in told.stderr and "\tat org.apache.spark" in told.stderr
 
 
 def ended(capsys: pytest.CaptureFixture[str], body: Any) -> tuple[int, str]:
@@ -139,7 +169,16 @@ def test_a_spark_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     trace = "org.apache.spark.SparkException: Job aborted\n\tat org.apache.X\nTraceback\n"
     trace += "spark_offload.varints.DamagedRecords: file:///t, object o: wrong CRC\n\tat java.X\n"
     code, said = ended(capsys, raising(PySparkRuntimeError(trace)))
-    assert (code, said) == (1, "tidelog: Spark: spark_offload.varints.DamagedRecords: file:///t, object o: wrong CRC\n")
+    assert (code, said) == (1, "tidelog: file:///t, object o: wrong CRC\n")
+
+
+def test_options_are_named_as_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(capsys, raising(OptionError("give the clusterId, or the topicId")))
+    assert (code, said) == (2, "tidelog: give the --cluster-id, or the --topic-id\n")
+
+
+def test_a_manifest_that_cannot_be_read_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(capsys, raising(DamagedManifest("object m is cut off"))) == (1, "tidelog: object m is cut off\n")
 
 
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tidelog.spark_job import (
     Tier,
     TopicId,
     Topics,
+    Verbose,
     choice,
     spark_job,
 )
@@ -44,14 +45,15 @@ def compact(
     topic_id: TopicId = "",
     master: Master = None,
     conf: Conf = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Leave the newest record of each key in the tier of compacted topics; without --topic, of all of them.
 
     Exit code 1 when a partition could not be read, or its leader refused: nothing of it is changed then.
     """
-    with spark_job("compact", SessionOptions(master, conf or ()), as_json=as_json) as job:
-        from spark_offload.compaction.job import CompactionOptions, run  # noqa: PLC0415  heavy, as all of Spark
+    with spark_job("compact", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+        from spark_offload.compaction.job import CompactionOptions, make_plan, run  # noqa: PLC0415  heavy, as all of Spark
 
         options = CompactionOptions(
             **choice(tier, topic, cluster_id, tenant, topic_id, partitions),
@@ -61,5 +63,5 @@ def compact(
             assume_compacted=assume_compacted,
             verdict_s=wait,
         )
-        options.reading()  # what cannot be meant is told before a session is made
-        job.show(run(job.spark, options, job.progress))
+        planned = make_plan(options)
+        job.show(run(job.spark, options, job.progress, planned))

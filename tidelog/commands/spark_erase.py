@@ -21,6 +21,7 @@ from tidelog.spark_job import (
     Tenant,
     Tier,
     TopicId,
+    Verbose,
     choice,
     look,
     spark_job,
@@ -41,13 +42,14 @@ def erase(
     topic_id: TopicId = "",
     master: Master = None,
     conf: Conf = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Erase all records with these keys that were acknowledged before the command began, and prove that they are gone.
 
     Exit code 1 unless it is proven. Objects that are no part of the topic any more and still hold records are named.
     """
-    with spark_job("erase", SessionOptions(master, conf or ()), as_json=as_json) as job:
+    with spark_job("erase", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
         from spark_offload.erasure.job import ErasureOptions, run  # noqa: PLC0415  heavy, as all of Spark
         from spark_offload.erasure.key_digests import SECRET_BYTES, ErasureKeys  # noqa: PLC0415
         from spark_offload.erasure.key_file import LINE_BYTES_MAX, read_keys  # noqa: PLC0415

@@ -21,6 +21,7 @@ from tidelog.spark_job import (
     Tier,
     TopicId,
     Topics,
+    Verbose,
     choice,
     spark_job,
 )
@@ -67,13 +68,14 @@ def export(
     topic_id: TopicId = "",
     master: Master = None,
     conf: Conf = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Bring what is new in topics into a table: one commit, each committed record exactly once.
 
     Exit code 1 when something could not be read or another run was faster: what is missing comes with the next run.
     """
-    with spark_job("export", SessionOptions(master, conf or ()), as_json=as_json) as job:
+    with spark_job("export", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
         if to == "iceberg" and importlib.util.find_spec("pyiceberg") is None:
             fail('pyiceberg is missing: pip install "tidelog[spark,export]"')
         from spark_offload.export.job import run  # noqa: PLC0415  heavy, as all of Spark

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.commands.cluster import Json
+from tidelog.moments import milliseconds
 from tidelog.output import EXIT_USAGE, fail, show
 from tidelog.spark_job import (
     ClusterId,
@@ -23,6 +24,7 @@ from tidelog.spark_job import (
     Tier,
     TopicId,
     Topics,
+    Verbose,
     choice,
     look,
     spark_job,
@@ -55,16 +57,20 @@ def read(
     topic_id: TopicId = "",
     master: Master = None,
     conf: Conf = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Print records in order of partition and offset, with --json one JSON object a line; or count them."""
     if key is not None and key_hex is not None:
         fail("give one of --key and --key-hex", EXIT_USAGE)
     wanted = _hex(key_hex) if key_hex is not None else key.encode() if key is not None else None
-    moments = _milliseconds("--since", since), _milliseconds("--before", before)
+    moments = (
+        milliseconds("--since", since) if since is not None else None,
+        milliseconds("--before", before) if before is not None else None,
+    )
     source = {"pushdown": "true", "isolation": "read_committed" if committed else "read_uncommitted"}
     source |= {"includeHeaders": "true"} if headers and not count else {}
-    with spark_job("read", SessionOptions(master, conf or ()), as_json=as_json) as job:
+    with spark_job("read", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
         from spark_offload.job import JobOptions  # noqa: PLC0415  heavy, as all of Spark
 
         options = JobOptions(**choice(tier, topic, cluster_id, tenant, topic_id, partitions))
@@ -183,16 +189,6 @@ def _iso(moment: datetime | None) -> str | None:
 
 def _moment(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _milliseconds(name: str, text: str | None) -> int | None:
-    if text is None or (text.isascii() and text.isdigit()):
-        return None if text is None else int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        fail(f"{name} is a time like 2013-07-01T12:00:00Z or milliseconds since 1970, not {text!r}", EXIT_USAGE)
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _hex(text: str) -> bytes:

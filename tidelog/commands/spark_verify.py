@@ -24,6 +24,7 @@ from tidelog.spark_job import (
     Tier,
     TopicId,
     Topics,
+    Verbose,
     choice,
     spark_job,
 )
@@ -58,11 +59,12 @@ def verify(
     topic_id: TopicId = "",
     master: Master = None,
     conf: Conf = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Check every offset, batch, index, transaction and object of the tier. Exit code 1 when something is damaged."""
-    with spark_job("verify", SessionOptions(master, conf or ()), as_json=as_json) as job:
-        from spark_offload.verification.job import VerifyOptions, run  # noqa: PLC0415  heavy, as all of Spark
+    with spark_job("verify", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
+        from spark_offload.verification.job import VerifyOptions, look_at_bucket, run  # noqa: PLC0415  heavy, as all of Spark
 
         chosen = choice(tier, topic, cluster_id, tenant, topic_id, partitions)
         options = VerifyOptions(
@@ -73,8 +75,9 @@ def verify(
             _check_writable(f"--report {report}", report, make=True)
         if keys is not None:
             _check_writable(f"--keys {keys}", keys.parent)
+        bucket = look_at_bucket(options)
         with asked_brokers(bootstrap) as ask:
-            found = run(job.spark, options, job.progress, ask)
+            found = run(job.spark, options, job.progress, ask, bucket)
         job.show(found)
         if report is not None:
             _write(found, report)
