@@ -40,7 +40,7 @@ class LabTier:
         self.tiers: dict[Partition, PartitionTier] = {}
         self.claimed = True
         self._remote = RemoteReader(self.store, broker.machinery.ports.disk, LIMITS)
-        self.wait_ms = broker.plane.fetch.remote_wait_ms = 300
+        self.set_wait(300)
 
     async def __aenter__(self) -> LabTier:
         await self._remote.open()
@@ -50,6 +50,10 @@ class LabTier:
     async def __aexit__(self, *_: object) -> None:
         self.store.gate.set()
         await self._remote.stop()
+
+    def set_wait(self, wait_ms: int) -> None:
+        """How long a fetch waits for the store at most."""
+        self.wait_ms = self.broker.plane.fetch.remote_wait_ms = wait_ms
 
     def view(self, partition: Partition) -> PartitionTier | None:
         return self.tiers.get(partition) if self.claimed else None

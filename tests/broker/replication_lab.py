@@ -61,6 +61,8 @@ TOPIC_ID = bytes(range(16))
 LOCALHOST = "127.0.0.1"
 NOW_MS = 1_700_000_000_000
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+PATIENCE_S = 30.0  # for what has to come, on a machine that does other things as well
+NEVER_MS = 60_000  # a wait that a test would not see the end of
 
 ListOffsetsPartition = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
 
@@ -328,7 +330,7 @@ class Lab:
         self.controller.change(BrokerRegistrationChangeRecord(node, broker.epoch, fenced=True))
 
 
-async def eventually(holds: Callable[[], object], what: str = "", timeout_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], object], what: str = "", timeout_s: float = PATIENCE_S) -> None:
     try:
         async with asyncio.timeout(timeout_s):
             while not holds():  # noqa: ASYNC110  what is awaited has no event

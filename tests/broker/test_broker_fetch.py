@@ -12,6 +12,8 @@ from common.errors import ErrorCode
 from kraft.records import PartitionRecord
 from records.compression import Compression
 from tests.broker.replication_lab import (
+    NEVER_MS,
+    PATIENCE_S,
     TOPIC,
     TOPIC_ID,
     Lab,
@@ -43,11 +45,11 @@ async def test_a_fetch_waits_for_records_and_is_answered_when_they_are_committed
     async with Lab(tmp_path) as lab:
         lab.controller.create_topic((0, 1, 2))
         producer, consumer = await lab[0].connect(), await lab[0].connect()
-        waiting = asyncio.create_task(fetch(consumer, 0, max_wait_ms=10_000))
+        waiting = asyncio.create_task(fetch(consumer, 0, max_wait_ms=NEVER_MS))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await produce(producer, batch(b"x"))
-        assert values_of(bytes(row_of(await within(3, waiting)).records)) == [b"x"]
+        assert values_of(bytes(row_of(await within(PATIENCE_S, waiting)).records)) == [b"x"]
 
 
 async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for_or_its_time(tmp_path: Path) -> None:
@@ -60,10 +62,10 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for_or_its_time(tmp_pa
         row = row_of(await fetch(consumer, 0, min_bytes=1_000, max_wait_ms=150))
         assert loop.time() - began >= 0.14
         assert values_of(bytes(row.records)) == [b"x"], "what there is when the time is over"
-        waiting = asyncio.create_task(fetch(consumer, 0, min_bytes=1_000, max_wait_ms=10_000))
+        waiting = asyncio.create_task(fetch(consumer, 0, min_bytes=1_000, max_wait_ms=NEVER_MS))
         await asyncio.sleep(0.05)
         await produce(producer, batch(b"y" * 1_000))
-        assert values_of(bytes(row_of(await within(3, waiting)).records)) == [b"x", b"y" * 1_000]
+        assert values_of(bytes(row_of(await within(PATIENCE_S, waiting)).records)) == [b"x", b"y" * 1_000]
 
 
 async def test_one_batch_comes_however_small_the_limits(tmp_path: Path) -> None:
@@ -107,10 +109,10 @@ async def test_the_new_leader_is_named_to_readers(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
         lab.controller.create_topic((0, 1, 2))
         client = await lab[0].connect()
-        waiting = asyncio.create_task(fetch(client, 0, version=10, max_wait_ms=10_000))
+        waiting = asyncio.create_task(fetch(client, 0, version=10, max_wait_ms=NEVER_MS))
         await asyncio.sleep(0.05)
         lab.controller.elect(2)
-        assert row_of(await within(3, waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert row_of(await within(PATIENCE_S, waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         response = await fetch(client, 0, version=16, current_leader_epoch=0)
         assert row_of(response).error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert row_of(response).current_leader.leader_id == 2
@@ -233,7 +235,7 @@ async def test_who_poses_as_a_replica_is_refused_and_loses_its_connection(tmp_pa
         response = await fetch(impostor, 2, version=12, replica=2)
         assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         with pytest.raises(ConnectionLost):
-            await within(5, fetch(impostor, 0, max_wait_ms=1))
+            await within(PATIENCE_S, fetch(impostor, 0, max_wait_ms=1))
         assert lab[0].partition.high_watermark == 1
         asked = await list_offset(client, -1, replica_id=2)
         assert asked.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -257,12 +259,12 @@ async def test_consumers_are_sent_to_their_rack_and_served_there(tmp_path: Path)
         assert row_of(await fetch(client, 0, rack="a")).preferred_read_replica == -1
         assert row_of(await fetch(client, 0, rack="elsewhere")).preferred_read_replica == -1
         near = await lab[1].connect()
-        row = row_of(await within(3, fetch(near, 0, rack="b", max_wait_ms=5_000)))
+        row = row_of(await within(PATIENCE_S, fetch(near, 0, rack="b", max_wait_ms=NEVER_MS)))
         assert values_of(bytes(row.records)) == [b"x"]
-        waiting = asyncio.create_task(fetch(near, 1, rack="b", max_wait_ms=5_000))
+        waiting = asyncio.create_task(fetch(near, 1, rack="b", max_wait_ms=NEVER_MS))
         await asyncio.sleep(0.05)
         await produce(client, batch(b"y"))
-        assert values_of(bytes(row_of(await within(3, waiting)).records)) == [b"y"]
+        assert values_of(bytes(row_of(await within(PATIENCE_S, waiting)).records)) == [b"y"]
         for stranger in ({"version": 10}, {"rack": ""}, {"rack": "a"}, {"rack": "elsewhere"}):
             row = row_of(await fetch(near, 0, **stranger))
             assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "no leader has sent it here"

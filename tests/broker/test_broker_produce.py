@@ -14,6 +14,7 @@ from kraft.records import PartitionRecord, TopicRecord
 from records.batch import read_header
 from records.compression import Compression
 from tests.broker.replication_lab import (
+    PATIENCE_S,
     TOPIC,
     TOPIC_ID,
     Lab,
@@ -156,7 +157,7 @@ async def test_acks_0_is_not_answered_and_an_error_closes_the_connection(tmp_pat
         silent.cancel()
         other = await lab[0].connect()
         with pytest.raises(ConnectionLost):
-            await within(5, produce(other, batch(b"x"), acks=0, index=9))
+            await within(PATIENCE_S, produce(other, batch(b"x"), acks=0, index=9))
 
 
 async def test_log_append_time_is_answered_and_stored(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from common.errors import ErrorCode
 from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord
 from records.batch import CRC_FROM
 from tests.broker.replication_lab import (
+    NEVER_MS,
+    PATIENCE_S,
     TOPIC_ID,
     Lab,
     batch,
@@ -63,7 +65,7 @@ async def test_acks_all_waits_while_a_member_of_the_isr_is_silent(tmp_path: Path
         assert (await produce(client, batch(b"at once"), acks=1)).base_offset == 2
         waiting = asyncio.create_task(produce(client, batch(b"later")))
         lab.controller.change(_isr((0, 1)))
-        row = await within(5, waiting)
+        row = await within(PATIENCE_S, waiting)
         assert (row.error_code, row.base_offset) == (0, 3)
 
 
@@ -94,7 +96,7 @@ async def test_too_small_an_isr_is_refused_before_the_append_and_told_after_it(t
         waiting = asyncio.create_task(produce(client, batch(b"stuck")))
         await eventually(lambda: lab[0].partition.log.log_end_offset == 2)
         lab.controller.change(_isr((0,)))
-        assert (await within(5, waiting)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert (await within(PATIENCE_S, waiting)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         row = await produce(client, batch(b"refused"))
         assert row.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert lab[0].partition.log.log_end_offset == 2
@@ -137,7 +139,7 @@ async def test_a_leader_that_wrote_nothing_follows_again(tmp_path: Path) -> None
         assert (await produce(client, batch(b"one"))).error_code == 0
         for leader in (1, 2, 1, 0):
             lab.controller.elect(leader)
-        assert (await within(5, produce(client, batch(b"two")))).error_code == 0
+        assert (await within(PATIENCE_S, produce(client, batch(b"two")))).error_code == 0
         assert all(broker.values() == [b"one", b"two"] for broker in lab.brokers)
 
 
@@ -150,7 +152,7 @@ async def test_a_waiting_producer_hears_of_a_new_leader(tmp_path: Path) -> None:
         waiting = asyncio.create_task(produce(client, batch(b"second")))
         await eventually(lambda: lab[0].partition.log.log_end_offset == 2)
         lab.controller.elect(1)
-        assert (await within(5, waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await within(PATIENCE_S, waiting)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_restarted_follower_catches_up_and_joins_the_isr_again(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ async def test_a_silent_follower_leaves_the_isr_and_writes_go_on(tmp_path: Path)
         client = await lab[0].connect()
         await produce(client, batch(b"one"))
         await lab[2].plane.fetchers.stop()
-        row = await within(5, produce(client, batch(b"two")))
+        row = await within(PATIENCE_S, produce(client, batch(b"two")))
         assert row.error_code == 0
         assert set(lab.controller.isr) == {0, 1}
 
@@ -327,7 +329,7 @@ async def test_a_follower_that_knows_of_a_topic_before_its_leader_does_is_not_fo
         await eventually(lambda: lab[0].plane.partitions.get("flights", 1) is not None)
         await asyncio.sleep(0.3)  # the fetch that named it is over
         tick.wake = wake  # type: ignore[method-assign]
-        row = await within(5, produce(client, batch(b"two"), index=1))
+        row = await within(PATIENCE_S, produce(client, batch(b"two"), index=1))
         assert row.error_code == 0
 
 
@@ -336,10 +338,10 @@ async def test_deleting_a_topic_removes_its_replicas_and_tells_who_waits(tmp_pat
         lab.controller.create_topic((0, 1, 2))
         client = await lab[0].connect()
         await produce(client, batch(b"one"))
-        waiting = asyncio.create_task(fetch(client, 1, max_wait_ms=5_000))
+        waiting = asyncio.create_task(fetch(client, 1, max_wait_ms=NEVER_MS))
         await asyncio.sleep(0.05)
         lab.controller.change(RemoveTopicRecord(TOPIC_ID))
-        assert row_of(await within(3, waiting)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert row_of(await within(PATIENCE_S, waiting)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await produce(client, batch(b"two"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for broker in lab.brokers:
             assert broker.plane.partitions.get("flights", 0) is None
