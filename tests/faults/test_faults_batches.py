@@ -36,7 +36,7 @@ from tests.faults.watched_node import (
 )
 from wire.codec import decode_response, encode_request
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120), pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults")]
 
 BOMB_BYTES = 256 * MIB
 DAY_MS = 86_400_000

@@ -25,7 +25,7 @@ from tidelog.cluster_layout import SECRET_FILE, load_layout
 from wire.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from wire.node_auth import Acceptor, AuthenticationFailed, Initiator
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120), pytest.mark.xdist_group("faults")]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults")]
 
 SECRET_OF_ANOTHER = b"the secret of quite another cluster"
 CROWD = 300
