@@ -17,9 +17,10 @@ from common.ports import Clock
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from spark_offload.catalog import Catalog, OffsetRange, PartitionContents, stable_end
+from spark_offload.catalog import Catalog, OffsetRange, PartitionContents
 from spark_offload.export.offset_spans import Place, Spans, merged, place_of, without
 from spark_offload.export.options import ExportOptions
+from spark_offload.export.readable import Readable, around_damage, everything
 from spark_offload.export.report import ExportReport, PartitionReport
 from spark_offload.export.tables import Addition, Beaten, ExportTable, TableState, commit_addition
 from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered, tasks_of, unreadable
@@ -36,14 +37,15 @@ HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class PartitionPlan:
-    """What one partition has for the table."""
+    """What one partition has for the table: of what is `wanted`, damage holds some back."""
 
     contents: PartitionContents
     place: Place
     wanted: Spans = ()
+    held: Spans = ()
     gone: Spans = ()
     splits: list[Split] = field(default_factory=list)
-    problem: Problem | None = None
+    problems: list[Problem] = field(default_factory=list)
 
 
 def run(spark: SparkSession, options: ExportOptions, progress: Progress) -> ExportReport:
@@ -114,7 +116,10 @@ class Export:
         reading = self._options.reading({"isolation": "read_committed"})
 
         async def plan(store: ObjectStore) -> list[PartitionPlan]:
-            found = await Catalog(store, reading).contents()
+            catalog = Catalog(store, reading, passes_over_damage=True)
+            found = await catalog.contents()
+            for path, reason in catalog.damaged:
+                self._report.problems.append(Problem("damaged", reason, path.topic, path.partition))
             planner = Planner(store, self._options.task_bytes, read_committed=True)
             return list(await asyncio.gather(*(planned(store, planner, one, state) for one in found)))
 
@@ -141,15 +146,16 @@ class Export:
             of_partition.setdefault((splits[0].topic, splits[0].partition), []).append((splits, result))
         spans: dict[Place, Spans] = {}
         for plan in plans:
-            if plan.problem is not None:
-                self._report.problems.append(plan.problem)
+            self._report.problems += plan.problems
             if not plan.wanted and not plan.gone:
                 continue
             path = plan.contents.path
             tasks = of_partition.get((path.topic, path.partition), [])
             pairs = [pair for splits, result in tasks for pair in zip(splits, result.splits, strict=True)]
-            self._report.problems += [one.problem for _, one in pairs if one.problem is not None]
-            exported = covered(plan.wanted, pairs) if plan.problem is None else ()
+            told = {problem.key for problem in plan.problems}
+            found = [one.problem for _, one in pairs if one.problem is not None]
+            self._report.problems += [problem for problem in found if problem.key not in told]
+            exported = covered(without(plan.wanted, plan.held), pairs)
             if exported:
                 spans[plan.place] = exported
             self._report.partitions.append(_partition_report(plan, exported, pairs, [result for _, result in tasks]))
@@ -183,20 +189,34 @@ class Export:
 async def planned(
     store: ObjectStore, planner: Planner, contents: PartitionContents, state: TableState
 ) -> PartitionPlan:
-    """Damage in one partition is that partition's problem."""
+    """Damage in one partition is that partition's problem, and holds back no more of it than it must."""
     plan = PartitionPlan(contents, place_of(contents.root.cluster_id, contents.path))
     exported = state.exported.get(plan.place, ())
     try:
-        end = await stable_end(store, contents)
-        readable = merged([(contents.log_start, end)])
-        # Never more than what is there: should segments between others be missing, they can still come.
-        missing = without(readable, merged((one.base_offset, one.end_offset) for one in contents.segments))
-        plan.wanted = without(without(readable, missing), exported)
-        plan.gone = without(((exported[0][0], contents.log_start),), exported) if exported else ()
-        plan.splits = await planner.plan(OffsetRange(contents, first, last) for first, last in plan.wanted)
+        try:
+            await _fill(plan, planner, await everything(store, contents), exported)
+        except (StoreError, ValueError):
+            around = await around_damage(store, contents)
+            if not around.problems:
+                raise
+            plan.problems += around.problems
+            await _fill(plan, planner, around, exported)
     except (StoreError, ValueError) as error:
-        plan.problem = unreadable(error, contents.path.topic, contents.path.partition)
+        plan.problems.append(unreadable(error, contents.path.topic, contents.path.partition))
+        plan.held, plan.splits = plan.wanted, []
     return plan
+
+
+async def _fill(plan: PartitionPlan, planner: Planner, found: Readable, exported: Spans) -> None:
+    log_start = plan.contents.log_start
+    readable = merged([(log_start, found.end)])
+    # Never more than what is there: should segments between others be missing, they can still come.
+    missing = without(readable, merged((one.base_offset, one.end_offset) for one in plan.contents.segments))
+    plan.wanted = without(without(readable, missing), exported)
+    plan.held = found.held
+    plan.gone = without(((exported[0][0], log_start),), exported) if exported else ()
+    due = without(plan.wanted, plan.held)
+    plan.splits = await planner.plan(OffsetRange(found.contents, first, end) for first, end in due)
 
 
 def _partition_report(

@@ -14,6 +14,7 @@ from spark_offload.export.job import open_table
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.parquet_table import StoreTarget, committed_files
 from spark_offload.export.tables import Addition, CommitConflict, TableState
+from storage.transaction_index import AbortedTransaction
 from tests.spark_offload.export_rows import (
     KINDS,
     data_files,
@@ -26,6 +27,7 @@ from tests.spark_offload.export_rows import (
     table_of,
 )
 from tests.spark_offload.tier_builder import TierBuilder, marker, plain_batches, transactional
+from tiering.segment import PRODUCER_SNAPSHOT, TRANSACTION_INDEX
 
 pytestmark = pytest.mark.usefixtures("tasks_run_here")
 
@@ -302,14 +304,75 @@ def test_what_cannot_be_read_comes_with_a_later_run(tier: TierBuilder, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_partition_whose_end_cannot_be_told_is_left_out(tier: TierBuilder, kind: str) -> None:
-    make_segments(tier, 2, partitions=2)
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_segments_at_the_end_that_are_lost_hold_back_themselves_alone(tier: TierBuilder, kind: str, lost: int) -> None:
+    make_segments(tier, 3, partitions=2)
     partition = tier.partition("flights", 0)
     segments = sorted((tier.root / tier.tier.partition_prefix(partition.path)).glob("*.segment"))
-    segments[-1].unlink()
+    sound = {path: path.read_bytes() for path in segments[-lost:]}
+    for path in sound:
+        path.unlink()
     options = options_for(tier, kind)
     report = export(options)
-    assert [(problem.what, problem.partition) for problem in report.problems] == [("unreadable", 0)]
+    assert {(problem.what, problem.partition, problem.key) for problem in report.problems} == {
+        ("unreadable", 0, str(path.relative_to(tier.root))) for path in sound
+    }
+    assert report.partitions[0].missed == [(150 - 50 * lost, 150)]
+    assert (offsets_in(options, 0), offsets_in(options, 1)) == (list(range(150 - 50 * lost)), list(range(150)))
+    for path, data in sound.items():
+        path.write_bytes(data)
+    assert not export(options).failed
+    assert offsets_in(options, 0) == list(range(150))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("damage", ["snapshot", "index", "object"])
+@pytest.mark.parametrize("at", [1, 2])
+def test_what_a_damaged_segment_would_decide_waits(tier: TierBuilder, kind: str, damage: str, at: int) -> None:
+    """Producer 7 aborts in the damaged segment what it began at 5, producer 8 in the one behind it what began at 14."""
+    partition = tier.partition("flights")
+    partition.add([*plain_batches(0, 5), transactional(7, 5, [b"a"]), *plain_batches(6, 4)], open_transactions=[(7, 5)])
+    partition.add(
+        [*plain_batches(10, 3), marker(MarkerKind.ABORT, 7, 13), transactional(8, 14, [b"b"]), *plain_batches(15, 5)],
+        aborted=[AbortedTransaction(7, 5, 13, 5)],
+        open_transactions=[(8, 14)],
+    )
+    partition.add([marker(MarkerKind.ABORT, 8, 20), *plain_batches(21, 9)], aborted=[AbortedTransaction(8, 14, 20, 14)])
+    partition.publish()
+    segment = partition.segments[at]
+    file = partition.file_of(segment)
+    sound = file.read_bytes()
+    if damage == "object":
+        file.unlink()
+    else:
+        broken = bytearray(sound)
+        name = PRODUCER_SNAPSHOT if damage == "snapshot" else TRANSACTION_INDEX
+        broken[segment.sections[name].position + 3] ^= 1
+        file.write_bytes(broken)
+    everything = [*range(5), *range(6, 13), *range(15, 20), *range(21, 30)]
+    held = {1: range(5, 20), 2: range(14, 30)}[at] if (damage, at) != ("snapshot", 1) else range(0)
+    options = options_for(tier, kind)
+    report = export(options)
+    assert offsets_in(options) == [offset for offset in everything if offset not in held]
+    assert report.failed == bool(held)
+    if held:
+        (problem,) = report.problems
+        assert problem.key == tier.tier.segment_key(partition.path, segment.id)
+        assert report.partitions[0].missed == [(held.start, held.stop)]
+    file.write_bytes(sound)
+    assert not export(options).failed
+    assert offsets_in(options) == everything
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manifest_that_cannot_be_read_holds_back_its_partition_alone(tier: TierBuilder, kind: str) -> None:
+    make_segments(tier, 2, partitions=2)
+    path = tier.partition("flights", 0).path
+    manifest = tier.root / tier.tier.manifest_key(path, 1)
+    manifest.write_bytes(manifest.read_bytes()[:40])
+    options = options_for(tier, kind)
+    report = export(options)
+    assert [(problem.what, problem.partition) for problem in report.problems] == [("damaged", 0)]
     assert (offsets_in(options, 0), offsets_in(options, 1)) == ([], list(range(100)))
 
 
