@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, spark, tier, topics
+from tidelog.commands import audit, brokers, cluster, config, groups, nodes, replicas, spark, tier, topics
 
 app = typer.Typer(
     name="tidelog",
@@ -19,6 +19,7 @@ for command in (cluster.up, cluster.down, cluster.ps, cluster.kill, cluster.stop
 app.command()(nodes.broker)
 app.command()(nodes.controller)
 app.command()(config.config)
+app.command()(audit.audit)
 topics.app.command()(replicas.reassign)
 topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")

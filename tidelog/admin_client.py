@@ -29,20 +29,26 @@ Bootstrap = Annotated[
 Data = Annotated[Path, typer.Option("--data", help="Or the directory of an embedded cluster.", metavar="DIR")]
 
 
+def bootstrap_of(bootstrap: str | None, data: Path) -> str:
+    """As it was given, or that of the cluster in `data`; ends the command when there is none."""
+    if bootstrap is not None:
+        return bootstrap
+    try:
+        layout = load_layout(data)
+    except SettingError as error:
+        fail(str(error))
+    if layout is None:
+        fail(f"there is no cluster in {data}; name one with --data DIR or --bootstrap HOST:PORT", EXIT_USAGE)
+    return layout.bootstrap
+
+
 @contextlib.contextmanager
 def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[KafkaAdminClient]:
     """A connected admin client; what goes wrong inside the block ends the command with one line."""
     from kafka.admin import KafkaAdminClient  # noqa: PLC0415
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
-    if bootstrap is None:
-        try:
-            layout = load_layout(data)
-        except SettingError as error:
-            fail(str(error))
-        if layout is None:
-            fail(f"there is no cluster in {data}; name one with --data DIR or --bootstrap HOST:PORT", EXIT_USAGE)
-        bootstrap = layout.bootstrap
+    bootstrap = bootstrap_of(bootstrap, data)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     client = None
     try:

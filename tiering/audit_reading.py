@@ -10,6 +10,7 @@ file is that of all exports, `records.events`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +25,7 @@ SUFFIX = ".events"
 KIND = "audit"
 SCOPE_DIGITS = 10
 POSITION_DIGITS = 20
+READS_AT_ONCE = 16
 
 
 class AuditKey(NamedTuple):
@@ -110,13 +112,16 @@ def decode_audit_file(root: TierRoot, key: AuditKey, body: bytes) -> list[AuditE
         raise DamagedEvents(f"{name}: {error}") from error
 
 
-async def list_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource) -> list[AuditKey]:
-    """All files of these sources, ascending. Raises StoreError."""
+async def list_audit(
+    store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource, written_since_ms: int = 0
+) -> list[AuditKey]:
+    """All files of these sources, ascending, that were written at that time, by the store's clock, or later. Raises
+    StoreError."""
     found = []
     for source in sources:
         async for info in store.list(audit_prefix(root, source)):
             key = parse_audit_key(root, info.key)
-            if key is not None:
+            if key is not None and info.modified_ms >= written_since_ms:
                 found.append(key)
     return sorted(found)
 
@@ -142,31 +147,41 @@ async def read_audit_file(store: ObjectStore, root: TierRoot, key: AuditKey) -> 
 
 
 async def iterate_audit(
-    store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource
+    store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource, written_since_ms: int = 0
 ) -> AsyncIterator[AuditEvent | AuditProblem]:
-    """Every event once, file by file, and each file or range of positions that cannot be read. Raises StoreError."""
-    keys = await list_audit(store, root, sources)
+    """Every event once, file by file, and each file or range of positions that cannot be read; of files as `list_audit`
+    finds them. Raises StoreError."""
+    keys = await list_audit(store, root, sources, written_since_ms)
     missed = {(problem.key, problem.end): problem for problem in missed_positions(root, keys)}
     seen: dict[tuple[str, int, str, int], None] = {}
     scope = ("", 0, 0)
-    for key in keys:
+    for at in range(0, len(keys), READS_AT_ONCE):
+        some = keys[at : at + READS_AT_ONCE]
+        files = await asyncio.gather(*(_read_if_there(store, root, key) for key in some))
+        for key, events in zip(some, files, strict=True):
+            problem = missed.get((audit_key(root, key), key.first))
+            if problem is not None:
+                yield problem
+            if isinstance(events, AuditProblem):
+                yield events
+                continue
+            if scope != key[:3]:
+                scope, seen = key[:3], {}
+            for event in events:
+                if event.identity not in seen:
+                    seen[event.identity] = None
+                    yield event
+
+
+async def _read_if_there(store: ObjectStore, root: TierRoot, key: AuditKey) -> list[AuditEvent] | AuditProblem:
+    """Nothing of a file that was removed by its age since it was listed."""
+    try:
+        return await read_audit_file(store, root, key)
+    except ObjectMissing:
+        return []
+    except DamagedEvents as error:
         name = audit_key(root, key)
-        problem = missed.get((name, key.first))
-        if problem is not None:
-            yield problem
-        try:
-            events = await read_audit_file(store, root, key)
-        except ObjectMissing:
-            continue  # removed by its age since it was listed
-        except DamagedEvents as error:
-            yield AuditProblem(name, str(error), key.source, key.incarnation, key.scope, key.first, key.end)
-            continue
-        if scope != key[:3]:
-            scope, seen = key[:3], {}
-        for event in events:
-            if event.identity not in seen:
-                seen[event.identity] = None
-                yield event
+        return AuditProblem(name, str(error), key.source, key.incarnation, key.scope, key.first, key.end)
 
 
 async def read_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource) -> AuditTrail:
@@ -178,14 +193,3 @@ async def read_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] 
         else:
             trail.add(item)
     return trail
-
-
-async def partition_events(
-    store: ObjectStore, root: TierRoot, topic_id: bytes, partition: int
-) -> tuple[list[AuditEvent], list[AuditProblem]]:
-    """What the audit tells of one partition, ascending by wall time, and what of the whole audit cannot be read.
-
-    For many partitions read the trail once. Raises StoreError.
-    """
-    trail = await read_audit(store, root)
-    return trail.of_partition(topic_id, partition), trail.problems

@@ -28,7 +28,6 @@ from tiering.audit_reading import (
     iterate_audit,
     list_audit,
     parse_audit_key,
-    partition_events,
     read_audit,
 )
 from tiering.export_rounds import ExportTrouble
@@ -249,10 +248,21 @@ async def test_a_partition_finds_its_own(store: MemoryStore) -> None:
     writer = writer_of(store)
     await writer.write(AuditSource.BROKER, 0, AuditPiece(0, 3, [event(n, partition=n % 2) for n in range(3)]))
     await writer.write(AuditSource.METADATA, 0, AuditPiece(0, 5, [topic_wide]))
-    events, problems = await partition_events(store, ROOT, TOPIC_ID, 0)
-    assert events == [topic_wide, event(0), event(2)]
-    assert not problems
-    assert await partition_events(store, ROOT, bytes(16), 0) == ([], [])
+    trail = await read_audit(store, ROOT)
+    assert trail.of_partition(TOPIC_ID, 0) == [topic_wide, event(0), event(2)]
+    assert not trail.problems
+    assert trail.of_partition(bytes(16), 0) == []
+
+
+async def test_old_files_may_be_passed_over() -> None:
+    clock = Clock()
+    store = MemoryStore(clock.wall_ms)
+    writer = writer_of(store, clock=clock)
+    for number in range(40):
+        clock.now_ms = number
+        await writer.write(AuditSource.BROKER, 0, AuditPiece(number, number + 1, [event(number)]))
+    found = [item async for item in iterate_audit(store, ROOT, written_since_ms=17)]
+    assert found == [event(number) for number in range(17, 40)]
 
 
 async def test_files_go_by_their_age(store: MemoryStore) -> None:

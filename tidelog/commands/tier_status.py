@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidelog.admin_client import Bootstrap, Data, admin_client
 from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.moments import utc
 from tidelog.output import fail, show
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def ls(
                     "end_offset": segment.end_offset,
                     "bytes": segment.object_bytes,
                     "records": segment.records,
-                    "latest": _time(segment.max_timestamp) if segment.max_timestamp >= 0 else None,
+                    "latest": utc(segment.max_timestamp) if segment.max_timestamp >= 0 else None,
                     "state": str(segment.state),
                     "rewritten": segment.rewritten,
                     "object": root.segment_key(path, segment.id),
@@ -129,7 +129,13 @@ def _deleted_topic(answers: Answers, name: str, topic_id: bytes | None) -> tuple
 
 
 def _row(broker: int, led: LedStatus) -> dict[str, Any]:
-    trouble = led.manifest_trouble or (f"{led.failures} failures in a row" if led.failures else None)
+    troubles = [led.manifest_trouble or ""]
+    if led.unreadable:
+        more = f", and {led.unreadable - 1} more" if led.unreadable > 1 else ""
+        troubles.append(f"reads fail: {led.read_trouble}{more}")
+    if led.failures:
+        troubles.append(f"{led.failures} failures in a row")
+    trouble = "; ".join(filter(None, troubles)) or None
     return {
         "topic": led.topic,
         "topic_id": led.topic_id,
@@ -193,7 +199,7 @@ def _store_lines(answers: Answers) -> list[str]:
         return ["this cluster has no tier: tidelog.tier.uri is not set"]
     lines = [f"store {store.uri}: answers"]
     if not store.answers:
-        since = f" since {_time(store.since_ms)}" if store.since_ms else ""
+        since = f" since {utc(store.since_ms)}" if store.since_ms else ""
         lines = [f"store {store.uri}: DOES NOT ANSWER{since}: {store.reason}"]
     if store.stale is not None:
         lines.append(f"NOT THIS CLUSTER'S ANY MORE: {store.stale}")
@@ -214,14 +220,10 @@ def _deleted(answers: Answers, topic: str | None) -> list[dict[str, Any]]:
                     "topic": one.topic,
                     "id": one.topic_id,
                     "partitions": 0,
-                    "deleted": _time(one.dropped_ms),
-                    "gone": _time(one.gone_ms),
+                    "deleted": utc(one.dropped_ms),
+                    "gone": utc(one.gone_ms),
                 },
             )
             row["partitions"] += 1
-            row["gone"] = min(row["gone"], _time(one.gone_ms))
+            row["gone"] = min(row["gone"], utc(one.gone_ms))
     return sorted(found.values(), key=lambda row: (row["topic"], row["deleted"]))
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

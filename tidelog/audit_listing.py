@@ -1,0 +1,130 @@
+"""The newest of the audit's events that somebody wants to see, from the object store or from `__audit`."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from object_store.store import ObjectStore
+from records.audit_event import AuditEvent, decode_audit_event
+from tiering.audit_reading import AuditProblem, iterate_audit
+from tiering.inventory import list_partitions
+from tiering.keys import TierRoot
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer, TopicPartition
+
+CLOCKS_APART_MS = 3_600_000
+"""By how much the clock of a store, or of a leader of `__audit`, may be behind that of whoever wrote an event."""
+SILENCE_S = 30.0
+POLL_MS = 500
+
+
+class NotAnswering(Exception):
+    """The brokers say nothing more of `__audit`."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What somebody asks for; nothing is everything.
+
+    `topic` is a name, and `topic_ids` (hexadecimal) are those of topics that had it: events that do not tell the name
+    are found by these. With `of_one` it is about the topics of these ids alone, whatever else had the name. With a
+    partition its topic's own events are wanted, too.
+    """
+
+    topic: str = ""
+    topic_ids: set[str] = field(default_factory=set)
+    of_one: bool = False
+    partition: int | None = None
+    kinds: frozenset[str] = frozenset()
+    since_ms: int = 0
+
+    def has(self, event: AuditEvent) -> bool:
+        if not self._is_of_topic(event) or event.wall_ms < self.since_ms:
+            return False
+        if self.partition is not None and event.partition not in (self.partition, -1):
+            return False
+        return not self.kinds or event.event in self.kinds
+
+    def _is_of_topic(self, event: AuditEvent) -> bool:
+        if not self.topic:
+            return True
+        if not self.of_one and event.topic == self.topic:
+            if event.topic_id:
+                self.topic_ids.add(event.topic_id)
+            return True
+        return event.topic_id in self.topic_ids
+
+
+class Listing:
+    """Keeps the newest `most` events, whatever passes by. `problems` say what could not be read."""
+
+    def __init__(self, wanted: Wanted, most: int) -> None:
+        self.wanted = wanted
+        self.problems: list[str] = []
+        self.left_out = 0
+        self._most = most
+        self._newest: list[tuple[int, int, AuditEvent]] = []
+        self._count = 0
+
+    def add(self, event: AuditEvent) -> None:
+        if not self.wanted.has(event):
+            return
+        self._count += 1
+        entry = (event.wall_ms, self._count, event)
+        if len(self._newest) < self._most:
+            heapq.heappush(self._newest, entry)
+        else:
+            heapq.heappushpop(self._newest, entry)
+            self.left_out += 1
+
+    def events(self) -> list[AuditEvent]:
+        """In order of the clocks of those who wrote them."""
+        return [event for _, _, event in sorted(self._newest)]
+
+
+async def read_store(store: ObjectStore, root: TierRoot, listing: Listing) -> None:
+    """All sources. Raises StoreError."""
+    wanted = listing.wanted
+    if wanted.topic and not wanted.of_one:
+        wanted.topic_ids |= {place.topic_id.hex() for place in await list_partitions(store, root, wanted.topic)}
+    async for item in iterate_audit(store, root, written_since_ms=wanted.since_ms - CLOCKS_APART_MS):
+        if isinstance(item, AuditProblem):
+            listing.problems.append(f"{item.key}: {item.reason}")
+        else:
+            listing.add(item)
+
+
+def read_topic(consumer: KafkaConsumer, topic: str, listing: Listing) -> None:
+    """What brokers' own events there are by now. Raises NotAnswering, and KafkaError."""
+    from kafka import TopicPartition  # noqa: PLC0415
+
+    places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    consumer.assign(places)
+    ends = consumer.end_offsets(places)
+    since_ms = max(listing.wanted.since_ms - CLOCKS_APART_MS, 0)
+    starts = consumer.offsets_for_times(dict.fromkeys(places, since_ms))
+    for place in places:
+        start = starts[place]
+        consumer.seek(place, ends[place] if start is None else start.offset)
+    for place, offset, value in _records(consumer, {place: end for place, end in ends.items() if end}):
+        try:
+            listing.add(decode_audit_event(value))
+        except ValueError as error:
+            listing.problems.append(f"{place.topic}-{place.partition}, offset {offset}: {error}")
+
+
+def _records(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator[tuple[TopicPartition, int, bytes]]:
+    """Of all partitions up to `ends`."""
+    silent_ms = 0
+    while any(consumer.position(place) < end for place, end in ends.items()):
+        found = consumer.poll(POLL_MS)
+        silent_ms = 0 if found else silent_ms + POLL_MS
+        if silent_ms > SILENCE_S * 1000:
+            raise NotAnswering(f"the brokers have not answered for {SILENCE_S:g} s")
+        for place, records in found.items():
+            for record in records:
+                yield place, record.offset, record.value or b""

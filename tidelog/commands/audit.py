@@ -1,0 +1,151 @@
+"""`tidelog audit`: what changed, when, why and by whom."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from records.audit_event import AuditEvent, AuditKind, to_fields
+from tidelog.admin_client import Bootstrap, Data, admin_client, bootstrap_of
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.moments import milliseconds, utc
+from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail, show
+
+if TYPE_CHECKING:
+    from tidelog.audit_listing import Listing, Wanted
+
+EVENTS_SHOWN = 1_000
+COLUMNS = ["time", "event", "topic", "partition", "cause", "actor", "told_by", "before", "after"]
+
+
+def audit(
+    topic: Annotated[
+        str, typer.Option(help="Of this topic; with @ID of one incarnation of it.", metavar="TOPIC[@ID]")
+    ] = "",
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="With --topic: of this partition, and of the topic as a whole.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Of this kind, like log_start_moved; may be given several times.")
+    ] = None,
+    since: Annotated[str, typer.Option(help="From then on: ISO 8601, or milliseconds.")] = "",
+    most: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = EVENTS_SHOWN,
+    live: Annotated[
+        bool, typer.Option("--live", help="Brokers' own events as __audit has them, also before they are exported.")
+    ] = False,
+    tier: Annotated[
+        str | None, typer.Option("--tier", help="Read this object store, and ask no broker.", metavar="URI")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="With --tier: its id, if there are several.")] = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """List events of the audit in order of time, with --json one JSON object a line; docs/audit.md says what they mean.
+
+    They come from the cluster's object store; without one, or with --live, from __audit. Exit code 1 when a part of
+    the audit cannot be read; all others are listed.
+    """
+    from tidelog.audit_listing import Listing  # noqa: PLC0415
+
+    if live and tier is not None:
+        fail("give one of --live and --tier", EXIT_USAGE)
+    listing = Listing(_wanted(topic, partition, kind or [], since), most)
+    if tier is not None:
+        _read_store(listing, tier, cluster)
+    else:
+        _ask(listing, bootstrap_of(bootstrap, data), live=live)
+    _show(listing, as_json)
+    for problem in listing.problems:
+        print(f"tidelog: {problem}", file=sys.stderr)
+    if listing.problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _wanted(topic: str, partition: int | None, kinds: list[str], since: str) -> Wanted:
+    from tidelog.audit_listing import Wanted  # noqa: PLC0415
+    from tidelog.tier_access import split_name  # noqa: PLC0415
+
+    if partition is not None and not topic:
+        fail("--partition needs --topic", EXIT_USAGE)
+    unknown = [kind for kind in kinds if kind not in list(AuditKind)]
+    if unknown:
+        fail(f"{', '.join(unknown)} is no kind of event; there are {', '.join(sorted(AuditKind))}", EXIT_USAGE)
+    name, topic_id = split_name(topic)
+    return Wanted(
+        topic=name,
+        topic_ids=set() if topic_id is None else {topic_id.hex()},
+        of_one=topic_id is not None,
+        partition=partition,
+        kinds=frozenset(kinds),
+        since_ms=milliseconds("--since", since) if since else 0,
+    )
+
+
+def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
+    from kraft.rebuild import CannotRebuild  # noqa: PLC0415
+    from object_store.blocking import BlockingStore  # noqa: PLC0415
+    from object_store.errors import StoreError  # noqa: PLC0415
+    from object_store.uri import InvalidStoreUri  # noqa: PLC0415
+    from tidelog.audit_listing import read_store  # noqa: PLC0415
+    from tidelog.tier_rebuild import choose_cluster  # noqa: PLC0415
+    from tiering.keys import TierRoot  # noqa: PLC0415
+
+    try:
+        with BlockingStore(uri) as opened:
+            root = TierRoot(opened.wait(lambda: choose_cluster(opened.store, cluster)))
+            opened.wait(lambda: read_store(opened.store, root, listing))
+    except InvalidStoreUri as error:
+        fail(f"--tier: {error}", EXIT_USAGE)
+    except (StoreError, CannotRebuild) as error:
+        fail(str(error))
+
+
+def _ask(listing: Listing, bootstrap: str, *, live: bool) -> None:
+    from kafka import KafkaConsumer  # noqa: PLC0415
+
+    from kraft.controller.topic_names import AUDIT_TOPIC  # noqa: PLC0415
+    from tidelog.audit_listing import NotAnswering, read_store, read_topic  # noqa: PLC0415
+    from tidelog.tier_access import ask_brokers, opened_store  # noqa: PLC0415
+
+    with admin_client(bootstrap) as client:
+        answers = ask_brokers(client)
+        if answers.store is not None and not live:
+            with opened_store(answers, None) as (opened, root):
+                opened.wait(lambda: read_store(opened.store, root, listing))
+            return
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), client_id="tidelog", group_id=None)
+        try:
+            read_topic(consumer, AUDIT_TOPIC, listing)
+        except NotAnswering as error:
+            fail(str(error))
+        finally:
+            consumer.close()
+
+
+def _show(listing: Listing, as_json: bool) -> None:
+    events = listing.events()
+    if as_json:
+        for event in events:
+            print(json.dumps(to_fields(event)))
+        return
+    show([_row(event) for event in events], as_json=False, columns=COLUMNS, empty="no such event")
+    if listing.left_out:
+        print(f"{listing.left_out:,} earlier events are left out; --most shows more")
+
+
+def _row(event: AuditEvent) -> dict[str, Any]:
+    return {
+        "time": utc(event.wall_ms),
+        "event": event.event,
+        "topic": event.topic or event.topic_id or None,
+        "partition": None if event.partition < 0 else event.partition,
+        "cause": event.cause or None,
+        "actor": event.actor or None,
+        "told_by": event.source if event.node < 0 else f"{event.source} {event.node}",
+        "before": event.before or None,
+        "after": event.after or None,
+    }
