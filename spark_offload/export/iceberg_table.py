@@ -8,7 +8,7 @@ such snapshots have expired.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import PY_IO_IMPL, S3_SIGNER, FileIO, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -36,6 +36,7 @@ from spark_offload.export.day_files import UNCOMPARED_LEAVES, FileTarget
 from spark_offload.export.offset_spans import decode_exported, encode_exported, with_spans
 from spark_offload.export.options import ExportOptions
 from spark_offload.export.tables import Addition, CommitConflict, TableState, check_columns
+from spark_offload.options import OptionError
 
 EXPORTED, RUN, UNDECODED, CLUSTER = "tidelog.exported", "tidelog.run", "tidelog.undecoded", "tidelog.cluster"
 CATALOG_NAME = "tidelog"
@@ -43,6 +44,9 @@ CATALOG_FILE = "catalog.sqlite"
 RETRIES = "commit.retry.num-retries"
 FILE_IOS_MAX = 4
 OWN_FOLDER = "tidelog"  # below the table's data: what is not in here was written by others and is never swept
+
+_OF_FILE_SYSTEMS = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", PY_IO_IMPL)
+_OF_SIGNERS = ("uri", "token")
 
 _METRICS = {f"write.metadata.metrics.column.{name}": "none" for name in UNCOMPARED_LEAVES}
 
@@ -92,8 +96,7 @@ class IcebergTable:
 
     def target(self) -> FileTarget:
         table = self._load()
-        properties = sorted((name, str(text)) for name, text in table.io.properties.items())
-        return IcebergTarget(_folder(table), tuple(properties))
+        return IcebergTarget(_folder(table), file_system_properties(table.io.properties))
 
     def commit(self, state: TableState, addition: Addition) -> str:
         table = self._load()
@@ -158,13 +161,35 @@ class IcebergTable:
 def open_catalog(options: ExportOptions) -> Catalog:
     """The catalog that the options name, else one in SQLite beside the warehouse or where they say."""
     if not options.has_own_catalog:
-        return load_catalog(options.catalog or CATALOG_NAME, **dict(options.catalog_properties))
+        return _configured_catalog(options.catalog or CATALOG_NAME, dict(options.catalog_properties))
     place = parse_uri(options.output)
     if place.kind == "file":
         BlockingStore(place, create=True).close()
     path = options.catalog_file or f"{place.path}/{CATALOG_FILE}"
     return load_catalog(
         CATALOG_NAME, type="sql", uri=f"sqlite:///{path}", warehouse=place.name, **file_io_properties(place)
+    )
+
+
+def _configured_catalog(name: str, properties: dict[str, str]) -> Catalog:
+    """What pyiceberg says of a catalog that it does not know may have all properties in it, and these secrets."""
+    try:
+        return load_catalog(name, **properties)
+    except ValueError:
+        reason = (
+            f"the catalog {name!r} cannot be opened with what pyiceberg's configuration and the properties say of it"
+        )
+        raise OptionError(f"{reason}; it takes a type, and for most of them a uri") from None
+
+
+def file_system_properties(properties: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """What executors need of a table's properties, which have the catalog's own credentials among them. Only where the
+    catalog signs each request for them do they speak to it, with the token of this session."""
+    wanted = _OF_SIGNERS if S3_SIGNER in properties else ()
+    return tuple(
+        (name, str(properties[name]))
+        for name in sorted(properties)
+        if name in wanted or name.startswith(_OF_FILE_SYSTEMS)
     )
 
 

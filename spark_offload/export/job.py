@@ -48,10 +48,13 @@ class PartitionPlan:
     problems: list[Problem] = field(default_factory=list)
 
 
-def run(spark: SparkSession, options: ExportOptions, progress: Progress) -> ExportReport:
-    """One run. Raises OptionError, TableMismatch, StoreError, and what a catalog raises when it does not answer."""
+def run(
+    spark: SparkSession, options: ExportOptions, progress: Progress, table: ExportTable | None = None
+) -> ExportReport:
+    """One run; `table` as of `open_table`, or opened here, is closed in the end. Raises OptionError, TableMismatch,
+    StoreError, and what a catalog raises when it does not answer."""
     options.check()
-    table = open_table(options)
+    table = table or open_table(options)
     try:
         return Export(spark, options, progress, table, MachineClock(), new_run_id()).run()
     finally:

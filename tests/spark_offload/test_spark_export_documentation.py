@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
 import spark_offload.export.job as export_job
+from spark_offload.export.iceberg_table import file_system_properties
 from spark_offload.export.options import ExportOptions
 from spark_offload.job import SilentProgress
+from spark_offload.options import OptionError
 from tests.spark_offload.export_rows import table_of
 from tests.spark_offload.tier_builder import TierBuilder, plain_batches
 
@@ -47,6 +51,56 @@ def test_the_examples_run(tier: TierBuilder, tmp_path: Path) -> None:
     names["catalog"].close()
     assert names["rows"] == 60
     assert names["flights"].num_rows == 30
+
+
+CONFIGURATION = re.compile(r"^    catalog:\n(?:      .*\n)+", re.MULTILINE)
+
+
+def test_a_catalog_that_the_configuration_names(
+    tier: TierBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page has it, but for the kind of the catalog; one more property is given beside it."""
+    (tmp_path / "lake").mkdir()
+    (text,) = CONFIGURATION.findall(PAGE.read_text())
+    lines = [line for line in text.splitlines() if "credential:" not in line and "warehouse:" not in line]
+    told = "\n".join(lines).replace("type: rest", "type: sql")
+    told = told.replace("https://catalog.example.com", f"sqlite:///{tmp_path}/catalog.sqlite")
+    (tmp_path / ".pyiceberg.yaml").write_text("\n".join(line[4:] for line in told.splitlines()))
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    warehouse = (("warehouse", (tmp_path / "lake").as_uri()),)
+    for rows in (60, 0):
+        options = ExportOptions(
+            tier=tier.uri, topics=("flights",), to="iceberg", table="raw.flights", catalog="lake",
+            catalog_properties=warehouse,
+        )  # fmt: skip
+        spark: Any = None
+        assert export_job.run(spark, options, SilentProgress()).rows == rows
+    catalog = load_catalog("lake", **dict(warehouse))
+    assert catalog.load_table("raw.flights").scan().to_arrow().num_rows == 60
+    catalog.close()
+    assert list((tmp_path / "lake").rglob("*.parquet"))
+
+
+def test_a_catalog_that_nothing_is_known_of_is_refused_without_its_properties(tier: TierBuilder) -> None:
+    options = ExportOptions(
+        tier=tier.uri, topics=("flights",), to="iceberg", catalog="nosuch",
+        catalog_properties=(("credential", "client:hush"),),
+    )  # fmt: skip
+    with pytest.raises(OptionError, match="the catalog 'nosuch' cannot be opened") as refused:
+        export_job.open_table(options)
+    assert "hush" not in str(refused.value)
+
+
+def test_executors_get_no_credentials_of_the_catalog() -> None:
+    catalog = {
+        "uri": "postgresql://me:hush@db", "credential": "client:hush", "token": "hush", "rest.sigv4-enabled": "true",
+        "warehouse": "lake",
+    }  # fmt: skip
+    files = {"s3.endpoint": "http://s3", "s3.session-token": "of the table", "py-io-impl": "a.b", "client.region": "x"}
+    assert dict(file_system_properties(catalog | files)) == files
+    signed = dict(file_system_properties(catalog | files | {"s3.signer": "S3V4RestSigner"}))
+    assert signed["token"] == "hush" and "credential" not in signed
 
 
 def test_the_table_of_a_catalog_that_is_there(tier: TierBuilder, tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ def test_counts_are_a_table_or_json(tier: TierBuilder) -> None:
         (("verify", "--tier", "file:///no/such/place"), 1, "no such directory"),
         (("read", "--tier", "CROWDED", "--topic", "words"), 2, "choose one with --cluster-id\n"),
         (("verify", "--tier", "CROWDED"), 2, "choose one with --cluster-id\n"),
+        (
+            ("export", "--tier", "TIER", "--topic", "nosuch", "--to", "parquet", "--output", "OUT"),
+            2,
+            "nothing of topic",
+        ),
+        (("export", "--tier", "TIER", "--topic", "words", "--to", "iceberg", "--catalog", "nosuch"), 2, "'nosuch'"),
         (("nosuch",), 2, "nosuch"),
     ],
 )
@@ -110,6 +116,7 @@ def test_what_cannot_be_meant_is_told_before_spark_starts(
     for cluster in ("one", "two"):
         TierBuilder(tmp_path / "crowded", cluster)
     places = {"TIER": tier.uri, "EMPTY": str(empty), "CROWDED": (tmp_path / "crowded").as_uri()}
+    places["OUT"] = (tmp_path / "out").as_uri()
     done = tidelog(*(places.get(word, word) for word in words))
     assert done.returncode == code, done.stderr
     assert told in done.stderr

@@ -23,6 +23,7 @@ from tidelog.spark_job import (
     Topics,
     Verbose,
     choice,
+    look,
     spark_job,
 )
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from spark_offload.export.table_columns import ValueFormat
 
 SCHEMA_BYTES_MAX = 4 << 20
-_CATALOG_MODULES = ("pyiceberg", "sqlalchemy")
+_CATALOG_MODULES = ("pyiceberg", "sqlalchemy", "requests", "botocore", "thrift")
 
 
 def export(
@@ -78,7 +79,7 @@ def export(
     with spark_job("export", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
         if to == "iceberg" and importlib.util.find_spec("pyiceberg") is None:
             fail('pyiceberg is missing: pip install "tidelog[spark,export]"')
-        from spark_offload.export.job import run  # noqa: PLC0415  heavy, as all of Spark
+        from spark_offload.export.job import open_table, run  # noqa: PLC0415  heavy, as all of Spark
         from spark_offload.export.options import ExportOptions  # noqa: PLC0415
 
         options = ExportOptions(
@@ -93,13 +94,15 @@ def export(
             include_headers=headers,
             orphan_hours=orphan_hours,
         )
-        options.check()  # what cannot be meant is told before a session is made
+        options.check()  # what cannot be meant, or is not there, is told before a session is made
+        look(options, passes_over_damage=True)
         try:
-            job.show(run(job.spark, options, job.progress))
+            table_ = open_table(options)
+            job.show(run(job.spark, options, job.progress, table_))
         except Exception as error:
             if type(error).__module__.split(".")[0] not in _CATALOG_MODULES:
                 raise
-            fail(f"the catalog: {error}")
+            fail(f"the catalog: {(str(error).splitlines() or [type(error).__name__])[0]}")
 
 
 def _values(name: str, schema: Path | None, header: bool, by_id: Sequence[str] | None) -> ValueFormat:
