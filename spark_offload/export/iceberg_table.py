@@ -176,10 +176,8 @@ def _configured_catalog(name: str, properties: dict[str, str]) -> Catalog:
     try:
         return load_catalog(name, **properties)
     except ValueError:
-        reason = (
-            f"the catalog {name!r} cannot be opened with what pyiceberg's configuration and the properties say of it"
-        )
-        raise OptionError(f"{reason}; it takes a type, and for most of them a uri") from None
+        reason = "pyiceberg's configuration and the properties do not say enough: a type, and for most of them a uri"
+        raise OptionError(f"the catalog {name!r} cannot be opened: {reason}") from None
 
 
 def file_system_properties(properties: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
