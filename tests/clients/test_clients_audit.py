@@ -130,12 +130,11 @@ def test_the_object_store_tells_who_changed_what(audited: EmbeddedCluster) -> No
 
 def test_what_was_not_shipped_when_all_brokers_were_killed_is_shipped_later_and_once(audited: EmbeddedCluster) -> None:
     topic, topic_id = topic_of(audited, 300)
-    admin = AdminClient({"bootstrap.servers": audited.bootstrap})
     moved = 0
     for _ in range(3):
         moved += 50
         wanted = TopicPartition(topic, 0, moved)
-        eventually(lambda wanted=wanted: _deleted(admin, wanted), "records are deleted")  # type: ignore[misc]
+        eventually(lambda wanted=wanted: _deleted(audited, wanted), "records are deleted")  # type: ignore[misc]
         for name in BROKERS:  # the shipper waits a moment for more, so most of it has not left yet
             audited.kill(name)
         for name in BROKERS:
@@ -160,7 +159,9 @@ def test_what_was_not_shipped_when_all_brokers_were_killed_is_shipped_later_and_
     assert all("leader" in event.after and event.cause for event in elected)
 
 
-def _deleted(admin: AdminClient, wanted: TopicPartition) -> bool:
+def _deleted(cluster: EmbeddedCluster, wanted: TopicPartition) -> bool:
+    """By a client of its own: one that has seen a partition without a leader believes that as long as it lives."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     try:
         admin.delete_records([wanted])[wanted].result(30)
     except KafkaException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,6 +16,10 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from bench.embedded import EmbeddedCluster, free_ports
+from object_store.uri import open_store
+from records.events import Event
+from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
+from tiering.keys import TierRoot
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -73,8 +78,18 @@ def read_all(bootstrap: str, topic: str, group: str | None = None) -> list[Recor
     return sorted(found)
 
 
-def exported(cluster: EmbeddedCluster, kind: str) -> list[Path]:
-    return sorted((cluster.data / "tier").glob(f"*/metadata/{kind}/*/*/*.events"))
+def exported(cluster: EmbeddedCluster, kind: str) -> list[Event]:
+    """What the newest exports of this kind tell."""
+
+    async def read() -> list[Event]:
+        store = await open_store((cluster.data / "tier").as_uri())
+        try:
+            roots = [TierRoot(name.rstrip("/")) for name in await store.list_names("") if name.endswith("/")]
+            return [event for root in roots for one in await newest_exports(store, root, kind) for event in one.events]
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
 
 
 def manifest_ends(cluster: EmbeddedCluster) -> dict[str, int]:
@@ -85,13 +100,20 @@ def manifest_ends(cluster: EmbeddedCluster) -> dict[str, int]:
     return ends
 
 
-def wait_exported(cluster: EmbeddedCluster) -> None:
-    """Until everything that is so now has been exported."""
-    time.sleep(0.1)
-    since = time.time()
-    time.sleep(2.5)  # two intervals and their jitter; what has not changed is not written again
-    assert exported(cluster, "metadata")
-    assert all(path.stat().st_mtime < since + 60 for path in exported(cluster, "groups"))
+def wait_exported(cluster: EmbeddedCluster, ends: dict[str, int], committed: dict[str, int] | None = None) -> None:
+    """Until the topics, the ends of their two partitions each, and the offsets of their readers are exported."""
+
+    def by_partition(topics: dict[str, int]) -> set[tuple[str, int, int]]:
+        return {(topic, index, end) for topic, end in topics.items() for index in (0, 1)}
+
+    def is_told() -> bool:
+        topics = {event["name"] for event in exported(cluster, METADATA) if event["event"] == "topic"}
+        positions = exported(cluster, POSITIONS)
+        reached = {(event["topic"], event["partition"], event["high_watermark"]) for event in positions}
+        offsets = {(event["topic"], event["partition"], event["offset"]) for event in exported(cluster, GROUPS)}
+        return topics >= ends.keys() and reached >= by_partition(ends) and offsets >= by_partition(committed or {})
+
+    wait_for(is_told)
 
 
 @pytest.fixture
@@ -135,7 +157,7 @@ def test_a_rebuilt_cluster_serves_the_same_records_under_the_same_offsets(old: E
     before = read_all(old.bootstrap, "flights", group="readers")
     assert len(before) == 6_000
     wait_for(lambda: sorted(manifest_ends(old).values()) == [3_000, 3_000])
-    wait_exported(old)
+    wait_exported(old, {"flights": 3_000}, {"flights": 3_000})
     kill_all(old)
     report = rebuild(old, new)
     assert report["incarnation"] == 2
@@ -164,7 +186,7 @@ def test_what_was_on_the_brokers_alone_is_named(old: EmbeddedCluster, new: Path)
     produce(old.bootstrap, "untiered", 10)
     before = read_all(old.bootstrap, "flights", group="readers")
     ends = wait_for(lambda: manifest_ends(old) if min(manifest_ends(old).values(), default=0) > 0 else None)
-    wait_exported(old)
+    wait_exported(old, {"flights": 3_000, "untiered": 5}, {"flights": 3_000})
     kill_all(old)
     report = rebuild(old, new)
     told = "\n".join(report["not_there"])
@@ -189,7 +211,7 @@ def test_an_old_cluster_that_still_lives_stops_writing_and_says_so(old: Embedded
     create(old, "flights", *TIERED)
     produce(old.bootstrap, "flights", 2_000)
     wait_for(lambda: sorted(manifest_ends(old).values()) == [1_000, 1_000])
-    wait_exported(old)
+    wait_exported(old, {"flights": 1_000})
     tier, out = (old.data / "tier").as_uri(), tmp_path / "metadata"
     report = succeeded("tier", "rebuild", "--tier", tier, "--out", str(out), "--no-wait")
     assert report["file"] == str(out)
