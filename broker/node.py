@@ -387,6 +387,7 @@ class BrokerNode:
                 self.coordinators.tiers,
                 forwarder,
                 self._ports.clock,
+                lambda: self.cold.reading if self.cold is not None else None,
             ),
             AppendAudit(self.audit.host),
         )

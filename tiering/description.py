@@ -28,7 +28,8 @@ class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
     `copy_lag_bytes` are those of closed segments that the tier does not hold yet. `deleting` segments wait for their
     delay. `rewritten` of the `segments` a job has made; below `erased_end_offset` records were erased, and
     `holds_erased` says that the leader's disk still has some of them. `failures` counts attempts in a row that came to
-    nothing. `manifest_trouble` says why no further manifest is published.
+    nothing. `manifest_trouble` says why no further manifest is published. `unreadable` parts of segments were damaged
+    or missing when they were last asked for, and `read_trouble` names the one that failed last.
     """
 
     topic: str
@@ -52,6 +53,8 @@ class LedStatus(msgspec.Struct, frozen=True, kw_only=True):
     rewritten: int = 0
     erased_end_offset: int = 0
     holds_erased: bool = False
+    unreadable: int = 0
+    read_trouble: str | None = None
 
 
 class DroppedStatus(msgspec.Struct, frozen=True, kw_only=True):

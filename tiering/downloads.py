@@ -190,6 +190,10 @@ class Downloads:
         self._ahead.add(ticket)
         self._pump()
 
+    def errors(self) -> list[ProtocolError]:
+        """Of what failed the last time that it was tried, the oldest failure first; at most FAILURES_MAX."""
+        return [failure.error for failure in self._failures.values()]
+
     def forget_ahead(self, reader: int) -> None:
         """The reader went elsewhere: drop what was queued ahead of it."""
         for ticket in self._ahead.of(reader):

@@ -242,7 +242,17 @@ async def _asked(answer: Coroutine[None, None, A], key: str, part: str, timeout_
     raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the object store does not answer")
 
 
-def damaged(key: str, what: str, reason: str) -> ProtocolError:
+class DamagedObject(ProtocolError):
+    """KAFKA_STORAGE_ERROR: what is wrong with which object, for operators."""
+
+    def __init__(self, key: str, part: str, reason: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, "an object of the tier is missing or damaged")
+        self.key = key
+        self.part = part
+        self.reason = reason
+
+
+def damaged(key: str, what: str, reason: str) -> DamagedObject:
     """Say in the log what is wrong with which object, and give the error for the client."""
     logger.error("an object of the tier is missing or damaged", extra={"key": key, "part": what, "reason": reason})
-    return ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "an object of the tier is missing or damaged")
+    return DamagedObject(key, what, reason)

@@ -8,12 +8,13 @@ store may be down: nothing waits for it longer than a moment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
 from broker.forwarding import Forwarder
+from broker.replication.cold_reading import ColdReading, Damage
 from broker.request import RequestContext
 from broker.tier.led import LedPartition
 from broker.tier.opening import LateStore
@@ -81,13 +82,16 @@ class TierDescriptions:
         coordinator: TierCoordinator,
         forwarder: Forwarder,
         clock: Clock,
+        cold: Callable[[], ColdReading | None] = lambda: None,
     ) -> None:
+        """`cold` tells what was read from the tier, None while this broker has none."""
         self._node_id = node_id
         self._plane = plane
         self._client = client
         self._coordinator = coordinator
         self._forwarder = forwarder
         self._clock = clock
+        self._cold = cold
 
     async def describe_tier(self, context: RequestContext, request: Any) -> Any:
         index = request.partition_index
@@ -136,11 +140,14 @@ class TierDescriptions:
         plane, image = self._plane(), self._forwarder.image
         if plane is None:
             return BrokerTier(broker_id=self._node_id, cluster_id=image.cluster_id or "")
+        cold = self._cold()
+        damage = cold.damage() if cold is not None else {}
         led: list[LedStatus] = []
         for number, one in enumerate(plane.service.led):
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            led.append(_led_status(one, plane.publisher))
+            place = (one.partition.topic_id, one.partition.index)
+            led.append(_led_status(one, plane.publisher, damage.get(place, [])))
         dropped, more = await self._dropped(plane)
         sweep = plane.last_sweep
         return BrokerTier(
@@ -227,8 +234,10 @@ def _dropped_status(tier: PartitionTier, delay_ms: int) -> DroppedStatus:
     )
 
 
-def _led_status(led: LedPartition, publisher: ManifestPublisher) -> LedStatus:
+def _led_status(led: LedPartition, publisher: ManifestPublisher, damage: Sequence[Damage]) -> LedStatus:
+    """`damage` may be of segments that are gone by now, or were replaced."""
     partition, view = led.partition, led.view
+    unread = [one.reason for one in damage if view is None or view.value_of(one.segment) is not None]
     log = partition.log
     tier_end = partition.tier_end_offset if view is None else view.tier_end_offset
     published = publisher.published(partition.topic_id, partition.index)
@@ -254,4 +263,6 @@ def _led_status(led: LedPartition, publisher: ManifestPublisher) -> LedStatus:
         rewritten=0 if view is None else view.rewritten_count,
         erased_end_offset=partition.erased_end_offset,
         holds_erased=partition.holds_erased,
+        unreadable=len(unread),
+        read_trouble=unread[-1] if unread else None,
     )

@@ -13,13 +13,14 @@ from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
 from tiering.downloads import Ticket
-from tiering.keys import TierRoot
+from tiering.keys import SegmentKey, TierRoot
 from tiering.lineage import fits_from
 from tiering.partition_tier import PartitionTier
-from tiering.remote_index import RemoteSegment
+from tiering.remote_index import DamagedObject, RemoteSegment
 from tiering.remote_reader import RemoteReader
 from tiering.remote_times import TimedRecord, first_at_or_after
-from tiering.segment import TieredSegment
+from tiering.segment import SegmentId, TieredSegment
+from tiering.tier_shard import PartitionId
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,13 @@ class ColdRead(NamedTuple):
 
     region: Region | None
     aborted: list[tuple[int, int]] | None
+
+
+class Damage(NamedTuple):
+    """A segment that readers were refused, and why."""
+
+    segment: SegmentId
+    reason: str
 
 
 class ReadableTier:
@@ -90,6 +98,16 @@ class ColdReading:
         if tier is None:
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the tier has not been asked yet")
         return ReadableTier(self._root, partition, tier)
+
+    def damage(self) -> dict[PartitionId, list[Damage]]:
+        """What of which partition could not be read the last time that somebody asked, the newest failure last."""
+        found: dict[PartitionId, list[Damage]] = {}
+        for error in self.remote.downloads.errors():
+            parsed = self._root.parse_key(error.key) if isinstance(error, DamagedObject) else None
+            if isinstance(error, DamagedObject) and isinstance(parsed, SegmentKey):
+                damage = Damage(parsed.segment, f"{error.part} of {error.key}: {error.reason}")
+                found.setdefault((parsed.path.topic_id, parsed.path.partition), []).append(damage)
+        return found
 
     def read(
         self, partition: Partition, offset: int, bytes_max: int, reader: int, *, stable: bool, at_least_one: bool
