@@ -42,6 +42,7 @@ class LatestKeys:
         self._places: Integers = np.empty(0, np.int64)
         self._pending: list[tuple[pa.Array, Integers]] = []
         self._pending_keys = 0
+        self._pending_bytes = 0
 
     def add(self, keys: pa.Array, places: Integers) -> None:
         """`keys` (binary, no nulls) of the records at `places`, which grow from call to call."""
@@ -52,7 +53,8 @@ class LatestKeys:
             return
         self._pending.append(_last_of_each(keys, places))
         self._pending_keys += len(self._pending[-1][0])
-        if self._pending_keys >= max(FOLD_KEYS_MIN, len(self._keys)):
+        self._pending_bytes += self._pending[-1][0].nbytes
+        if self._pending_keys >= max(FOLD_KEYS_MIN, len(self._keys)) or self._pending_bytes >= self._memory_bytes:
             self._fold()
 
     def places(self) -> Integers:
@@ -69,7 +71,7 @@ class LatestKeys:
             return
         keys = _joined([self._keys, *(keys for keys, _ in self._pending)])
         places = np.concatenate([self._places, *(places for _, places in self._pending)])
-        self._pending, self._pending_keys = [], 0
+        self._pending, self._pending_keys, self._pending_bytes = [], 0, 0
         self._keys, self._places = _last_of_each(keys, places)
         while self._bytes() > self._memory_bytes and self.bucket.bits < BITS_MAX:
             bits, value = self.bucket

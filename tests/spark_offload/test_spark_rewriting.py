@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,8 +152,6 @@ def test_varints_come_back(values: list[int]) -> None:
 
 @given(st.lists(st.binary(max_size=6), max_size=200), st.integers(60, 2_000), st.integers(1, 40))
 def test_the_last_place_of_each_key_within_any_budget(keys: list[bytes], budget: int, step: int) -> None:
-    import pyarrow as pa  # noqa: PLC0415  only here
-
     found: list[int] = []
     waiting = [Bucket()]
     with pytest.MonkeyPatch.context() as patch:
@@ -222,3 +221,17 @@ def test_a_written_segment_is_described_as_a_broker_would() -> None:
         SegmentWriter(0).append(data[:-1])
     with pytest.raises(ValueError, match="without a batch"):
         SegmentWriter(0).finish("1" * 32, [covered], {}, b"", NOW)
+
+
+def test_large_keys_take_no_more_memory_than_they_may() -> None:
+    """However few they are: what waits to be brought together counts too."""
+    budget, size, together = 1 << 18, 4_096, 16
+    latest = LatestKeys(memory_bytes=budget)
+    before, most = pa.total_allocated_bytes(), 0
+    for first in range(0, 4_096, together):
+        keys = pa.array([b"%0*d" % (size, number) for number in range(first, first + together)], pa.binary())
+        latest.add(keys, np.arange(first, first + together))
+        del keys
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert latest.put_off
+    assert most < 3 * budget
