@@ -7,24 +7,26 @@ few times over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from object_store.blocking import BlockingStore
 from object_store.store import ObjectStore
-from spark_offload.catalog import Catalog, PartitionContents
+from spark_offload.catalog import Catalog, chosen_root
 from spark_offload.erasure.key_digests import ErasureKeys
 from spark_offload.erasure.leaders import Leaders, Replacement, Waits
 from spark_offload.erasure.partition_work import PartitionWork, Seen
 from spark_offload.erasure.report import KEYS_LISTED_MAX, ErasedKey, ErasureReport
 from spark_offload.erasure.secrets_of_tasks import secret_for_tasks
-from spark_offload.erasure.segment_tasks import Scanned, ScanSegment, SegmentPiece, Thinned, ThinSegment
+from spark_offload.erasure.segment_tasks import DAMAGED, Scanned, ScanSegment, SegmentPiece, Thinned, ThinSegment
 from spark_offload.job import JobOptions, Progress
 from spark_offload.options import OptionError
 from spark_offload.task_runs import run_tasks
 from tiering.exports import METADATA, newest_exports
 from tiering.keys import PartitionPath, TierRoot
+from tiering.manifest import DamagedManifest
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -53,26 +55,33 @@ class ErasureOptions(JobOptions):
 def run(spark: SparkSession, options: ErasureOptions, progress: Progress) -> ErasureReport:
     """Raises OptionError unless one topic is chosen that is in the tier, StoreError."""
     with BlockingStore(options.tier) as store:
-        contents = store.wait(lambda: Catalog(store.store, options.reading()).contents())
-        if len({one.path.topic_id for one in contents}) != 1:
-            raise OptionError("an erasure takes one topic")
-        leaders = Leaders(store, contents[0].root, options.seed, options.waits)
-        paths = store.wait(lambda: _all_partitions(store.store, contents, options))
-        return Erasure(spark, options, progress, leaders).run(paths)
+        root = store.wait(lambda: chosen_root(store.store, options.cluster_id))
+        paths = store.wait(lambda: _all_partitions(store.store, root, options))
+        return Erasure(spark, options, progress, Leaders(store, root, options.seed, options.waits)).run(paths)
 
 
-async def _all_partitions(
-    store: ObjectStore, contents: Sequence[PartitionContents], options: ErasureOptions
-) -> list[PartitionPath]:
-    """Those of the topic that have something in the tier, and those that the metadata knows beside."""
-    root, first = contents[0].root, contents[0].path
-    numbers = {one.path.partition for one in contents}
+async def _all_partitions(store: ObjectStore, root: TierRoot, options: ErasureOptions) -> list[PartitionPath]:
+    """Those of the topic that have something in the tier, readable or not, and those that the metadata knows beside."""
     wanted = options.reading()
+    catalog = Catalog(store, wanted, passes_over_damage=True)
+    there = [one.path for one in await catalog.contents()] + [path for path, _ in catalog.damaged]
+    if len({path.topic_id for path in there}) != 1:
+        raise OptionError("an erasure takes one topic")
+    first, numbers = there[0], {path.partition for path in there}
     for export in await newest_exports(store, root, METADATA):
         for event in export.events:
             if event.get("event") == "partition" and event.get("topic_id") == first.topic_id.hex():
                 numbers.add(int(event["partition"]))
     return [first._replace(partition=number) for number in sorted(numbers) if wanted.wants_partition(number)]
+
+
+@contextmanager
+def _unreadable_manifest_of(work: PartitionWork) -> Iterator[None]:
+    """It is the partition's problem; the others go on."""
+    try:
+        yield
+    except DamagedManifest as error:
+        work.give_up(DAMAGED, str(error))
 
 
 class Erasure:
@@ -109,7 +118,8 @@ class Erasure:
         """Everything that the partitions hold now is in the tier, and its end is known."""
         if self._options.prove_only:
             for work in works:
-                work.look_at(self._leaders.manifest(work.path))
+                with _unreadable_manifest_of(work):
+                    work.look_at(self._leaders.manifest(work.path))
             return
         stage = self._progress.stage("leaders tier what they hold", len(works))
         request = self._leaders.request([work.path for work in works])
@@ -128,11 +138,12 @@ class Erasure:
 
     def _look_at(self, work: PartitionWork, end: int, without: Sequence[str]) -> None:
         waits = self._leaders.waits
-        manifest = self._leaders.manifest_with(work.path, end, without, self._leaders.deadline(waits.manifest_s))
-        if manifest is None:
-            work.give_up(NOT_PUBLISHED, f"no manifest tells of the last change within {waits.manifest_s:g} s")
-        else:
-            work.look_at(manifest, end)
+        with _unreadable_manifest_of(work):
+            manifest = self._leaders.manifest_with(work.path, end, without, self._leaders.deadline(waits.manifest_s))
+            if manifest is None:
+                work.give_up(NOT_PUBLISHED, f"no manifest tells of the last change within {waits.manifest_s:g} s")
+            else:
+                work.look_at(manifest, end)
 
     # looking and changing ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from object_store.blocking import BlockingStore
 from object_store.errors import ObjectMissing
 from spark_offload.erasure.report import HeldObject
 from tiering.keys import PartitionPath, SegmentKey, TierRoot, parse_topic_directory
-from tiering.manifest import Manifest, read_manifest
+from tiering.manifest import DamagedManifest, Manifest, read_manifest
 from tiering.proposal import (
     SEGMENTS_MAX,
     EraseRequest,
@@ -170,10 +170,14 @@ class Leaders:
         return True
 
     def held(self, paths: Sequence[PartitionPath], end_offsets: Sequence[int]) -> list[HeldObject]:
-        """Segment objects below the ends that no manifest names, and all of deleted topics of that name."""
+        """Segment objects below the ends that no manifest names, and all of deleted topics of that name. Of a partition
+        whose manifest cannot be read nobody can tell them."""
         found = []
         for path, end_offset in zip(paths, end_offsets, strict=True):
-            manifest = self.manifest(path)
+            try:
+                manifest = self.manifest(path)
+            except DamagedManifest:
+                continue
             live = {segment.uuid for segment in manifest.segments} if manifest is not None else set()
             for info in self.store.list(self.root.partition_prefix(path)):
                 parsed = self.root.parse_key(info.key)

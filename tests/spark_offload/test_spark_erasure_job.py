@@ -205,6 +205,21 @@ def test_leaders_that_do_not_answer_are_named(spark: SparkSession, tmp_path: Pat
     assert {(one.partition, one.what) for one in report.problems} == {(1, expected)}
 
 
+@pytest.mark.parametrize("prove_only", [False, True])
+def test_a_manifest_that_cannot_be_read_is_its_partition_alone(
+    spark: SparkSession, tmp_path: Path, prove_only: bool
+) -> None:
+    tier, partitions = built(tmp_path)
+    manifest = tier.root / tier.tier.manifest_key(partitions[1].path, 1)
+    manifest.write_bytes(manifest.read_bytes()[:40])
+    with PretendLeader(partitions[:1] if prove_only else partitions):
+        report = erase(spark, options(tier, b"never was" if prove_only else b"k3", prove_only=prove_only))
+    assert [(problem.what, problem.partition) for problem in report.problems] == [("damaged", 1)]
+    assert [row.proven for row in report.partitions] == [True, False]
+    assert report.failed and not report.proven
+    assert report.records_erased == (0 if prove_only else 17)
+
+
 def test_a_damaged_segment_is_named_and_the_others_are_done(spark: SparkSession, tmp_path: Path) -> None:
     tier, partitions = built(tmp_path)
     bad = partitions[0].segments[1]

@@ -68,5 +68,5 @@ def erase(
             prove_only=prove,
             waits=Waits(ready_s=wait, verdict_s=wait, gone_s=wait_gone),
         )
-        look(options)
+        look(options, passes_over_damage=True)
         job.show(run(job.spark, options, job.progress))
