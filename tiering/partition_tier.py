@@ -142,13 +142,15 @@ class PartitionTier:
                 return self._segment(at)
         return None
 
-    def find_max_timestamp(self) -> TieredSegment | None:
-        """The first segment above the log start with the greatest timestamp; None when none has a timestamp."""
-        best, greatest = -1, -1
-        for at in range(bisect_right(self._ends, self.log_start_offset), len(self._finished)):
-            if self._max_timestamps[at] > greatest:
-                best, greatest = at, self._max_timestamps[at]
-        return None if best < 0 else self._segment(best)
+    def by_max_timestamp(self) -> Iterator[TieredSegment]:
+        """Segments above the log start that have a timestamp, the greatest first, and of equal ones the oldest.
+
+        That timestamp may be of a record below the log start, or of a batch that compaction has left no record.
+        """
+        times = self._max_timestamps
+        places = [at for at in range(bisect_right(self._ends, self.log_start_offset), len(times)) if times[at] >= 0]
+        for at in sorted(places, key=lambda at: (-times[at], at)):
+            yield self._segment(at)
 
     def sizes(self) -> Iterator[tuple[int, int, int, int]]:
         """(base offset, end offset, max timestamp, log bytes) of each finished segment, oldest first: cheap."""

@@ -78,6 +78,46 @@ async def first_at_or_after(
     return None
 
 
+async def latest(
+    reading: RemoteReader, remote: RemoteSegment, least: int, least_offset: int, reader: int
+) -> TimedRecord | None:
+    """The first record of a segment, from `least_offset` on, with the greatest timestamp there, if that is at least
+    `least` (ms). All of the segment is read. Raises ProtocolError as `RemoteReader.read`.
+    """
+    plan = await settled(partial(reading.indexes.plan, remote, reader))
+    best: TimedRecord | None = None
+    for number in range(plan.number_at(least_offset), len(plan)):
+        chunk = await settled(partial(reading.chunk, remote, plan, number, reader))
+        region = chunk.region(chunk.index.position_before(least_offset), chunk.index.end)
+        try:
+            best = await asyncio.to_thread(_search_latest, region, least, least_offset) or best
+        finally:
+            region.release()
+        least = least if best is None else best.timestamp + 1
+    return best
+
+
+def _search_latest(region: Region, least: int, least_offset: int) -> TimedRecord | None:
+    best: TimedRecord | None = None
+    for position, header in walk(region.file, region.position, region.position + region.length):
+        if not header.count or header.max_timestamp < least or header.next_offset <= least_offset:
+            continue
+        data = region.file.pread(header.size, position)
+        timestamp = _greatest_in(header, data, least_offset)
+        if timestamp >= least:
+            best, least = _record_in(header, data, timestamp, least_offset), timestamp + 1
+    return best
+
+
+def _greatest_in(header: BatchHeader, data: bytes, least_offset: int) -> int:
+    """-1 where no record lies so high."""
+    try:
+        records = decode_records(memoryview(data), 0, header.size, inflated_bytes_max=INFLATED_BYTES_MAX)
+    except (ProtocolError, ValueError):
+        return header.max_timestamp
+    return max((record.timestamp for record in records if record.offset >= least_offset), default=-1)
+
+
 def _search(region: Region, timestamp: int, least_offset: int) -> TimedRecord | None:
     for position, header in walk(region.file, region.position, region.position + region.length):
         if header.max_timestamp >= timestamp and header.next_offset > least_offset:

@@ -18,7 +18,7 @@ from tiering.lineage import fits_from
 from tiering.partition_tier import PartitionTier
 from tiering.remote_index import DamagedObject, RemoteSegment
 from tiering.remote_reader import RemoteReader
-from tiering.remote_times import TimedRecord, first_at_or_after
+from tiering.remote_times import TimedRecord, first_at_or_after, latest
 from tiering.segment import SegmentId, TieredSegment
 from tiering.tier_shard import PartitionId
 
@@ -180,8 +180,15 @@ class ColdReading:
     async def find_max_timestamp(self, partition: Partition, least: int) -> TimedRecord | None:
         """The first record of the tier with its largest timestamp, if that is at least `least` (ms)."""
         tier = self.tier(partition)
-        segment = tier.tier.find_max_timestamp()
-        if segment is None or segment.max_timestamp < max(least, 0):
-            return None
-        low = max(segment.base_offset, partition.log.log_start_offset)
-        return await first_at_or_after(self.remote, tier.remote(segment), segment.max_timestamp, low, LOOK_UPS)
+        best: TimedRecord | None = None
+        for segment in list(tier.tier.by_max_timestamp()):
+            least = max(least, 0) if best is None else best.timestamp + 1
+            if segment.max_timestamp < least:
+                break
+            low = max(segment.base_offset, partition.log.log_start_offset)
+            remote, greatest = tier.remote(segment), segment.max_timestamp
+            found = await first_at_or_after(self.remote, remote, greatest, low, LOOK_UPS)
+            if found is not None:
+                return found
+            best = await latest(self.remote, remote, least, low, LOOK_UPS) or best
+        return best

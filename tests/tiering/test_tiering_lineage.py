@@ -72,7 +72,7 @@ def test_what_is_found_by_offset_and_by_time() -> None:
     assert base(tier.find(15, [(1, 10)])) == 10
     assert [base(tier.find_timestamp(at)) for at in (0, 1_010, 1_011, 1_030, 1_031)] == [0, 0, 10, 20, None]
     assert base(tier.find_timestamp(0, 10)) == 10
-    assert base(tier.find_max_timestamp()) == 20
+    assert base(next(tier.by_max_timestamp())) == 20
     assert tier.log_bytes == 3_000
     assert [row[:2] for row in tier.sizes()] == [(0, 10), (10, 20), (20, 30)]
 
