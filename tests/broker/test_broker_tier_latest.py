@@ -28,7 +28,7 @@ async def test_the_latest_record_is_found_though_segments_say_more(
     async with tiered(Path(tempfile.mkdtemp(dir=tmp_path))) as world:
         for batch in times:
             records = [Record(at, NOW_MS + time, b"k", b"v" * 90, ()) for at, time in enumerate(batch)]
-            await produce(world.client, build_batch(records))
+            await produce(world.client, bytes(build_batch(records)))
             world.tier.roll(world.partition())
         count = sum(map(len, times))
         partition = world.partition()
