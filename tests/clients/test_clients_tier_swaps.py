@@ -22,7 +22,7 @@ from object_store.store import ObjectStore
 from object_store.uri import open_store, parse_uri
 from records.batch import BatchHeader
 from tests.clients.test_clients_tier import SETTINGS, eventually, make_topic, objects, produce
-from tests.tidelog.test_tidelog_tier_rebuild import succeeded
+from tests.tidelog.test_tidelog_tier_rebuild import succeeded, tidelog
 from tests.tiering.rewriting import proposal_of, write_rewritten
 from tiering.inventory import find_topics
 from tiering.keys import TierRoot
@@ -173,7 +173,8 @@ def test_readers_do_not_notice_a_swap_and_a_leaders_death(tiered: EmbeddedCluste
     assert read_offsets(tiered, topic, RECORDS) == expected
     for start in (removed[0] + 40, removed[1] - 1):
         assert read_offsets(tiered, topic, RECORDS, start) == [offset for offset in expected if offset >= start]
-    eventually(lambda: succeeded("tier", "check", "--data", str(tiered.data))["disagreements"] == [], "all agree")
+    check = ("tier", "check", "--json", "--data", str(tiered.data))  # its status tells of disagreements as well
+    eventually(lambda: json.loads(tidelog(*check).stdout)["disagreements"] == [], "all agree")
     listed = succeeded("tier", "ls", topic, "--data", str(tiered.data))
     assert sum(row["rewritten"] for row in listed) == 2
     (row,) = succeeded("tier", "status", topic, "--data", str(tiered.data))["partitions"]

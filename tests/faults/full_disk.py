@@ -141,6 +141,8 @@ def full_for_one(cluster: EmbeddedCluster) -> None:
     writers = [Writer(cluster) for _ in range(3)]  # one of them is led by broker-1
     hog = cluster.data / "broker-1" / "hog"
     fill(hog)
+    with WatchedNode(cluster, "broker-0").connect() as client:
+        make_topic(client, partitions=100)  # more than fits into what the copy of the metadata has of its last page
     for writer in writers:
         wait_until(partial(writer.writes_again, 5))
     assert not first.is_same_process

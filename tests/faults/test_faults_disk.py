@@ -15,10 +15,10 @@ from common.errors import ErrorCode
 from tests.faults.raw_client import wait_until
 from tests.faults.watched_node import WatchedNode, delete_topic, fetch_request, make_topic, produce, some_batch
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180), pytest.mark.xdist_group("faults-disk")]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("faults-disk")]
 
 DISK_BYTES, ONE_DISK_BYTES = "384m", "192m"
-SCRIPT_S = 120
+SCRIPT_S = 300
 MOUNT = 'mkdir -p "$2" && mount -t tmpfs -o size="$1" none "$2"'
 
 
