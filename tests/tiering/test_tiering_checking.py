@@ -90,6 +90,10 @@ async def test_a_manifest_that_is_behind_or_ahead_or_absent() -> None:
     assert any("the state ends at" in text for text in texts(early, manifest, objects))
     assert any("there is none" in text for text in texts(state, None, objects))
     assert any("knows nothing" in text for text in texts(state._replace(known=False, segments=[]), manifest, objects))
+    behind = [compare(later, manifest, objects), compare(state, None, {})]
+    assert all(one.is_behind for found in behind for one in found), "the next manifest cures it"
+    ahead = compare(early, manifest, objects)
+    assert not any(one.is_behind for one in ahead)
 
 
 async def test_a_manifest_that_says_something_else() -> None:
