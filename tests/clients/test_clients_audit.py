@@ -21,7 +21,7 @@ from records.audit_event import AuditEvent, AuditKind, decode_audit_event
 from tiering.audit_reading import AuditTrail, read_audit
 from tiering.keys import TierRoot
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 SETTINGS = {
     "log.dir.free.bytes.min": "0",

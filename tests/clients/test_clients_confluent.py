@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from bench.embedded import EmbeddedCluster
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def fresh(prefix: str) -> str:

@@ -14,7 +14,7 @@ from bench.embedded import EmbeddedCluster
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(KCAT is None, reason="kcat is not installed here, so it was not run"),
 ]
 

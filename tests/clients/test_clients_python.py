@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient
 
 from bench.embedded import EmbeddedCluster
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])

@@ -19,7 +19,7 @@ from tests.faults.watched_node import parse_line
 from tidelog.__main__ import app
 from tidelog.cluster_layout import load_layout
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120), pytest.mark.xdist_group("faults-starts")]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults-starts")]
 
 WRONG_SETTING, REFUSED_START = 2, 70
 START_S = 30

@@ -17,7 +17,7 @@ from tests.sim.nemesis import KINDS, STORE, shrink
 from tests.sim.plan import draw_plan
 from tests.sim.world import moved_memory
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(600)]  # ten seeds are minutes on a busy machine
 SEEDS, CHUNK = 300, 10
 FAILED_ONCE = (3, 8, 22, 29, 32, 109, 116, 228, 5282, 5436)
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from bench.embedded import EmbeddedCluster
 from tests.tidelog.test_tidelog_tier_rebuild import TIERED, create, produce, succeeded, tidelog, wait_for
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 SETTINGS = {
     "log.retention.check.interval.ms": "500",

@@ -17,7 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from bench.embedded import EmbeddedCluster, free_ports
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def tidelog(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

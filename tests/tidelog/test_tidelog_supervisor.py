@@ -116,7 +116,7 @@ def test_a_stop_before_a_node_has_run_at_all_ends_that_node_alone(
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_node_that_cannot_start_tells_its_reason(tmp_path: Path) -> None:
     data, port = tmp_path / "d", free_ports(1)
     at = ("--data", str(data))

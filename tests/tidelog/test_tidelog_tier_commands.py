@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from bench.embedded import EmbeddedCluster
 from tests.tidelog.test_tidelog_tier_rebuild import TIERED, create, produce, read_all, succeeded, tidelog, wait_for
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 SETTINGS = {
     "tidelog.tier.roll.ms": "1500",

@@ -21,7 +21,7 @@ from records.events import Event
 from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.keys import TierRoot
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 SETTINGS = {
     "tidelog.tier.export.interval.ms": "1000",
