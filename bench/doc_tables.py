@@ -1,0 +1,157 @@
+"""`python -m bench.doc_tables`: writes the tables of measured figures in docs/ anew, from the files in bench/results.
+
+A table stands between `<!-- figures: NAME -->` and `<!-- end -->`. Nothing else of a page has figures of these runs, so
+that after `make bench` this is all there is to do; a test fails while a page and the results are at odds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TOPICS = {"1 KiB": "records-1k", "100 bytes": "records-100"}
+WAYS = {
+    "decoder alone, 1 process": "decoder, 1 process",
+    "decoder alone, 2 processes": "decoder, 2 processes",
+    "Spark, ready batches": "Spark, ready batches",
+    "Spark from the tier": "Spark from the tier",
+    "Spark from the tier, key": "of it the column `key`",
+    "Spark from the brokers": "Spark from the brokers, its own connector",
+}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(columns), "|".join(["---"] * len(columns)), *(" | ".join(row) for row in rows)]
+    return "".join(f"|{line}|\n" if at == 1 else f"| {line} |\n" for at, line in enumerate(lines))
+
+
+def kafka(found: Any) -> str:
+    """What has a goal; the rest is in the file."""
+    rows = [
+        [
+            row["load"],
+            row["figure"],
+            f"{statistics.median(row['kafka']):,.2f}",
+            f"{statistics.median(row['tidelog']):,.2f}",
+            f"{row['ratio']:.2f}",
+            goal(row["goal"], row["met"]),
+        ]
+        for row in found["rows"]
+        if row["goal"]
+    ]
+    return table(["load", "figure", "Apache Kafka", "Tidelog", "ratio", "goal"], rows)
+
+
+def queries(found: Any) -> str:
+    parts = []
+    for name, topic in TOPICS.items():
+        rows = []
+        for row in found["rows"]:
+            if row["topic"] != topic or row["way"] not in WAYS:
+                continue
+            brokers = "" if row["way"].startswith(("decoder", "Spark, ready")) else f"{row['broker_cpu_s']:.2f}"
+            rows.append(
+                [
+                    WAYS[row["way"]],
+                    f"{statistics.median(row['seconds']):.2f}",
+                    f"{row['mb_s']:,.0f}",
+                    f"{row['records_s'] / 1e3:,.0f}",
+                    f"{row['cpu_s']:.2f}",
+                    brokers,
+                ]
+            )
+        parts.append(table([name, "s", "MB/s", "k records/s", "CPU s", "CPU s of all nodes"], rows))
+    return "\n".join(parts)
+
+
+def query_ratios(found: Any) -> str:
+    goals = [
+        [one["what"], f"{one['ratio']:.2f}", goal(f"{one['sign']} {one['bound']:g}", one["met"])]
+        for one in found["goals"]
+    ]
+    told = {one["ratio"] for one in found["goals"]}
+    others = [[name, f"{ratio:.2f}", ""] for name, ratio in found["figures"].items() if ratio not in told]
+    return table(["", "ratio", "goal"], goals + others)
+
+
+def compaction(found: Any) -> str:
+    rows = [
+        [
+            f"{one['records']:,} records of {one['case']}, {one['kept']:,} stay",
+            f"{statistics.median(one['job_s']):.2f}",
+            f"{one['records_per_s']:,}",
+            f"{statistics.median(one['plan_s']):.2f}",
+            f"{one['ratio']:.1f}",
+            goal(f">= {one['goal']:g}", one["met"]),
+        ]
+        for one in found
+    ]
+    return table(["", "job, s", "records/s", "plan, s", "times as fast", "goal"], rows)
+
+
+def export(found: Any) -> str:
+    rows = [
+        [
+            f"{one['records']:,} records: {one['case']}",
+            f"{one['records_per_s']:,}",
+            f"{one['log_mb_per_s']:,} MB/s",
+            f"{one['ratio']:.1f} x",
+            goal(f">= {one['goal']:g} x", one["met"]),
+        ]
+        for one in found
+    ]
+    return table(["", "records/s", "log", "beside the row writer", "goal"], rows)
+
+
+def verify(found: Any) -> str:
+    rows = []
+    for one in found:
+        speeds = [one["megabytes"] / statistics.median(one[name]) for name in ("plain_s", "two_s", "verify_s")]
+        what = one["kind"] + (", `--deep`" if one["what"] == "deep" else "")
+        told = goal(f">= {one['goal']:g}", one["met"])
+        rows.append([what, *(f"{speed:,.0f}" for speed in speeds), f"{one['ratio']:.2f}", told])
+    return table(["records", "plain loop", "two of them", "verify", "to one", "goal"], rows)
+
+
+def goal(text: str, met: bool) -> str:
+    return text if met or not text else f"{text}, missed"
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "kafka": ("kafka-4.1.1.json", kafka),
+    "queries": ("spark.json", queries),
+    "query-ratios": ("spark.json", query_ratios),
+    "compaction": ("spark_compaction.json", compaction),
+    "export": ("spark_export.json", export),
+    "verify": ("spark_verify.json", verify),
+}
+"""The file of results and what makes a table of it, by the name that pages give the table."""
+
+
+def written_anew(page: str, results: Path = RESULTS) -> str:
+    """The page with its tables as the results have them. KeyError for a table that nobody makes."""
+
+    def block(match: re.Match[str]) -> str:
+        file, made = TABLES[match[2]]
+        return f"{match[1]}\n{made(json.loads((results / file).read_text()))}\n{match[3]}"
+
+    return BLOCK.sub(block, page)
+
+
+def main() -> None:
+    for path in sorted(DOCS.rglob("*.md")):
+        page = path.read_text()
+        if (new := written_anew(page)) != page:
+            path.write_text(new)
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
