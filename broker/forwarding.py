@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker.request import NODE_PRINCIPAL, RequestContext
-from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.ports import Clock
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.metadata import MetadataImage
@@ -85,7 +85,7 @@ class Forwarder:
         except OutcomeUnknown as error:
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time") from error
         if answer.error_code:
-            raise ProtocolError(ErrorCode(answer.error_code), "the controller refused the request")
+            raise ProtocolError(known_error(answer.error_code), "the controller refused the request")
         try:
             _, response = decode_response(request.API_KEY, version, answer.response_data or b"")
         except MalformedFrame as error:

@@ -146,6 +146,14 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+def known_error(code: int) -> ErrorCode:
+    """Of another node's answer. One of a newer version may give a code that is not known here: UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def error_name(code: int) -> str:
     """As people know it; the number of a code that is not known here."""
     try:

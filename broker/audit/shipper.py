@@ -17,7 +17,7 @@ from broker.audit.config import AuditConfig
 from broker.audit.topic_host import AuditTopicHost, Entry
 from broker.broker_link import BrokerLink
 from broker.coordination.internal_topics import Ensure
-from common.errors import ErrorCode, MalformedFrame, ProtocolError
+from common.errors import ErrorCode, MalformedFrame, ProtocolError, known_error
 from common.lifecycle import duty
 from kraft.controller.topic_names import AUDIT_TOPIC
 from kraft.image.metadata import MetadataImage
@@ -139,7 +139,7 @@ class AuditShipper:
         link = await self._link.to(leader)
         response: Any = await link.call(request, VERSION, self._config.call_timeout_ms / 1000)
         if response.error_code != ErrorCode.NONE:
-            raise ProtocolError(ErrorCode(response.error_code))
+            raise ProtocolError(known_error(response.error_code))
         return int(response.last_sequence)
 
     def _check_creatable(self) -> None:

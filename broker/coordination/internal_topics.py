@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from common.errors import ErrorCode, ProtocolError
+from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
 from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
@@ -133,6 +133,6 @@ class InternalTopics:
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 self._not_before[topic.name] = self._clock.monotonic() + RETRY_PAUSE_S
-                fields = {"topic": topic.name, "error": ErrorCode(result.error_code).name}
+                fields = {"topic": topic.name, "error": error_name(result.error_code)}
                 _log.warning("internal topic not created", extra=fields)
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -19,7 +19,7 @@ from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
 from broker.request import RequestContext
-from common.errors import ErrorCode, ProtocolError
+from common.errors import ErrorCode, ProtocolError, known_error
 from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.topics import TopicImage
 from wire.messages import CreateTopicsRequest, MetadataResponse, raw_uuid, schema_uuid
@@ -178,7 +178,7 @@ class MetadataHandler:
                 del self._creating[name]
         failed = {}
         for result in response.topics:
-            code = ErrorCode(result.error_code)
+            code = known_error(result.error_code)
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 code = ErrorCode.LEADER_NOT_AVAILABLE  # it is there, though perhaps not yet in this broker's image
             failed[result.name] = code

@@ -32,7 +32,7 @@ from storage.audit_trail import Act, audited, require
 from storage.journal_writer import JournalWriter
 from tests.broker.replication_lab import Lab, LabBroker, eventually
 from wire.client import CallTimeout, ConnectionLost
-from wire.messages import AppendAuditRequest
+from wire.messages import AppendAuditRequest, AppendAuditResponse
 
 AUDIT = "__audit"
 LISTENER = "NODES"
@@ -252,3 +252,29 @@ async def test_what_is_no_event_is_refused_before_it_is_written(tmp_path: Path) 
             answer: Any = await handler.handle(None, request)  # type: ignore[arg-type]
             assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert not values(lab[0]), "the whole ones beside it neither: they are sent again"
+
+
+async def test_an_error_that_only_newer_versions_know_ends_no_shipper(tmp_path: Path) -> None:
+    class Newer(LossyLinks):
+        refusals = 3
+
+        async def connect(self, address: Any, timeout_s: float, closed: Any = None) -> Any:
+            return self
+
+        async def call(self, request: Any, version: int, timeout_s: float) -> Any:
+            if self.refusals:
+                self.refusals -= 1
+                return AppendAuditResponse(throttle_time_ms=0, error_code=9_999, last_sequence=-1)
+            return await self.handler.handle(None, request)  # type: ignore[arg-type]
+
+    async with Lab(tmp_path, 1) as lab:
+        make_topic(lab, 0)
+        journal = journal_at(tmp_path / "journal")
+        await write(journal, [act(1)])
+        links = Newer(lab, AppendAudit(host_of(lab[0])), 1)
+        shipper = _shipper(journal, lambda: lab[0].plane.partitions.image, links, FAST, 1)
+        shipper.start()
+        await eventually(lambda: shipper.shipped, "it is shipped in the end")
+        assert len(values(lab[0])) == 1
+        await shipper.stop()
+        await journal.close()

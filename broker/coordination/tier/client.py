@@ -19,7 +19,7 @@ from broker.broker_link import BrokerLink
 from broker.coordination.internal_topics import Ensure
 from broker.coordination.placement import tier_partition_for
 from broker.coordination.tier.coordinator import TierCoordinator
-from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.lifecycle import duty
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.metadata import MetadataImage
@@ -149,7 +149,7 @@ def _settle(call: _Call, outcome: Reply | ErrorCode) -> None:
 
 def _outcome(code: int, reply: bytes) -> Reply | ErrorCode:
     if code != ErrorCode.NONE:
-        return ErrorCode(code)
+        return known_error(code)
     try:
         return decode_reply(reply)
     except msgspec.MsgspecError:
