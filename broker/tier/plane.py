@@ -85,6 +85,17 @@ class TierPlane:
 
     def register(self, metrics: Metrics) -> None:
         register_tier_metrics(metrics, self.service)
+        proposals = self.proposals
+        metrics.counter(
+            "tidelog_tier_proposals_accepted_total",
+            "Swaps that jobs proposed and that were made.",
+            lambda: proposals.accepted,
+        )
+        metrics.counter(
+            "tidelog_tier_proposals_refused_total",
+            "Proposals that were refused, each with a verdict that says why.",
+            lambda: proposals.refused,
+        )
 
     async def start(self) -> None:
         """A store that cannot be opened is told, and tried again when it is needed."""

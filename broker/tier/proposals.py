@@ -192,6 +192,8 @@ class Proposals:
             try:
                 verdict = await self._verdict(led, uuid, info, received)
                 await self._write_verdict(verdict)
+                self.accepted += verdict.accepted
+                self.refused += not verdict.accepted
             except _LATER as error:  # the next round, or the next leader
                 fields = {"partition": repr(led), "proposal": uuid, "cause": str(error)}
                 logger.warning("a proposal is not decided yet", extra=fields)
@@ -212,10 +214,6 @@ class Proposals:
                     problem = error.reply.text
         if not led.is_current:  # whatever it was, another leader says it
             raise Fenced
-        if problem:
-            self.refused += 1
-        else:
-            self.accepted += 1
         fields = {"partition": repr(led), "proposal": uuid, "reason": problem}
         logger.info("a proposal is refused" if problem else "a proposal is accepted", extra=fields)
         return Verdict(

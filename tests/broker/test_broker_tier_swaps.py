@@ -105,6 +105,8 @@ async def test_of_two_jobs_over_the_same_segments_one_loses(tmp_path: Path) -> N
         assert sorted(one.accepted for one in told) == [False, True]
         (refused,) = [one for one in told if not one.accepted]
         assert "is DELETE_STARTED" in refused.reason
+        await lab.tiers[0].proposals.look()
+        assert (lab.tiers[0].proposals.accepted, lab.tiers[0].proposals.refused) == (1, 1), "each is counted once"
         lab.bucket.check()
 
 
