@@ -9,6 +9,7 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from object_store.errors import StoreError
@@ -168,22 +169,18 @@ _KEYS = pa.schema(
 
 def keys_file(tables: KeyTables) -> bytes:
     """Parquet, for a later run to compare with."""
-    parts = [
-        pa.table(
-            [
-                pa.array([topic_id] * table.rows, pa.string()),
+    sink = pa.BufferOutputStream()
+    with pyarrow.parquet.ParquetWriter(sink, _KEYS) as writer:
+        for (topic_id, partition), table in sorted(tables.items()):
+            columns = [
+                pa.repeat(pa.scalar(topic_id, pa.string()), table.rows),
                 pa.array(np.full(table.rows, partition, np.int32)),
                 pa.array(table.key_hash),
                 pa.array(table.offset),
                 pa.array(table.crc),
                 pa.array(table.is_tombstone),
-            ],
-            schema=_KEYS,
-        )
-        for (topic_id, partition), table in sorted(tables.items())
-    ]
-    sink = pa.BufferOutputStream()
-    pyarrow.parquet.write_table(pa.concat_tables(parts) if parts else _KEYS.empty_table(), sink)
+            ]
+            writer.write_table(pa.table(columns, schema=_KEYS))
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -194,12 +191,17 @@ def read_keys(data: bytes, name: str) -> dict[PlaceName, KeyTable]:
         table = pyarrow.parquet.read_table(pa.BufferReader(data), schema=_KEYS)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise KeysError(f"{name}: {error}") from error
+    if any(column.null_count for column in table.columns):
+        raise KeysError(f"{name}: a row that lacks something")
     found: dict[PlaceName, KeyTable] = {}
-    places = zip(table["topic_id"].to_pylist(), table["partition"].to_pylist(), strict=True)
-    starts: dict[PlaceName, list[int]] = {}
-    for row, place in enumerate(places):
-        starts.setdefault(place, []).append(row)
-    for place, rows in starts.items():
+    topic_ids = table["topic_id"]
+    partitions = table["partition"].to_numpy()
+    table = table.drop_columns(["topic_id", "partition"])
+    numbers = pc.index_in(topic_ids, pc.unique(topic_ids)).to_numpy()
+    order = np.lexsort((partitions, numbers))
+    other = (np.diff(numbers[order]) != 0) | (np.diff(partitions[order]) != 0)
+    for rows in np.split(order, np.flatnonzero(other) + 1) if len(order) else ():
+        place = (topic_ids[int(rows[0])].as_py(), int(partitions[rows[0]]))
         part = table.take(pa.array(rows))
         keys = LatestKeys()
         keys.merge(

@@ -30,6 +30,10 @@ ROWS_MAX = 50_000_000
 """They are held in the driver, 17 bytes each."""
 COLUMNS = ("topic", "partition", "offset", "key_hash")
 _PARQUET_MAGIC = b"PAR1"
+_NO_DIGIT = 255
+_DIGITS = np.full(256, _NO_DIGIT, np.uint8)
+for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
+    _DIGITS[np.frombuffer(_digits, np.uint8)] = np.arange(16)
 
 
 class LedgerError(ValueError):
@@ -101,12 +105,24 @@ def _table(data: bytes) -> pa.Table:
     return pyarrow.csv.read_csv(pa.BufferReader(data), convert_options=options)
 
 
+def _numbers(hashes: pa.StringArray) -> Hashes:
+    """Of all of them at once: a ledger may have millions. Raises ValueError."""
+    held = np.asarray(pc.binary_length(hashes)) > 0
+    texts = hashes.filter(pa.array(held))
+    found = np.full(len(hashes), NO_KEY, np.uint64)
+    if not len(texts):
+        return found
+    bounds = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    digits = _DIGITS[np.frombuffer(texts.buffers()[2], np.uint8)[bounds[0] : bounds[-1]]]
+    if (np.diff(bounds) != HASH_DIGITS).any() or (digits == _NO_DIGIT).any():
+        raise ValueError(f"a key_hash has {HASH_DIGITS} hex digits, or is empty for a record without key")
+    found[held] = (digits[0::2] << 4 | digits[1::2]).view(">u8")
+    return found
+
+
 def _grouped(table: pa.Table) -> Ledger:
     topics = table["topic"].combine_chunks().dictionary_encode()
-    hashes = pc.fill_null(table["key_hash"].cast(pa.string()), "").to_pylist()
-    if any(len(text) not in (0, HASH_DIGITS) for text in hashes):
-        raise ValueError(f"a key_hash has {HASH_DIGITS} hex digits, or is empty for a record without key")
-    key = np.array([int(text, 16) if text else NO_KEY for text in hashes], np.uint64)
+    key = _numbers(pc.fill_null(table["key_hash"].cast(pa.string()), "").combine_chunks())
     offset = table["offset"].cast(pa.int64()).to_numpy().astype(np.int64)
     partition = table["partition"].cast(pa.int32()).to_numpy().astype(np.int64)
     tombstone = np.zeros(len(offset), np.bool_)
@@ -123,21 +139,3 @@ def _grouped(table: pa.Table) -> Ledger:
         place = (names[int(number[rows[0]])], int(partition[rows[0]]))
         ledger.writes[place] = Writes(offset[rows], key[rows], tombstone[rows])
     return ledger
-
-
-class Comparison(NamedTuple):
-    """`missing` are not there; `other_key` are writes whose offset holds a record with another key."""
-
-    missing: Writes
-    other_key: Writes
-
-
-def compare(writes: Writes, offset: Integers, hashes: Hashes) -> Comparison:
-    """`offset` (ascending) and `hashes` are of the records that are there."""
-    at = np.searchsorted(offset, writes.offset)
-    inside = np.minimum(at, max(len(offset) - 1, 0))
-    there = (at < len(offset)) & (offset[inside] == writes.offset) if len(offset) else np.zeros(len(at), np.bool_)
-    other = np.zeros(len(at), np.bool_)
-    if len(offset):
-        other = there & (hashes[inside] != writes.key_hash)
-    return Comparison(writes.at(~there), writes.at(other))

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from records.batch import read_header
 from records.builder import assemble, build_batch
@@ -18,6 +21,7 @@ from records.compression import Compression, compress
 from records.record import Record, encode_record
 from spark_offload.verification.checks import Check
 from spark_offload.verification.comparing import KeysError, keys_file, read_keys
+from spark_offload.verification.key_table import KeyTable
 from spark_offload.verification.ledger import LedgerError, key_hash, read_ledger
 from tests.spark_offload.verification.verified_tier import NOW, VerifiedTier, checks_of, verify_here
 from tiering.proposal import Proposal, encode
@@ -217,6 +221,44 @@ def ledger_csv(rows: Sequence[Row], topic: str = "flights") -> bytes:
 def test_the_hash_is_what_the_page_says() -> None:
     assert f"{key_hash(b'N14228'):016x}" == digits("N14228")
     assert key_hash(None) == 0
+
+
+@given(st.lists(st.integers(1, 2**64 - 1) | st.none(), min_size=1))
+def test_hashes_of_a_ledger_are_numbers(hashes: list[int | None]) -> None:
+    texts = ["" if one is None else f"{one:016x}" if one % 2 else f"{one:016X}" for one in hashes]
+    lines = [f"t,0,{offset},{text}" for offset, text in enumerate(texts)]
+    ledger = read_ledger("\n".join(["topic,partition,offset,key_hash", *lines]).encode(), "ledger")
+    assert ledger.of("t", 0).key_hash.tolist() == [one or 0 for one in hashes]
+
+
+@pytest.mark.parametrize("text", ["0" * 15, "0" * 17, "0x" + "0" * 14, "g" * 16, "+" + "1" * 15, "0" * 8, "ä" * 8])
+def test_what_is_no_hash_is_refused(text: str) -> None:
+    for rows in ([text], ["0" * 16, text, "f" * 16]):
+        lines = [f"t,0,{offset},{one}" for offset, one in enumerate(rows)]
+        with pytest.raises(LedgerError, match="16 hex digits"):
+            read_ledger("\n".join(["topic,partition,offset,key_hash", *lines]).encode(), "ledger")
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from(["0a", "0b", "0c"]), st.integers(0, 3)),
+        st.lists(st.tuples(st.integers(0, 2**64 - 1), st.booleans()), min_size=1, unique_by=lambda row: row[0]),
+    )
+)
+def test_keys_come_back_from_their_file(places: dict[tuple[str, int], list[tuple[int, bool]]]) -> None:
+    tables = {
+        place: KeyTable(
+            np.array([row[0] for row in sorted(rows)], np.uint64),
+            np.arange(len(rows)),
+            np.arange(len(rows)) * 7,
+            np.array([row[1] for row in sorted(rows)]),
+        )
+        for place, rows in places.items()
+    }
+    found = read_keys(keys_file(tables), "keys")
+    assert {place: [column.tolist() for column in table] for place, table in found.items()} == {
+        place: [column.tolist() for column in table] for place, table in tables.items()
+    }
 
 
 @pytest.mark.parametrize("deep", [False, True])
