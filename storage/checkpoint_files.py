@@ -132,17 +132,22 @@ def read_whole(disk: Disk, path: str) -> bytes | None:
         file.close()
 
 
-def replace_file(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Write a temporary file, fsync it, rename it over `name`, fsync the directory. Blocks: call it in a thread."""
-    path = join(directory, name)
-    temporary = path + TEMPORARY_SUFFIX
-    file = disk.open(temporary, create=True)
+def write_whole(disk: Disk, path: str, data: Buffer) -> None:
+    """All that the file is to hold, on the device; its name need not be yet."""
+    file = disk.open(path, create=True)
     try:
         file.truncate(0)
         write_fully(file, data, 0)
         file.fsync()
     finally:
         file.close()
+
+
+def replace_file(disk: Disk, directory: str, name: str, data: bytes) -> None:
+    """Write a temporary file, fsync it, rename it over `name`, fsync the directory. Blocks: call it in a thread."""
+    path = join(directory, name)
+    temporary = path + TEMPORARY_SUFFIX
+    write_whole(disk, temporary, data)
     disk.rename(temporary, path)
     disk.sync_directory(directory)
 

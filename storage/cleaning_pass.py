@@ -12,7 +12,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
 from records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, iterate_batches, read_header
 from storage import transaction_index
-from storage.checkpoint_files import read_whole, write_fully
+from storage.checkpoint_files import read_whole, write_fully, write_whole
 from storage.compaction import CleaningPlan, CompactionSegment, OffsetMap, group_segments
 from storage.compaction_filter import BatchFilter, FilterCounts, FilterSettings, Report, TransactionTracker, index_batch
 from storage.log_config import LogConfig
@@ -187,13 +187,7 @@ class CleaningPass:
         self.cleaned = CleanedSegment(base, output.size, len(transactions), is_same)
 
     def _write(self, base_offset: int, suffix: str, data: bytes | bytearray) -> None:
-        file = self._disk.open(cleaned_path(self._given.directory, base_offset, suffix), create=True)
-        try:
-            file.truncate(0)
-            write_fully(file, data, 0)
-            file.fsync()
-        finally:
-            file.close()
+        write_whole(self._disk, cleaned_path(self._given.directory, base_offset, suffix), data)
 
     def _read(self, path: str, size: int) -> Iterator[tuple[memoryview, Iterator[tuple[int, BatchHeader]]]]:
         """The first `size` bytes of a segment in pieces of whole batches, CRCs checked."""
