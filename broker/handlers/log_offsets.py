@@ -76,9 +76,12 @@ class DeleteRecords:
 
         async def begin(topic: str, index: int, offset: int) -> None:
             try:
-                waiting[topic, index] = await self._delete(topic, index, offset, deadline - loop.time(), actor)
+                async with asyncio.timeout_at(deadline):
+                    waiting[topic, index] = await self._delete(topic, index, offset, deadline - loop.time(), actor)
             except ProtocolError as error:
                 rows[topic, index] = (-1, error.code)
+            except TimeoutError:  # the log's start may still move, or not
+                rows[topic, index] = (-1, ErrorCode.REQUEST_TIMED_OUT)
 
         wanted = [(topic.name, one.partition_index, one.offset) for topic in request.topics for one in topic.partitions]
         await asyncio.gather(*[begin(*one) for one in wanted])

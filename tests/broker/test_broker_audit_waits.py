@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from broker.handlers.log_offsets import DeleteRecords
 from common.errors import ErrorCode
 from kraft.records import RemoveTopicRecord
 from records.audit_event import AuditKind
 from storage.audit_trail import audited
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce
+from wire.messages import DeleteRecordsRequest
 
 
 def slow(lab: Lab, *nodes: int) -> None:
@@ -38,6 +42,23 @@ async def test_a_follower_moves_its_log_start_when_the_audit_has_told_of_it(tmp_
         await eventually(lambda: lab[0].partition.low_watermark == 4, "the leader hears of its follower's log start")
         acts = {act.event: act for act in lab[0].audit.acts}
         assert acts[AuditKind.LOG_START_MOVED].actor == "someone@somewhere"
+
+
+async def test_who_asks_is_answered_in_time_whatever_the_audit_does(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 1) as lab:
+        lab.controller.create_topic((0,))
+        client = await lab[0].connect()
+        await produce(client, batch(b"one"))
+        slow(lab, 0)
+        part = DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(partition_index=0, offset=1)
+        topic = DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[part])
+        request = DeleteRecordsRequest(topics=[topic], timeout_ms=50)
+        context: Any = SimpleNamespace(principal="someone", client_host="somewhere")
+        async with asyncio.timeout(30):
+            answer = await DeleteRecords(lab[0].plane.partitions).handle(context, request)
+        (told,) = answer.topics[0].partitions
+        assert (told.error_code, told.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        assert lab[0].partition.log.log_start_offset == 0
 
 
 async def test_a_follower_cuts_its_log_when_the_audit_has_told_of_it(tmp_path: Path) -> None:
