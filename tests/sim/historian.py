@@ -23,7 +23,10 @@ DELETE_SHARE = 0.25  # of what there is, at most, at a time
 
 
 class Historian:
-    """Reads each partition from where its log begins to its end, rests, and begins again; from leaders alone."""
+    """Reads each partition from where its log begins to its end, rests, and begins again; from leaders alone.
+
+    After each rest it begins as a client from before KIP-320 would, which names no epoch and asks whoever led before.
+    """
 
     def __init__(self, links: ClusterLinks, partitions: Sequence[TopicPartition]) -> None:
         self._links, self._partitions = links, list(partitions)
@@ -48,20 +51,22 @@ class Historian:
                     history.passes[partition] = Pass(partition, begin, end, settled)
                     history.counts["passes over the whole log"] += 1
                     await links.pause(REST_S)
+                    await self._read(partition, begin, min(begin + 1, end), names_epoch=False)
                     continue
             except Unreachable:
                 pass
             await links.refresh(self._topics)
             await links.pause()
 
-    async def _read(self, partition: TopicPartition, offset: int, end: int) -> bool:
+    async def _read(self, partition: TopicPartition, offset: int, end: int, *, names_epoch: bool = True) -> bool:
         """Whether all up to `end` came. Raises Unreachable."""
         links, history = self._links, self._links.history
         while offset < end:
             leader = links.leaders.get(partition)
             if leader is None or leader.node < 0:
                 return False
-            answer = await self._consumer.fetch(partition, leader, leader.node, offset)
+            meant = leader if names_epoch else leader._replace(epoch=-1)
+            answer = await self._consumer.fetch(partition, meant, leader.node, offset)
             code = ErrorCode(answer.error_code)
             if code is ErrorCode.NONE:
                 offset = self._consumer.show(partition, offset, answer.records, leader.node)

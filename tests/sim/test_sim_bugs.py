@@ -102,6 +102,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "overwrite_manifests": a_leader_that_cannot_publish_is_cut_off,
     "delete_objects_before_manifest": one_returns,
     "begin_without_producers": one_returns,
+    "deny_the_log_to_old_readers": one_returns,
     "swap_inputs_that_changed": lambda seed: [],
     "delete_objects_with_the_swap": lambda seed: [],
 }
@@ -112,7 +113,8 @@ def plan_of(bug: str, seed: int) -> Plan:
     plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
-        tier = TierPlan(1_024, 1_024, -1 if unclean or moves else 3_000, SMALL_CHUNK_BYTES, unclean=unclean)
+        keeps_all = unclean or moves or bug == "deny_the_log_to_old_readers"
+        tier = TierPlan(1_024, 1_024, -1 if keeps_all else 3_000, SMALL_CHUNK_BYTES, unclean=unclean)
         tier = replace(tier, rewrites=bug in SWAP_BUGS, total_bytes=-1 if bug in SWAP_BUGS else tier.total_bytes)
         plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
     if bug == "move_before_the_copy":

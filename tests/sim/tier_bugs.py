@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.coordination.tier.client import TierClient
 from broker.replication import cold_reading
+from broker.replication.fetch_reading import FetchReader
 from broker.tier import deletion, settling
 from broker.tier.led import LedPartition
 from broker.tier.service import TierService
@@ -115,6 +116,12 @@ def delete_objects_with_the_swap(replace: Replace) -> None:
     replace(TierService, "swapped", swapped)
 
 
+def deny_the_log_to_old_readers(replace: Replace) -> None:
+    """A follower tells whoever takes it for the leader what is in range of its own disk."""
+    replace(FetchReader, "_may_be_sent", lambda self, partition, call: True)
+    replace(FetchReader, "_is_doubtful", lambda self, position, partition, call, client: False)
+
+
 SWAP_BUGS = ("swap_inputs_that_changed", "delete_objects_with_the_swap")
 TIER_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
@@ -125,6 +132,7 @@ TIER_BUGS: dict[str, Callable[[Replace], None]] = {
         overwrite_manifests,
         delete_objects_before_manifest,
         begin_without_producers,
+        deny_the_log_to_old_readers,
         swap_inputs_that_changed,
         delete_objects_with_the_swap,
     )
