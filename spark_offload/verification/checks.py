@@ -9,7 +9,8 @@ from enum import StrEnum
 from spark_offload.job import Problem
 
 PROBLEMS_PER_CHECK_MAX = 20
-"""Of one check in one piece of work; further ones are counted. A destroyed object must not drown the report."""
+"""Of one check at one place in one piece of work; further ones are counted. A destroyed object must not drown the
+report, nor hide another one."""
 
 
 class Check(StrEnum):
@@ -86,6 +87,7 @@ class Findings:
     failed: dict[str, int] = field(default_factory=dict)
     checked: dict[str, int] = field(default_factory=dict)
     notices: list[Problem] = field(default_factory=list)
+    _listed: dict[tuple[str, str, int, str], int] = field(default_factory=dict)
 
     def checks(self, check: Check, count: int = 1) -> None:
         """`count` more things were looked at."""
@@ -93,9 +95,10 @@ class Findings:
 
     def fail(self, check: Check, problem: Problem, more: int = 0) -> None:
         """One that is not as it should be; `more` of the same kind are counted with it."""
-        before = self.failed.get(check, 0)
-        self.failed[check] = before + 1 + more
-        if sum(one.what == check for one in self.problems) < PROBLEMS_PER_CHECK_MAX:
+        self.failed[check] = self.failed.get(check, 0) + 1 + more
+        place = (check, problem.topic, problem.partition, problem.key)
+        listed = self._listed[place] = self._listed.get(place, 0) + 1
+        if listed <= PROBLEMS_PER_CHECK_MAX:
             self.problems.append(problem)
 
     def take(self, other: Findings) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from spark_offload.job import SilentProgress
 from spark_offload.verification.charts import covered
-from spark_offload.verification.checks import WORDS, Check
+from spark_offload.verification.checks import PROBLEMS_PER_CHECK_MAX, WORDS, Check, Findings, Place
 from spark_offload.verification.job import VerifyOptions, run
 from spark_offload.verification.ledger import key_hash
 from spark_offload.verification.report_files import PAGE_FILE, report_files
@@ -84,3 +84,17 @@ def test_spark_finds_what_is_found_here(spark: SparkSession, tmp_path: Path) -> 
     assert report.problems == here.problems and report.failed
     assert {Check.OBJECT_MISSING, Check.LOG_CHECKSUM} <= checks_of(report)
     assert [one.records for one in report.partitions] == [one.records for one in here.partitions]
+
+
+def test_much_damage_in_one_object_hides_no_other_object() -> None:
+    findings = Findings()
+    for number in range(3 * PROBLEMS_PER_CHECK_MAX):
+        place = Place("flights", 0, f"object-{number}")
+        findings.fail(Check.OBJECT_MISSING, place.problem(Check.OBJECT_MISSING, "the object is not there"))
+    one = Place("flights", 1, "destroyed")
+    for offset in range(3 * PROBLEMS_PER_CHECK_MAX):
+        findings.fail(Check.OFFSETS, one.problem(Check.OFFSETS, "comes again", offset=offset))
+    listed = [problem.what for problem in findings.problems]
+    assert listed.count(Check.OBJECT_MISSING) == 3 * PROBLEMS_PER_CHECK_MAX
+    assert listed.count(Check.OFFSETS) == PROBLEMS_PER_CHECK_MAX
+    assert findings.failed[Check.OFFSETS] == 3 * PROBLEMS_PER_CHECK_MAX
