@@ -112,9 +112,7 @@ class DayFiles:
             self._encode(one)
         if one.held_bytes >= self._file_bytes:
             self._finish(day)
-        while (
-            len(self._open) > OPEN_DAYS_MAX or sum(open_.held_bytes for open_ in self._open.values()) > HELD_BYTES_MAX
-        ):
+        while len(self._open) > OPEN_DAYS_MAX or self._held_bytes() > HELD_BYTES_MAX:
             self._finish(max(self._open, key=lambda number: self._open[number].held_bytes))
 
     def _held_bytes(self) -> int:

@@ -23,10 +23,10 @@ from spark_offload.export.options import ExportOptions
 from spark_offload.export.readable import Readable, around_damage, everything
 from spark_offload.export.report import ExportReport, PartitionReport
 from spark_offload.export.tables import Addition, Beaten, ExportTable, TableState, commit_addition
-from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered, tasks_of, unreadable
+from spark_offload.export.tasks import ExportTask, SplitDone, TaskDone, covered, unreadable
 from spark_offload.job import Problem, Progress
 from spark_offload.planning import Planner
-from spark_offload.splits import Split
+from spark_offload.splits import Split, packed
 from spark_offload.task_runs import run_tasks
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Export:
         self._table.prepare(columns.schema)
         state = self._table.state()
         plans = self._plan(state)
-        tasks = [task for plan in plans for task in tasks_of(plan.splits, self._options.task_bytes)]
+        tasks = [task for plan in plans for task in packed(plan.splits, self._options.task_bytes)]
         done = self._write(tasks)
         addition = self._summed(plans, list(zip(tasks, done, strict=True)))
         if addition.spans:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from object_store.errors import StoreError
@@ -105,23 +105,6 @@ def attempt_id() -> int:
 
     context = TaskContext.get()
     return context.taskAttemptId() if context is not None else 0
-
-
-def tasks_of(splits: Iterable[Split], task_bytes: int) -> list[tuple[Split, ...]]:
-    """Neighbours of one partition together, up to about `task_bytes` of log, so that thin segments share a file."""
-    tasks: list[list[Split]] = []
-    held = 0
-    for split in splits:
-        size = split.high - split.low
-        last = tasks[-1][-1] if tasks else None
-        same = last is not None and (last.topic, last.partition) == (split.topic, split.partition)
-        if same and held + size <= task_bytes:
-            tasks[-1].append(split)
-            held += size
-        else:
-            tasks.append([split])
-            held = size
-    return [tuple(task) for task in tasks]
 
 
 def covered(wanted: Spans, done: Sequence[tuple[Split, SplitDone]]) -> Spans:

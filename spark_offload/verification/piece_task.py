@@ -30,17 +30,12 @@ from spark_offload.verification.log_walk import LogWalk, Stretch
 from spark_offload.verification.pieces import Piece, PieceResult, Sections
 from spark_offload.verification.producer_runs import summarise
 from spark_offload.verification.record_checks import decode, marker_kinds, sound
+from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries, snapshot_entries
 from tiering.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 T = TypeVar("T")
 SPANS_MAX = 1_000
-
-
-class Getter(Protocol):
-    """`object_store.blocking.BlockingStore`, as far as it is needed here."""
-
-    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes: ...
 
 
 class TaskSettings(Protocol):
