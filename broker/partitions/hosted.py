@@ -389,12 +389,22 @@ class HostedPartitions:
             self.following.unfollow(partition)
         led = partition.is_leader
         is_new = not led or partition.leader_epoch != partition_image.leader_epoch
-        if self.tier is not None and is_new and not self.tier.may_lead(partition, partition_image):
+        if is_new and not self._may_lead(partition, partition_image):
             partition.await_tier(partition_image)
             if led:  # somebody else led meanwhile, of whom this broker never heard
                 self._tell(partition, None)
         elif partition.become_leader(partition_image):
             self._tell(partition, partition.leader_epoch)
+
+    def _may_lead(self, partition: Partition, partition_image: PartitionImage) -> bool:
+        if self.tier is not None:
+            return self.tier.may_lead(partition, partition_image)
+        topic = self.image.topics.by_id[partition.topic_id]
+        if not topic.adopts_tier or partition.log.log_end_offset:
+            return True
+        extra = {"partition": repr(partition), "reason": "tidelog.tier.uri is not set on this broker"}
+        logger.error("a restored partition cannot begin without the tier that holds its records", extra=extra)
+        return False
 
     def step_back(self, partition: Partition) -> None:
         """A leader lacks what the tier holds: it serves nobody before `lead_after_all`."""

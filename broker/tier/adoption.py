@@ -5,13 +5,31 @@ from __future__ import annotations
 from broker.tier.led import LedPartition, NotNow, TierCalls
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
+from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
 from tiering.keys import TierRoot
 from tiering.manifest import DamagedManifest, read_manifest
 from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, Adopt
 
 
-async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: TierCalls) -> None:
-    """Hand the manifest's segments over to the tier's shard, unless that was done before. Raises Fenced, NotNow."""
+async def _check_store(store: ObjectStore, root: TierRoot, incarnation: int) -> None:
+    """An empty directory where the tier was to be mounted holds nothing either. Raises NotNow.
+
+    A cluster that was rebuilt has taken over a `cluster.json` that was there before; one that brokers made anew in an
+    empty store has never changed.
+    """
+    try:
+        found = await read_cluster_file(store, root)
+    except (StoreError, ValueError) as error:
+        raise NotNow(f"whose the object store is cannot be read: {error}") from error
+    if found is None or (incarnation > FIRST_INCARNATION and found[0].created_ms == found[0].changed_ms):
+        raise NotNow("the object store holds nothing of what this partition is to begin with")
+
+
+async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: TierCalls, incarnation: int) -> None:
+    """Hand the manifest's segments over to the tier's shard, unless that was done before. Raises Fenced, NotNow.
+
+    `incarnation` is the cluster's.
+    """
     record = led.known.record
     if record.adopted_version and not record.adopting:
         return
@@ -19,8 +37,9 @@ async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: Ti
         manifest = await read_manifest(store, root, led.known.path)
     except (StoreError, DamagedManifest) as error:
         raise NotNow(f"the manifest cannot be read: {error}") from error
-    if manifest is None:
-        return  # nothing was in the tier
+    if manifest is None:  # nothing was in the tier, or the tier is not here
+        await _check_store(store, root, incarnation)
+        return
     head, segments = manifest
     size = SEGMENTS_PER_REQUEST_MAX
     for at in range(0, max(len(segments), 1), size):

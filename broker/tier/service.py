@@ -180,7 +180,7 @@ class TierService:
         led = self._led.get(partition)
         if led is not None and led.held and led.leader_epoch == image.leader_epoch:
             return False
-        if not _is_tiered(partition):
+        if not _is_tiered(partition) and not self._must_adopt(partition):
             return True
         before = partition.image
         is_new = image.partition_epoch == 0 and not self._adopts(partition)
@@ -382,7 +382,8 @@ class TierService:
             raise Fenced("this broker leads no longer")
         led.view = reply
         if led.held and self._must_adopt(partition):
-            await adopt(led, self._services.store, self._services.root, self._calls)
+            incarnation = self._hosted.image.incarnation
+            await adopt(led, self._services.store, self._services.root, self._calls, incarnation)
         if lost_committed(led):
             await self._begin_again(led)
         if led.held:
