@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from object_store.errors import ObjectMissing, StoreError
@@ -20,21 +21,38 @@ if TYPE_CHECKING:
     from tiering.segment import SegmentId
 
 LOOKS = 8
+PATIENT_LOOKS = 60
 PAUSE_S = 0.5
+
+
+@dataclass(slots=True)
+class Patience:
+    """How many looks more there are, over all partitions of one run, at manifests that are merely behind."""
+
+    looks: int = PATIENT_LOOKS
 
 
 def check_partition(
     client: KafkaAdminClient,
     bucket: tuple[BlockingStore, TierRoot] | None,
     path: PartitionPath,
+    patience: Patience,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Disagreement]:
     """What disagrees about one partition. The state is read first: what changes meanwhile makes the bucket newer, and
-    all is looked at again, a few times. Without `bucket` the state alone is read."""
+    all is looked at again, a few times. Without `bucket` the state alone is read.
+
+    A manifest follows its state after a second or more, later where machines are loaded or much changes at a time: one
+    that is behind is looked at for longer, for as long as `patience` lasts.
+    """
     found: list[Disagreement] = []
-    for look in range(LOOKS):
+    look = 0
+    while look < LOOKS or (patience.looks > 0 and _is_behind(found)):
         if look:
             pause(PAUSE_S)
+        if look >= LOOKS:
+            patience.looks -= 1
+        look += 1
         state = read_state(client, path.topic_id, path.partition)
         if isinstance(state, str):
             found = [Disagreement("state", f"__tier_state cannot be read: {state}")]
@@ -45,6 +63,10 @@ def check_partition(
         if all(one.is_harmless for one in found):
             return found
     return found
+
+
+def _is_behind(found: list[Disagreement]) -> bool:
+    return all(one.is_behind or one.is_harmless for one in found)
 
 
 def _compare(store: BlockingStore, root: TierRoot, path: PartitionPath, state: State) -> list[Disagreement]:

@@ -21,11 +21,13 @@ class State(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """`what` disagrees: "manifest", "state" or "objects". `is_harmless`: it is to be expected, and cures itself."""
+    """`what` disagrees: "manifest", "state" or "objects". `is_harmless`: it is to be expected, and cures itself.
+    `is_behind`: a manifest that is still to be published would cure it."""
 
     what: str
     text: str
     is_harmless: bool = False
+    is_behind: bool = False
 
 
 def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
@@ -38,7 +40,8 @@ def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId,
             found.append(Disagreement("state", "__tier_state knows nothing of it, and there is a manifest"))
     elif manifest is None:
         if any(segment.state is SegmentState.COPY_FINISHED for segment in state.segments):
-            found.append(Disagreement("manifest", "there is none, and __tier_state has finished segments"))
+            text = "there is none, and __tier_state has finished segments"
+            found.append(Disagreement("manifest", text, is_behind=True))
     else:
         found += _manifest(state, manifest)
     if state.known:
@@ -62,7 +65,7 @@ def _manifest(state: State, manifest: Manifest) -> list[Disagreement]:
     head = manifest.head
     if head.tier_state_offset < state.state_offset:
         text = f"it shows __tier_state up to offset {head.tier_state_offset}, which stands at {state.state_offset}"
-        return [Disagreement("manifest", text)]
+        return [Disagreement("manifest", text, is_behind=True)]
     if head.tier_state_offset > state.state_offset:
         text = f"the manifest shows offset {head.tier_state_offset}, and the state ends at {state.state_offset}"
         return [Disagreement("state", text)]

@@ -142,17 +142,17 @@ def asked_brokers(bootstrap: str | None) -> Iterator[AskBrokers | None]:
     from spark_offload.job import Problem  # noqa: PLC0415
     from spark_offload.verification.checks import Check  # noqa: PLC0415
     from tidelog.tier_access import ask_brokers, opened_store  # noqa: PLC0415
-    from tidelog.tier_check import check_partition  # noqa: PLC0415
+    from tidelog.tier_check import Patience, check_partition  # noqa: PLC0415
     from tiering.keys import PartitionPath  # noqa: PLC0415
 
     with admin_client(bootstrap, DEFAULT_DATA) as client:
-        answers = ask_brokers(client)
+        answers, patience = ask_brokers(client), Patience()
         with opened_store(answers, None) as opened:
 
             def ask(path: PartitionPath) -> list[Problem]:
                 return [
                     Problem(Check.TIER_STATE, f"{one.what}: {one.text}", path.topic, path.partition)
-                    for one in check_partition(client, opened, path)
+                    for one in check_partition(client, opened, path, patience)
                     if not one.is_harmless
                 ]
 

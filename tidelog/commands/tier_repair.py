@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Compare manifests, `__tier_state` and the names and sizes of objects. Exit code 1 when something disagrees."""
     from tidelog.tier_access import ask_brokers, opened_store, store_trouble  # noqa: PLC0415
-    from tidelog.tier_check import check_partition, rows  # noqa: PLC0415
+    from tidelog.tier_check import Patience, check_partition, rows  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
     with admin_client(bootstrap, data) as client:
@@ -54,10 +54,11 @@ def check(
         paths = _paths(client, answers, topic)
         if topic is not None and not paths:
             fail(f"there is no tiered topic {topic}")
+        patience = Patience()
         down = store_trouble(answers, tier)
         with contextlib.nullcontext() if down else opened_store(answers, tier) as opened:
             for path in paths:
-                found += rows(path, check_partition(client, opened, path))
+                found += rows(path, check_partition(client, opened, path, patience))
     report = {"partitions": len(paths), "store": down or "answers", "disagreements": found}
     if as_json:
         print(json.dumps(report))
