@@ -20,7 +20,7 @@ from spark_offload.export.offset_spans import (
     with_spans,
     without,
 )
-from spark_offload.export.tasks import NO_OFFSET, SplitDone, covered, tasks_of
+from spark_offload.export.tasks import NO_OFFSET, SplitDone, covered
 from spark_offload.job import Problem
 from spark_offload.splits import Split
 
@@ -79,10 +79,3 @@ def test_what_could_not_be_read_is_not_covered_and_nothing_comes_twice(data: st.
     found = offsets(covered(((cuts[0], cuts[-1]),), done))
     assert exported <= found
     assert not lost & found
-
-
-def test_thin_splits_of_a_partition_share_a_task() -> None:
-    splits = [split(0, 10), split(10, 20), split(20, 30), split(0, 5, partition=1), split(5, 9, 0, 1000, partition=1)]
-    assert [len(task) for task in tasks_of(splits, 200)] == [2, 1, 1, 1]
-    assert [one for task in tasks_of(splits, 200) for one in task] == splits
-    assert tasks_of([], 200) == []
