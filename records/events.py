@@ -128,5 +128,5 @@ def _lines(body: bytes, what: str) -> Iterator[bytes]:
             raise DamagedEvents(f"{what}: more than {INFLATED_BYTES_MAX} bytes of events")
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
-    if rest:
-        raise DamagedEvents(f"{what}: the last line is cut off")
+    if rest or not unpacker.eof:
+        raise DamagedEvents(f"{what}: its last bytes are missing")
