@@ -12,6 +12,7 @@ from typing import Any
 
 from common.broker_settings import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.access_audit import ACCESS_RULES, AccessAudit
 from kraft.image.brokers import BrokerImage
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -51,6 +52,11 @@ class MetadataAudit:
         self._partitions: dict[tuple[bytes, int], PartitionImage] = {}
         self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
         self._brokers: dict[int, tuple[bool, bool]] = {}  # fenced, in controlled shutdown
+        self._access = AccessAudit(base)
+
+    def of_access(self, record: MetadataRecord) -> Fields:
+        """The event of a record of credentials, ACLs, tenants, keys or cells."""
+        return ACCESS_RULES[type(record)](self._access, record)
 
     def events(self, batch: Batch) -> list[AuditEvent]:
         """Of a batch that begins at `next_offset`."""
@@ -264,6 +270,7 @@ _RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields | No
     RemoveTopicRecord: MetadataAudit._removed,
     ConfigRecord: MetadataAudit._config,
     ProducerIdsRecord: MetadataAudit._producer_ids,
+    **dict.fromkeys(ACCESS_RULES, MetadataAudit.of_access),
 }
 
 BEGINNING = EMPTY_IMAGE
