@@ -1,9 +1,9 @@
 """A connection from accept to its first Kafka byte: PROXY header, TLS handshake, who the peer is.
 
 It is a few callbacks and costs no TLS state before its first bytes are there. One step of a handshake is made per turn
-of the loop and listener: the cryptography of a crowd that connects would else hold everybody else up. A crowd that
-says nothing is bounded: over the limit whoever has kept us waiting longest is closed, and only when all of them wait
-for us instead does the listener accept nothing more for a while.
+of the loop and listener: the cryptography of a crowd that connects would else hold everybody else up. A crowd is
+bounded: over the limit whoever came first of those that have kept us waiting for a moment is closed; if there is none,
+for all are in earnest, the listener accepts nothing more for a while.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from wire.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, parse
 
 OPENINGS_MAX = 512  # tidelog.connection.openings.max
 OPENING_S = 10.0  # tidelog.connection.opening.ms
+GRACE_S = 0.25  # nobody that was heard of since is crowded out
 _HEAD_BYTES = 16  # of a PROXY header: up to and with the length of the rest
 
 _Steps = Generator[Wants | None, None, PeerIdentity]  # None: a turn of the loop for what costs
@@ -52,42 +53,64 @@ class Openings:
         self._openings_max = openings_max
         self._opening_s = opening_s
         self._loop = asyncio.get_running_loop()
-        self._all: dict[_Opening, bool] = {}  # oldest first; whether it waits for its peer
+        self._all: dict[_Opening, None] = {}  # oldest first
         self._line: deque[_Opening] = deque()  # for their turn
         self._stepping = False
-        self._is_paused = False
+        self._relief: asyncio.TimerHandle | None = None  # while nothing is accepted
 
     def __len__(self) -> int:
         return len(self._all)
 
     def begin(self, socket: Socket, listener: ListenerConfig) -> None:
         opening = _Opening(self, socket, listener)
-        self._all[opening] = False
+        self._all[opening] = None
         opening.advance()
-        if len(self._all) > self._openings_max:
-            oldest = next((one for one, waits in self._all.items() if waits), None)
-            if oldest is not None:
-                oldest.fail("crowded out", "others came while nothing was heard of it")
-            elif not self._is_paused:
-                self._is_paused = True
-                self._pause(True)
+        if len(self._all) > self._openings_max and not self._crowd_out(self._openings_max) and self._relief is None:
+            self._relief = self._loop.call_later(GRACE_S, self._relieve)
+            self._pause(True)
+
+    def _crowd_out(self, most: int) -> bool:
+        """Close those that keep us waiting, the first first, until `most` are left; whether that came about."""
+        heard_before = self._loop.time() - GRACE_S
+        for one in list(self._all):
+            if len(self._all) <= most:
+                break
+            if one.waits_since is not None and one.waits_since <= heard_before:
+                one.fail("crowded out", "nothing was heard of it while others came")
+        return len(self._all) <= most
+
+    def _relieve(self) -> None:
+        if self._crowd_out(self._openings_max // 2):
+            self._go_on()
+        else:
+            self._relief = self._loop.call_later(GRACE_S, self._relieve)
+
+    def _go_on(self) -> None:
+        if self._relief is not None:
+            self._relief.cancel()
+            self._relief = None
+            self._pause(False)
 
     def close(self) -> None:
         """Close all of them without a word."""
         for opening in list(self._all):
             opening.drop()
         self._line.clear()
+        if self._relief is not None:
+            self._relief.cancel()
 
     # for openings
 
     def expire_later(self, opening: _Opening) -> asyncio.TimerHandle:
         return self._loop.call_later(self._opening_s, opening.expire)
 
-    def waits_for_peer(self, opening: _Opening, waits: bool) -> None:
-        self._all[opening] = waits
+    def now(self) -> float:
+        return self._loop.time()
 
     def leave(self, opening: _Opening) -> None:
         self._all.pop(opening, None)
+        if self._relief is not None and len(self._all) <= self._openings_max // 2:
+            self._loop.call_soon(self._go_on)
 
     def line_up(self, opening: _Opening) -> None:
         self._line.append(opening)
@@ -100,9 +123,6 @@ class Openings:
             self._line.popleft()
         if self._line:
             self._line.popleft().advance()
-        if self._is_paused and len(self._all) <= self._openings_max // 2:
-            self._is_paused = False
-            self._pause(False)
         self._stepping = bool(self._line)
         if self._stepping:
             self._loop.call_soon(self._step)
@@ -115,7 +135,7 @@ class Openings:
 
 
 class _Opening:
-    __slots__ = ("_listener", "_openings", "_socket", "_steps", "_timer", "is_over")
+    __slots__ = ("_listener", "_openings", "_socket", "_steps", "_timer", "is_over", "waits_since")
 
     def __init__(self, openings: Openings, socket: Socket, listener: ListenerConfig) -> None:
         self._openings = openings
@@ -124,6 +144,7 @@ class _Opening:
         self._timer = openings.expire_later(self)
         self._steps = self._all_steps()
         self.is_over = False
+        self.waits_since: float | None = None  # for its peer; None while it waits for us
 
     def advance(self) -> None:
         """As far as it goes without waiting."""
@@ -142,7 +163,7 @@ class _Opening:
             if wants is None:
                 self._openings.line_up(self)
                 return
-            self._openings.waits_for_peer(self, True)
+            self.waits_since = self._openings.now()
             if wants is Wants.READ:
                 self._socket.on_readable(self._ready)
             else:
@@ -151,7 +172,7 @@ class _Opening:
     def _ready(self) -> None:
         self._socket.on_readable(None)
         self._socket.on_writable(None)
-        self._openings.waits_for_peer(self, False)
+        self.waits_since = None
         self.advance()
 
     def expire(self) -> None:
