@@ -119,6 +119,7 @@ class BrokerConfig:
     controllers: dict[int, Address]
     secret: bytes
     rack: str = ""
+    cell: str = "default"  # tidelog.cell
     cluster_id: str = ""  # empty: taken from the metadata quorum
     broker_session_timeout_ms: int = 3_000
     broker_heartbeat_interval_ms: int = 500

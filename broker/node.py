@@ -17,7 +17,9 @@ from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
 from broker.forwarding import Forwarder, ForwardLimits
+from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
+from broker.handlers.cells import CellHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -29,6 +31,8 @@ from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.routes import Handlers, routes
+from broker.handlers.scram import ScramHandlers
+from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
@@ -243,6 +247,7 @@ class BrokerNode:
             (self.logs.directory_id,),
             self.logs.previous_broker_epoch,
             SUPPORTED_FEATURES,
+            config.cell,
         )
         return BrokerLifecycle(
             self._ports,
@@ -389,6 +394,10 @@ class BrokerNode:
                 self._ports.clock,
             ),
             AppendAudit(self.audit.host),
+            AclHandlers(forwarder),
+            ScramHandlers(forwarder),
+            TenantHandlers(forwarder),
+            CellHandlers(forwarder),
         )
 
     def _broker_epoch(self) -> int:

@@ -6,6 +6,7 @@ concerns it. The topic defaults among them (`log.â€¦`, `min.insync.replicas`, â€
 """
 
 from common.settings import INT_MAX, LONG_MAX, Catalogue, Setting
+from common.tenant_settings import ACCESS_SETTINGS, TENANT_SETTINGS
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS = 3_600_000
@@ -260,5 +261,7 @@ NODE_SETTINGS = Catalogue(
         *_TIER_STATE,
         *_AUDIT,
         *_TIER_READS,
+        *ACCESS_SETTINGS,
+        *TENANT_SETTINGS,
     ]
 )

@@ -16,9 +16,11 @@ from kraft.controller.driver import DriverConfig
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
-from kraft.controller.policy import ControllerPolicy
+from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.image.cells import REPLICAS_PER_BROKER_MAX, TENANTS_MAX
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
+from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
 from tidelog.node_config import (
@@ -100,4 +102,26 @@ def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPo
         unclean_leader_election=values["unclean.leader.election.enable"],
         delete_topic_enable=values["delete.topic.enable"],
         static=static,
+        access=_access(values),
+    )
+
+
+def _access(values: Mapping[str, Any]) -> AccessLimits:
+    return AccessLimits(
+        acls_max=values["tidelog.acls.max"],
+        users_max=values["tidelog.users.max"],
+        tenants_max=values["tidelog.tenants.max"],
+        tenant={
+            PARTITIONS_MAX: values["tidelog.tenant.partitions.max"],
+            CONNECTIONS_MAX: values["tidelog.tenant.connections.max"],
+            CONNECTION_RATE: values["tidelog.tenant.connection.rate"],
+            KEYS_MAX: values["tidelog.tenant.keys.max"],
+            ACLS_MAX: values["tidelog.tenant.acls.max"],
+        },
+        cell={
+            REPLICAS_PER_BROKER_MAX: values["tidelog.cell.replicas.per.broker.max"],
+            TENANTS_MAX: values["tidelog.cell.tenants.max"],
+        },
+        move_partitions_max=values["tidelog.tenant.move.partitions.max"],
+        move_bytes_per_second=values["tidelog.tenant.move.bytes.per.second"],
     )

@@ -16,6 +16,7 @@ from common.broker_settings import NODE_SETTINGS
 from common.ports import Address
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.cells import CELL_NAME
 from tidelog.settings_check import check_settings
 
 PORT_MAX = 65_535
@@ -36,6 +37,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         controllers=voters,
         secret=read_secret(values),
         rack=values["broker.rack"],
+        cell=_cell(values["tidelog.cell"]),
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
         broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
         controlled_shutdown_enable=values["controlled.shutdown.enable"],
@@ -75,6 +77,14 @@ def _audit(values: Mapping[str, Any]) -> AuditConfig:
         journal_max_bytes=values["tidelog.audit.journal.max.bytes"],
         export_retention_ms=values["tidelog.audit.export.retention.ms"],
     )
+
+
+def _cell(name: str) -> str:
+    if not CELL_NAME.fullmatch(name):
+        raise SettingError(
+            f"tidelog.cell: {name!r} is not valid, it must be 1 to 64 letters, digits, dots, dashes and underscores"
+        )
+    return name
 
 
 def data_directory(values: Mapping[str, Any]) -> Path:

@@ -1,4 +1,5 @@
-"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6, UnregisterBroker 0.
+"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6, UnregisterBroker 0,
+UpdateFeatures 0-2.
 
 Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
 internal topic when it is first needed. There is no transaction coordinator, and its seekers are told so for good.
@@ -28,11 +29,13 @@ from wire.messages import (
     DescribeClusterResponse,
     FindCoordinatorResponse,
     UnregisterBrokerResponse,
+    UpdateFeaturesResponse,
 )
 
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
 UNREGISTER_VERSION = 0
+UPDATE_FEATURES_VERSION = 1  # the last with a result for each feature, which the next one leaves out
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 BROKERS, CONTROLLERS = 1, 2
 
@@ -108,6 +111,12 @@ class ClusterHandlers:
             return await self._forwarder.forward(context, request, UNREGISTER_VERSION)
         except ProtocolError as error:
             return UnregisterBrokerResponse(error_code=error.code, error_message=error.message or None)
+
+    async def update_features(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, UPDATE_FEATURES_VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            return UpdateFeaturesResponse(error_code=error.code, error_message=error.message or None, results=[])
 
     # FindCoordinator ---------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from kraft.controller.node_metrics import register_metrics
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
+from kraft.controller.tenant_duties import TenantDuties, TenantDutiesConfig
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import TAIL_BATCHES_MAX, TAIL_BYTES_MAX, MetadataLog
@@ -90,12 +91,16 @@ class ControllerNode:
         )
         self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
         self.machine.subscribe(self._leader_return.applied)
+        self._tenants = TenantDuties(self.driver, config.policy, ports.random, TenantDutiesConfig())
+        self.machine.subscribe(self._tenants.applied)
         self._requests = ControllerRequests(
             self.driver,
             self.liveness,
             MetadataFetch(self.machine, self._in_touch),
             config.policy,
+            self._tenants,
             ports.random,
+            ports.clock,
             sorted(config.voters),
         )
         self._watch = Watch()
@@ -121,6 +126,7 @@ class ControllerNode:
         await self.driver.start()
         self.liveness.start()
         self._leader_return.start()
+        self._tenants.start()
         await self.quorum.start()
         self.server.start()
 
@@ -142,6 +148,7 @@ class ControllerNode:
     async def stop(self) -> None:
         """Resign, hand the leadership over and leave."""
         self.server.stop_accepting()
+        await self._tenants.stop()
         await self._leader_return.stop()
         await self.liveness.stop()
         await self.driver.stop()
@@ -168,6 +175,7 @@ class ControllerNode:
         if is_active:
             self.liveness.became_active()
             self._leader_return.became_active()
+            self._tenants.became_active()
 
     def _in_touch(self) -> bool:
         return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kraft.image.sharded_map import ShardedMap
+from kraft.image.tenants import tenant_of
 from kraft.records import AclOperation, AclPattern, AclPermission, AclRecord, AclResource
 
 WILDCARD = "*"
@@ -66,6 +67,11 @@ class AclImage:
             self.permission,
         )
 
+    @property
+    def owner(self) -> str | None:
+        """The id of the tenant whose resource it speaks of, or else whose principal; None for an operator's."""
+        return tenant_of(self.resource_name) or tenant_of(self.principal.partition(":")[2])
+
 
 Bindings = tuple[AclImage, ...]
 
@@ -96,6 +102,7 @@ class AclsImage:
 
     by_id: ShardedMap[bytes, AclImage] = field(default_factory=ShardedMap)
     by_resource: Mapping[AclResource, ResourceAcls] = field(default_factory=dict)
+    by_tenant: ShardedMap[str, tuple[bytes, ...]] = field(default_factory=ShardedMap)
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -113,6 +120,9 @@ class AclsImage:
         """Every ACL that speaks of the resource: literal, the wildcard, and each prefix of its name."""
         return self.of_type(resource_type).matching(name)
 
+    def of_tenant(self, tenant: str) -> list[AclImage]:
+        return [self.by_id[acl_id] for acl_id in self.by_tenant.get(tenant, ())]
+
     def find(self, acl: AclImage) -> AclImage | None:
         """The ACL of the same binding, whatever its id."""
         resource = self.of_type(acl.resource_type)
@@ -122,14 +132,27 @@ class AclsImage:
     def changed(self, changes: Mapping[bytes, AclImage | None]) -> AclsImage:
         """With each id of `changes` set, or removed where the value is None."""
         tables: dict[AclResource, tuple[dict[str, Bindings], dict[str, Bindings]]] = {}
+        owned: dict[str, dict[bytes, None]] = {}
         for acl_id, new in changes.items():
             for acl, is_new in ((self.by_id.get(acl_id), False), (new, True)):
                 if acl is not None:
                     self._reindex(tables, acl, is_new=is_new)
+                    self._reown(owned, acl, is_new=is_new)
         by_resource = dict(self.by_resource)
         for resource_type, (literal, prefixed) in tables.items():
             by_resource[resource_type] = _with(self.of_type(resource_type), literal, prefixed)
-        return AclsImage(self.by_id.changed(changes), by_resource)
+        by_tenant = self.by_tenant.changed({tenant: tuple(ids) or None for tenant, ids in owned.items()})
+        return AclsImage(self.by_id.changed(changes), by_resource, by_tenant)
+
+    def _reown(self, owned: dict[str, dict[bytes, None]], acl: AclImage, *, is_new: bool) -> None:
+        owner = acl.owner
+        if owner is None:
+            return
+        ids = owned.setdefault(owner, dict.fromkeys(self.by_tenant.get(owner, ())))
+        if is_new:
+            ids[acl.id] = None
+        else:
+            ids.pop(acl.id, None)
 
     def _reindex(
         self,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kraft.image.brokers import BrokerImage
 from kraft.records import CellRecord
 
+CELL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEFAULT_CELL = "default"
 """Of a broker that names none."""
 
 REPLICAS_PER_BROKER_MAX = "replicas.per.broker.max"
 TENANTS_MAX = "tenants.max"
-BANDWIDTH_PER_BROKER_MAX = "bandwidth.per.broker.max"
-CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX, BANDWIDTH_PER_BROKER_MAX)
-"""Limits that a cell may have of its own; what it has not is the setting `tidelog.cell.<limit>`. Bandwidth is bytes
-a second, in and out together."""
+CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX)
+"""Limits that a cell may have of its own; what it has not is the setting `tidelog.cell.<limit>`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ LIMITS = (PARTITIONS_MAX, CONNECTIONS_MAX, CONNECTION_RATE, KEYS_MAX, ACLS_MAX)
 """Limits that a tenant may have of its own; what it has not is the setting `tidelog.tenant.<limit>`."""
 
 
+def cluster_resource(tenant_id: str) -> str:
+    """The internal name of what the tenant knows as its cluster, the resource `kafka-cluster` of ACLs."""
+    return f"{tenant_id}{SEPARATOR}kafka-cluster"
+
+
 def tenant_of(internal_name: str) -> str | None:
     """The tenant id that a resource's internal name begins with, whether or not that tenant exists."""
     found = _PREFIX.match(internal_name)
