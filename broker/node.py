@@ -128,7 +128,7 @@ class BrokerNode:
         chain = open_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
-        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links)
+        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links, self._broker_epoch)
         self.audit = self._make_audit(journal, links)
         self.dispatcher = Dispatcher(
             self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import brokers, cluster, config, groups, nodes, replicas, spark, tier, topics
+from tidelog.commands import (
+    acls,
+    brokers,
+    cells,
+    cluster,
+    config,
+    groups,
+    keys,
+    nodes,
+    replicas,
+    spark,
+    tenants,
+    tier,
+    topics,
+    users,
+)
 
 app = typer.Typer(
     name="tidelog",
@@ -24,6 +39,11 @@ topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(cells.app, name="cells")
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
+app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
 app.add_typer(tier.app, name="tier")
 app.add_typer(spark.app, name="spark")
 

@@ -132,6 +132,14 @@ class GroupCoordinator:
         for index in self._runtime.active(GROUP_TOPIC):
             self._runtime.write_unattended(GROUP_TOPIC, index, decide)
 
+    async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
+        """In one partition here, at most so many of those whose ids begin so; how many there were before that."""
+
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
+            return shard.remove_groups(prefixes, most, now)
+
+        return await self._runtime.write(GROUP_TOPIC, index, decide)
+
     # exporting ---------------------------------------------------------------------------------------------
 
     def hosted(self) -> list[int]:

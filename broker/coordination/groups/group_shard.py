@@ -297,3 +297,19 @@ class GroupShard:
         if group_id in self.committed:
             records.append(group_record(group_id, None))
         return Decision(ErrorCode.NONE, records)
+
+    def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
+        """Groups whose ids begin so go, whoever is in them; `most` at a time. How many there were before."""
+        known = dict.fromkeys([*self.offsets.groups(), *self.committed, *self.groups])
+        doomed = [group_id for group_id in known if group_id.startswith(prefixes)]
+        records: list[CoordinatorRecord] = []
+        for group_id in doomed[:most]:
+            group = self.groups.get(group_id)
+            if group is not None and (group.members or group.pending):
+                leaving = [MemberIdentity(member.member_id, None) for member in group.members.values()]
+                leaving += [MemberIdentity(member_id, None) for member_id in group.pending]
+                self._memberships.leave(group, tuple(leaving), now)
+                records += self._effects.take_records()
+                self._forget_if_idle(group_id)
+            records += self.delete_group(group_id).records
+        return Decision(len(doomed), records)
