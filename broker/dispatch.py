@@ -23,7 +23,7 @@ from wire.apis import API_VERSIONS, api_versions_unsupported, served
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
 from wire.connection import Connection, Reply
 from wire.hot_codec import FETCH, FETCH_VERSIONS, PRODUCE, PRODUCE_VERSIONS, request_head
-from wire.listeners import ListenerConfig, ListenerKind
+from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -151,4 +151,10 @@ def _session_of(connection: Connection) -> ClientSession:
     listener: ListenerConfig | None = connection.listener
     name = listener.name if listener is not None else ""
     internal = listener is not None and listener.kind is ListenerKind.INTERNAL
-    return ClientSession(name, internal, connection.peer[0], connection)
+    identity = connection.identity
+    if identity is None:
+        return ClientSession(name, internal, connection.peer[0], connection)
+    session = ClientSession(name, internal, identity.client_address[0], connection)
+    if identity.security_protocol is SecurityProtocol.SSL and identity.tls_principal is not None:
+        session.principal = identity.tls_principal
+    return session

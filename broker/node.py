@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig, server_limits
@@ -65,6 +66,7 @@ from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.server import Server
 from wire.tick import Tick
+from wire.tls import SecuredNetwork, TlsContexts
 from wire.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,7 @@ class BrokerNode:
         fatal: Callable[[str], None],
         open_store: OpenStore = open_store,
     ) -> None:
+        listeners, ports = _secured(config, ports)
         self._ports = ports
         self._config = config
         self._fatal = fatal
@@ -99,15 +102,7 @@ class BrokerNode:
         machinery = Machinery(
             ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch
         )
-        links = NodeLinks(
-            ports,
-            machinery.tick,
-            machinery.pool,
-            machinery.watch,
-            f"broker-{config.node_id}",
-            config.secret,
-            config.cluster_id,
-        )
+        links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit)
         self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config))
         self.logs.on_failed = self._storage_failed
@@ -135,7 +130,7 @@ class BrokerNode:
         )
         self.server = Server(
             ports,
-            _listeners(config),
+            listeners,
             self.dispatcher.frame,
             self.dispatcher.closed,
             self._violated,
@@ -242,7 +237,10 @@ class BrokerNode:
             config.node_id,
             cluster_id,
             random_uuid(self._ports.random),
-            tuple(Endpoint(listen.name, listen.advertised[0], listen.advertised[1]) for listen in config.listeners),
+            tuple(
+                Endpoint(listen.name, listen.advertised[0], listen.advertised[1], int(listen.protocol))
+                for listen in config.listeners
+            ),
             config.rack or None,
             (self.logs.directory_id,),
             self.logs.previous_broker_epoch,
@@ -416,8 +414,39 @@ class BrokerNode:
         )
 
 
-def _listeners(config: BrokerConfig) -> list[ListenerConfig]:
-    return [
-        ListenerConfig(listen.name, listen.address, listen.advertised, ListenerKind(listen.kind))
+def _links(config: BrokerConfig, machinery: Machinery) -> NodeLinks:
+    return NodeLinks(
+        machinery.ports,
+        machinery.tick,
+        machinery.pool,
+        machinery.watch,
+        f"broker-{config.node_id}",
+        config.secret,
+        config.cluster_id,
+    )
+
+
+def _secured(config: BrokerConfig, ports: Ports) -> tuple[list[ListenerConfig], Ports]:
+    """The listeners, and the ports with a network whose links are as the internal one asks for.
+
+    Raises SettingError when certificates do not load.
+    """
+    listeners = [
+        ListenerConfig(
+            listen.name,
+            listen.address,
+            listen.advertised,
+            ListenerKind(listen.kind),
+            listen.protocol,
+            None if listen.tls is None else TlsContexts(listen.tls, ports.clock),
+            listen.proxies,
+            listen.proxy_networks,
+            listen.connections_max,
+            listen.creation_rate,
+        )
         for listen in config.listeners
     ]
+    internal = next((one for one in listeners if one.kind is ListenerKind.INTERNAL), None)
+    if internal is not None and internal.tls is not None:
+        ports = replace(ports, network=SecuredNetwork(ports.network, internal.tls))
+    return listeners, ports

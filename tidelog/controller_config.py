@@ -23,14 +23,8 @@ from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
-from tidelog.node_config import (
-    fill,
-    given_defaults,
-    node_values,
-    parse_listeners,
-    parse_voters,
-    read_secret,
-)
+from tidelog.listener_config import parse_listeners
+from tidelog.node_config import connections_per_ip, fill, given_defaults, node_values, parse_voters, read_secret
 from wire.listeners import ListenerConfig, ListenerKind
 
 
@@ -44,14 +38,19 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
     if values["node.id"] not in quorum:
         raise SettingError(f"node.id: {values['node.id']} is not valid, it must be one of controller.quorum.voters")
     internal_listen = next(listen for listen in parse_listeners(values) if listen.kind == "internal")
-    limits = fill(RequestLimits, values)
+    limits = fill(RequestLimits, values, max_connections_per_ip_overrides=connections_per_ip(values))
     election_s = values["controller.quorum.election.timeout.ms"] / 1_000
     return ControllerConfig(
         node_id=values["node.id"],
         voters=quorum,
         listener=ListenerConfig(
-            internal_listen.name, internal_listen.address, internal_listen.advertised, ListenerKind.INTERNAL
+            internal_listen.name,
+            internal_listen.address,
+            internal_listen.advertised,
+            ListenerKind.INTERNAL,
+            internal_listen.protocol,
         ),
+        tls=internal_listen.tls,
         secret=read_secret(values),
         policy=_policy(given, values),
         driver=DriverConfig(rebuilt=_rebuilt(values["tidelog.metadata.rebuild.file"])),

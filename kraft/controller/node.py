@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
@@ -26,8 +26,10 @@ from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX, BufferPool
 from wire.connection import Connection
 from wire.listeners import ListenerConfig
+from wire.mutual_network import MutualNetwork
 from wire.server import Server, ServerLimits
 from wire.tick import Tick
+from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
 from wire.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -39,12 +41,14 @@ READY_POLL_S = 0.02
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
     """`voters` holds the consensus address of every voter, this one included; `listener` is internal. `directory`
-    is below the node's disk. `cluster` binds the nodes' proofs to one cluster's name."""
+    is below the node's disk. `cluster` binds the nodes' proofs to one cluster's name. `tls` is the listener's, and of
+    the links between voters."""
 
     node_id: int
     voters: Mapping[int, Address]
     listener: ListenerConfig
     secret: bytes
+    tls: TlsConfig | None = None
     directory: str = "__cluster_metadata-0"
     cluster: str = ""
     policy: ControllerPolicy = field(default_factory=ControllerPolicy)
@@ -63,10 +67,11 @@ class ControllerNode:
     """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
 
     def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
+        listener, ports, voters_ports = _secured(config, ports)
         self._config = config
         self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
         self.quorum = RaftQuorum(
-            ports,
+            voters_ports,
             config.node_id,
             dict(config.voters),
             config.directory,
@@ -108,7 +113,7 @@ class ControllerNode:
         register_metrics(self.metrics, self)
         self.server = Server(
             ports,
-            [config.listener],
+            [listener],
             self._requests.frame,
             self._requests.closed,
             self._violated,
@@ -182,3 +187,15 @@ class ControllerNode:
 
     def _violated(self, connection: Connection, reason: str) -> None:
         log.warning("connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason})
+
+
+def _secured(config: ControllerConfig, ports: Ports) -> tuple[ListenerConfig, Ports, Ports]:
+    """The listener, the ports with a network for links, and those with one for voters: plain, or both over TLS."""
+    if config.tls is None:
+        return config.listener, ports, ports
+    contexts = TlsContexts(config.tls, ports.clock)
+    return (
+        replace(config.listener, tls=contexts),
+        replace(ports, network=SecuredNetwork(ports.network, contexts)),
+        replace(ports, network=MutualNetwork(ports.network, contexts)),
+    )
