@@ -5,6 +5,7 @@ concerns it. The topic defaults among them (`log.â€¦`, `min.insync.replicas`, â€
 `common.topic_settings` names.
 """
 
+from common.proxy_settings import PROXY_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue, Setting
 from common.tenant_settings import ACCESS_SETTINGS, TENANT_SETTINGS
 from common.tls_settings import ACCEPT_SETTINGS, TLS_SETTINGS
@@ -264,5 +265,6 @@ NODE_SETTINGS = Catalogue(
         *_TIER_READS,
         *ACCESS_SETTINGS,
         *TENANT_SETTINGS,
+        *PROXY_SETTINGS,
     ]
 )

@@ -17,7 +17,8 @@ BUCKETS_MAX = 65_536  # addresses and tenants of one worker that lately connecte
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """Of one worker, but for those of an address and of a tenant. Times in seconds, rates in connections a second.
+    """Of one worker, but for those of an address and of a tenant, whose rates are divided among `workers`. Times in
+    seconds, rates in connections a second.
 
     `opening` connections are accepted and not yet through to a broker; beyond it the oldest makes room once it is
     `crowd_patience_s` old. `idle_s` is longer than the brokers' own patience, so that these end idle connections.
@@ -38,6 +39,7 @@ class ProxyLimits:
     half_closed_s: float = 60.0
     hello_bytes: int = 16 * 1024
     drain_s: float = 30.0
+    workers: int = 1
 
 
 class TokenBucket:

@@ -18,7 +18,7 @@ from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
 from proxy.routing import RoutingTable
-from proxy.sockets import OutOfFiles, RawSocket, accept, prepare_listener, refuse
+from proxy.sockets import LISTEN_BACKLOG, OutOfFiles, RawSocket, accept, prepare_listener, refuse
 
 SWEEP_S = 0.25  # openings are looked at so often
 QUIET_S = 5.0  # relays
@@ -85,6 +85,7 @@ class ProxyListener:
     async def drain(self) -> None:
         """Stop accepting, then close all connections within the limit's time: those that are quiet first, and evenly,
         so that clients do not come back all at once."""
+        self._take_waiting()
         self.stop_accepting()
         end = self._loop.time() + self._reception.limits.drain_s
         while (self._relays or self._openings) and (left := end - self._loop.time()) > 0:
@@ -153,6 +154,16 @@ class ProxyListener:
             refuse(client, b"", reception.room.whole)
             return
         self._open(client, peer, counted)
+
+    def _take_waiting(self) -> None:
+        """Whoever waits in the socket, as far as the limits go: if nobody else has the socket they would be reset."""
+        for _ in range(LISTEN_BACKLOG):
+            accepted = self.tally.accepted
+            if not self._accepting:
+                return
+            self._accept()
+            if self.tally.accepted == accepted:
+                return
 
     def _open(self, client: RawSocket, peer: Address, counted: str) -> None:
         opening = Opening(self._reception, client, peer, counted, self._done)

@@ -75,7 +75,7 @@ class Reception:
         """None, and one more connection of the address is counted; or why it may not come in."""
         if not self.rules.permits(host):
             return Cause.ADDRESS_DENIED
-        if not self.rates.permits(counted, self.limits.address_new_per_second, self.now()):
+        if not self.rates.permits(counted, self.limits.address_new_per_second / self.limits.workers, self.now()):
             return Cause.ADDRESS_RATE
         if not self.addresses.enter(counted, self.limits.address_connections):
             return Cause.ADDRESS_CONNECTIONS
@@ -87,7 +87,7 @@ class Reception:
         if not tenant.rules.permits(host):
             return Cause.TENANT_DENIED
         rate = limits.tenant_new_per_second if tenant.connection_rate is None else tenant.connection_rate
-        if not self.rates.permits(tenant.tenant, rate, self.now()):
+        if not self.rates.permits(tenant.tenant, rate / limits.workers, self.now()):
             return Cause.TENANT_RATE
         most = limits.tenant_connections if tenant.connections_max is None else tenant.connections_max
         return None if self.tenants.enter(tenant.tenant, most) else Cause.TENANT_CONNECTIONS

@@ -33,6 +33,7 @@ for command in (cluster.up, cluster.down, cluster.ps, cluster.kill, cluster.stop
     app.command()(command)
 app.command()(nodes.broker)
 app.command()(nodes.controller)
+app.command()(nodes.proxy)
 app.command()(config.config)
 topics.app.command()(replicas.reassign)
 topics.app.command()(replicas.elect)

@@ -8,7 +8,7 @@ import datetime
 import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -260,3 +260,10 @@ def hello(name: str | None, alpn: tuple[str, ...] = (), *, tls12: bool = False) 
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=name).do_handshake()
     return out.read()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Turns of the loop until `condition()` holds."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  sockets of the kernel set no events
+            await asyncio.sleep(0.005)
