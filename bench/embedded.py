@@ -25,10 +25,13 @@ class EmbeddedCluster:
         settings: dict[str, str] | None = None,
         data: Path | None = None,
         controllers: int | None = None,
+        *,
+        tls: bool = False,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-") if data is None else None
         self.data = data if data is not None else Path(str(self._temporary and self._temporary.name)) / "data"
         self._sizes = ["--brokers", str(brokers)] + (["--controllers", str(controllers)] if controllers else [])
+        self._options = ["--tls"] if tls else []
         self.settings = dict(settings or {})
         self.port = free_ports(brokers)
         self.bootstrap = ""
@@ -49,7 +52,7 @@ class EmbeddedCluster:
     def up(self) -> None:
         """Start, or start again on the same data."""
         sets = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
-        out = self.command("up", *self._sizes, "--port", str(self.port), "--detach", *sets)
+        out = self.command("up", *self._sizes, "--port", str(self.port), "--detach", *self._options, *sets)
         self.bootstrap = out.strip().removeprefix("ready bootstrap=")
 
     def command(self, *words: str) -> str:
@@ -70,6 +73,13 @@ class EmbeddedCluster:
     def kill(self, node: str) -> None:
         """SIGKILL; the node stays down until `tidelog start`."""
         self.command("kill", node)
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """The brokers' SSL listeners, by a name that their certificates are for."""
+        return ",".join(
+            row["listeners"]["SSL"].replace("127.0.0.1", "localhost") for row in self.nodes() if row["role"] == "broker"
+        )
 
     def nodes(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(self.command("ps", "--json"))

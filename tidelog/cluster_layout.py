@@ -28,7 +28,9 @@ OWN_PORTS = range(10_000, 32_000)
 CONTROLLER_ID_BASE = 1_000
 BROKERS_MAX = CONTROLLER_ID_BASE
 CONTROLLERS_ALLOWED = (1, 3, 5, 7)
-CLIENT_LISTENER, INTERNAL_LISTENER = "PLAINTEXT", "INTERNAL"
+CLIENT_LISTENER, INTERNAL_LISTENER, SECURE_LISTENER = "PLAINTEXT", "INTERNAL", "SSL"
+TLS_DIRECTORY = "tls"
+LOCAL_HOSTS = ("localhost", HOST)
 
 Role = Literal["broker", "controller"]
 
@@ -39,7 +41,8 @@ class PortTaken(Exception):
 
 @dataclass(slots=True)
 class NodeLayout:
-    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller."""
+    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller, `tls_port` (clients' over TLS)
+    also where the cluster has no certificates."""
 
     name: str
     role: Role
@@ -48,12 +51,15 @@ class NodeLayout:
     internal_port: int
     metrics_port: int
     quorum_port: int = 0
+    tls_port: int = 0
 
     def directory(self, root: Path) -> Path:
         return root / self.name
 
     def listeners(self) -> dict[str, str]:
         shown = {CLIENT_LISTENER: f"{HOST}:{self.port}"} if self.port else {}
+        if self.tls_port:
+            shown[SECURE_LISTENER] = f"{HOST}:{self.tls_port}"
         return shown | {INTERNAL_LISTENER: f"{HOST}:{self.internal_port}"}
 
 
@@ -69,6 +75,7 @@ class ClusterLayout:
     nodes: list[NodeLayout] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     next_broker: int = 0
+    tls: bool = False  # certificates in DIR/tls: TLS between nodes, and a listener SSL on each broker
 
     @property
     def brokers(self) -> list[NodeLayout]:
@@ -113,7 +120,20 @@ class ClusterLayout:
             "tidelog.cluster.secret.file": str(root / SECRET_FILE),
             "tidelog.metrics.listener": f"{HOST}:{node.metrics_port}",
         }
-        return text
+        return self._with_tls(text, root) if self.tls else text
+
+    @staticmethod
+    def _with_tls(given: dict[str, str], root: Path) -> dict[str, str]:
+        """Nodes know each other, clients may show a certificate; what the user set stands, but for the first."""
+        directory, protocols = root / TLS_DIRECTORY, "listener.security.protocol.map"
+        own = f"{INTERNAL_LISTENER}:SSL"
+        return {
+            "ssl.keystore.location": str(directory / "node.pem"),
+            "ssl.truststore.location": str(directory / "ca.pem"),
+            "ssl.client.auth": "requested",
+            **given,
+            protocols: ",".join(filter(None, (given.get(protocols), own))),
+        }
 
     def save(self, root: Path) -> None:
         path = root / LAYOUT_FILE
@@ -132,7 +152,8 @@ def load_layout(root: Path) -> ClusterLayout | None:
         raw = json.loads(text)
         nodes = [NodeLayout(**node) for node in raw["nodes"]]
         after_last = 1 + max((node.node_id for node in nodes if node.role == "broker"), default=-1)
-        return ClusterLayout(raw["port"], nodes, raw["settings"], raw.get("next_broker", after_last))
+        next_broker = raw.get("next_broker", after_last)
+        return ClusterLayout(raw["port"], nodes, raw["settings"], next_broker, raw.get("tls", False))
     except (ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{root / LAYOUT_FILE} is damaged: {error}") from error
 
@@ -155,8 +176,11 @@ def prepare_layout(
     port: int | None,
     settings: dict[str, str],
     port_is_free: Callable[[int], bool] = lambda port: True,
+    *,
+    tls: bool = False,
 ) -> ClusterLayout:
-    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it.
+    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it. With `tls` it has
+    certificates from now on.
 
     Raises PortTaken, before anything is saved, for a port that clients did not have until now. Ports that the
     cluster had are not asked for: a node of its last run may be about to let go of one.
@@ -183,11 +207,15 @@ def prepare_layout(
         if brokers is not None:
             add_brokers(layout, brokers - len(layout.brokers))
     layout.settings |= settings
+    layout.tls = layout.tls or tls
+    _add_secure_listeners(layout)
     for node in layout.brokers:
         if node.port not in had and not port_is_free(node.port):
             raise PortTaken(f"port {node.port} of {node.name} is taken by another process; --port names another")
     if known is None:
         make_secret(root)
+    if layout.tls:
+        make_certificates(root)
     layout.save(root)
     return layout
 
@@ -197,6 +225,22 @@ def make_secret(root: Path) -> None:
     handle = os.open(root / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32) + "\n")
+
+
+def make_certificates(root: Path) -> None:
+    """`ca.pem`, `node.pem` of every node of this machine, and `client.pem` for clients that show one."""
+    from tidelog.certificates import CLIENT, NODE, authority, certificate  # noqa: PLC0415  not for those without TLS
+
+    directory = root / TLS_DIRECTORY
+    own = authority(directory)
+    certificate(directory, "node.pem", own, NODE, "node", LOCAL_HOSTS)
+    certificate(directory, "client.pem", own, CLIENT, "client", ())
+
+
+def _add_secure_listeners(layout: ClusterLayout) -> None:
+    without = [node for node in layout.brokers if layout.tls and not node.tls_port]
+    for node, (port,) in zip(without, _free_ports(layout, len(without), 1), strict=True):
+        node.tls_port = port
 
 
 def _add_controllers(layout: ClusterLayout, count: int) -> None:
@@ -219,6 +263,7 @@ def add_brokers(layout: ClusterLayout, count: int) -> list[NodeLayout]:
     ]
     layout.nodes += added
     layout.next_broker = end
+    _add_secure_listeners(layout)
     return added
 
 
@@ -258,7 +303,7 @@ def _check_port(port: int, count: int) -> None:
 def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tuple[int, ...]]:
     """Ports that nothing listens on now and that no node of this cluster has."""
     clients = range(layout.port, layout.port + BROKERS_MAX)
-    taken = {p for n in layout.nodes for p in (n.internal_port, n.metrics_port, n.quorum_port)}
+    taken = {p for n in layout.nodes for p in (n.internal_port, n.metrics_port, n.quorum_port, n.tls_port)}
     chosen: list[int] = []
     for port in random.SystemRandom().sample(OWN_PORTS, len(OWN_PORTS)):
         if len(chosen) == groups * per_group:

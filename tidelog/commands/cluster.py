@@ -54,10 +54,14 @@ def up(
     tier: Annotated[
         str | None, typer.Option("--tier", help="The object store of the tier; DIR/tier.", metavar="URI")
     ] = None,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="TLS between nodes, and a listener SSL on brokers; certificates in DIR/tls."),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready; it stays up.")] = False,
 ) -> None:
     """Run a whole cluster on this machine until SIGINT or SIGTERM, one process per node."""
-    root = prepare_cluster(data, brokers, controllers, port, set_ or [], tier)
+    root = prepare_cluster(data, brokers, controllers, port, set_ or [], tier, tls=tls)
     if not detach:
         sys.stdout.flush()
         os.execv(sys.executable, supervisor_line(root))  # a supervisor that holds nothing but what nodes need
@@ -71,6 +75,8 @@ def prepare_cluster(
     port: int | None,
     assignments: list[str],
     tier: str | None,
+    *,
+    tls: bool = False,
 ) -> Path:
     """The directory of a cluster that can be started; ends the command when it cannot."""
     try:
@@ -84,7 +90,7 @@ def prepare_cluster(
         root = data.resolve()
         if _running(root):
             fail(f"a cluster is running in {data} already")
-        prepare_layout(root, brokers, controllers, port, settings, is_free)
+        prepare_layout(root, brokers, controllers, port, settings, is_free, tls=tls)
     except SettingError as error:
         fail(str(error), EXIT_USAGE)
     except PortTaken as error:
