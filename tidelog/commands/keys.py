@@ -102,10 +102,10 @@ def _check_out(out: Path | None) -> None:
 
 
 def _write(out: Path, made: NewKey) -> None:
-    write_private(out, f"key={made.id}\nsecret={made.secret}\ntenant={made.tenant_id}\n")
+    write_private(out, f"key={made.id}\nsecret={made.secret}\ntenant_id={made.tenant_id}\n")
 
 
 def _show(made: NewKey, out: Path | None, as_json: bool) -> None:
-    shown = {"key": made.id, "tenant": made.tenant_id}
+    shown = {"key": made.id, "tenant_id": made.tenant_id}
     shown |= {"secret": made.secret} if out is None else {"file": str(out)}
     show_one(shown, as_json=as_json)
