@@ -8,6 +8,7 @@ from tidelog.commands import (
     acls,
     brokers,
     cells,
+    certificates,
     cluster,
     config,
     groups,
@@ -45,6 +46,7 @@ app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
 app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")
+app.add_typer(certificates.app, name="certificates")
 app.add_typer(tier.app, name="tier")
 app.add_typer(spark.app, name="spark")
 

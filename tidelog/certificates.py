@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -101,6 +102,29 @@ def tenants_certificate(directory: Path, authority: Authority, domain: str) -> P
     return certificate(directory, "tenants.pem", authority, SERVER, f"*.{domain}", [f"*.{domain}", domain])
 
 
+def describe(directory: Path) -> list[dict[str, Any]]:
+    """A row for the first certificate of every PEM file. Raises OSError."""
+    rows = []
+    for path in sorted(directory.iterdir()):
+        try:
+            found = x509.load_pem_x509_certificate(path.read_bytes()) if path.suffix == ".pem" else None
+        except ValueError:
+            continue
+        if found is not None:
+            ends = found.not_valid_after_utc
+            rows.append(
+                {
+                    "file": path.name,
+                    "name": _subject(found, NameOID.COMMON_NAME),
+                    "role": _subject(found, NameOID.ORGANIZATIONAL_UNIT_NAME),
+                    "hosts": [str(name.value) for name in _hosts_of(found)],
+                    "expires": ends.isoformat(),
+                    "days_left": (ends - datetime.datetime.now(datetime.UTC)).days,
+                }
+            )
+    return rows
+
+
 def write_whole(path: Path, data: bytes, mode: int) -> None:
     """`path` is what it was or all of `data`, at any time; never readable beyond `mode`."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -166,6 +190,17 @@ def _name(name: str, role: str) -> x509.Name:
             x509.NameAttribute(NameOID.COMMON_NAME, name),
         ]
     )
+
+
+def _subject(certificate: x509.Certificate, field: x509.ObjectIdentifier) -> str:
+    return ", ".join(str(part.value) for part in certificate.subject.get_attributes_for_oid(field))
+
+
+def _hosts_of(certificate: x509.Certificate) -> list[Any]:
+    try:
+        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        return []
 
 
 def _alternatives(hosts: Iterable[str]) -> list[x509.GeneralName]:

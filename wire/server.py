@@ -137,6 +137,11 @@ class Server:
         """Connections that have not got to their first Kafka byte."""
         return sum(len(door.openings) for door in self._doors.values())
 
+    def certificate_ends(self) -> dict[str, int]:
+        """Wall time in milliseconds, by listener with TLS."""
+        found = ((config.name, config.tls.expires_ms) for config in self._configs if config.tls is not None)
+        return {name: expires_ms for name, expires_ms in found if expires_ms is not None}
+
     @property
     def refused(self) -> int:
         """Connections that were refused before their first Kafka byte, since the start."""
