@@ -1,0 +1,49 @@
+"""The voters' network: both sides show a certificate, whoever does not is never handed on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from common.machine import MachineClock, machine_ports
+from common.ports import Socket
+from tests.wire.fakes import until
+from tests.wire.tls_world import LOCAL_HOSTS, Material, TlsClient, client_context, make_material
+from tidelog.certificates import NODE, authority, certificate
+from wire.mutual_network import MutualNetwork
+from wire.tls import TlsContexts
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    return make_material(tmp_path_factory.mktemp("mutual"))
+
+
+async def test_voters_meet_and_strangers_do_not(material: Material, tmp_path: Path) -> None:
+    network = machine_ports(tmp_path).network
+    contexts = TlsContexts(material.config(client_auth="required"), MachineClock())
+    met: list[Socket] = []
+    listener = MutualNetwork(network, contexts).listen(("127.0.0.1", 0), met.append)
+    fake = authority(tmp_path)
+    theirs = certificate(tmp_path, "node.pem", fake, NODE, "node-0", LOCAL_HOSTS)
+    for identity in (None, theirs):
+        client = await TlsClient.connect(listener.address, client_context(material, identity))
+        with pytest.raises(OSError, match=r"SSL"):
+            await client.reader.read()
+    plain = await network.connect(listener.address)
+    plain.send(b"\0" * 100)
+
+    socket = await MutualNetwork(network, contexts).connect(listener.address)
+    await until(lambda: met)
+    socket.send(b"hello")
+    readable = asyncio.Event()
+    met[0].on_readable(readable.set)
+    await readable.wait()
+    view = memoryview(bytearray(10))
+    assert bytes(view[: met[0].recv_into(view)]) == b"hello"
+    assert len(met) == 1
+    for one in (socket, met[0], plain):
+        one.close()
+    listener.close()
