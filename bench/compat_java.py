@@ -145,6 +145,24 @@ def delete(java: JavaTools) -> None:
     expect("gone" not in java.tool("TopicCommand", "--list").split(), "the deleted topic is gone")
 
 
+def over_tls(jars: Path, cluster: EmbeddedCluster, folder: Path) -> None:
+    """The console clients on the brokers' SSL listeners, with the authority and a certificate of their own as PEM."""
+    tls, config = cluster.data / "tls", folder / "client.properties"
+    config.write_text(
+        "security.protocol=SSL\nssl.truststore.type=PEM\nssl.keystore.type=PEM\n"
+        f"ssl.truststore.location={tls / 'ca.pem'}\nssl.keystore.location={tls / 'client.pem'}\n"
+    )
+    java = JavaTools(jars, cluster.secure_bootstrap)
+    java.tool("TopicCommand", "--command-config", str(config), "--create", "--topic", "secure", "--partitions", "3")
+    lines = [value(number) for number in range(RECORDS)]
+    java.tool(
+        "ConsoleProducer", "--topic", "secure", "--producer.config", str(config), feed="".join(f"{x}\n" for x in lines)
+    )
+    out = java.tool("consumer.ConsoleConsumer", "--topic", "secure", "--consumer.config", str(config),
+                    "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+    expect(sorted(out.split()) == sorted(lines), "every record is read back over TLS")
+
+
 def dump(java: JavaTools, data: Path) -> None:
     """Kafka's own reader over every file of the topic on one broker that has been stopped."""
     seen: dict[str, int] = {}
@@ -170,7 +188,8 @@ def main() -> int:
         return 0 if os.environ.get("CI") else 2
     with tempfile.TemporaryDirectory(prefix="tidelog-java-") as folder:
         data = Path(folder) / "data"
-        with EmbeddedCluster(data=data, settings={"group.initial.rebalance.delay.ms": "100"}) as cluster:
+        settings = {"group.initial.rebalance.delay.ms": "100", "ssl.client.auth": "required"}
+        with EmbeddedCluster(data=data, settings=settings, tls=True) as cluster:
             java = JavaTools(jars, cluster.bootstrap)
             steps: list[tuple[str, Callable[[JavaTools], None]]] = [
                 ("topics", topics),
@@ -182,6 +201,8 @@ def main() -> int:
             for name, step in steps:
                 step(java)
                 print(f"ok: {name}, Apache Kafka {KAFKA_VERSION}")
+            over_tls(jars, cluster, Path(folder))
+            print(f"ok: produce and consume over mutual TLS, Apache Kafka {KAFKA_VERSION}")
             cluster.command("stop", "broker-0")
             dump(java, data)
             print("ok: DumpLogSegments reads what Tidelog wrote")
