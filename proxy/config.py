@@ -8,13 +8,15 @@ from common.ports import Address
 from proxy.certificates import ChainFiles
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules
+from wire.tls import TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
     """`certificate` None passes TLS through; `broker_certificate` None connects to brokers in the clear.
 
-    `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners.
+    `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners,
+    and `links` is the TLS of what connects to them, None for none.
     """
 
     node_id: int
@@ -27,6 +29,7 @@ class ProxyConfig:
     broker_authority: str
     controllers: dict[int, Address]
     secret: bytes
+    links: TlsConfig | None = None
     header: bool = True
     check_hostname: bool = True
     certificate_check_s: float = 5.0

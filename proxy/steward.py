@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from common.metrics import Metrics
 from common.ports import Ports
@@ -24,6 +25,7 @@ from proxy.shared_state import SharedState, Slot
 from proxy.worker import STEWARD_SLOT
 from wire.buffers import BufferPool
 from wire.tick import Tick
+from wire.tls import CertificateWatch, SecuredNetwork, TlsContexts
 from wire.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,10 @@ class Steward:
 
     def __init__(self, ports: Ports, config: ProxyConfig, shared: SharedState, fatal: Callable[[str], None]) -> None:
         self.metrics = Metrics()
+        contexts = [TlsContexts(config.links, ports.clock)] if config.links is not None else []
+        self._certificates = CertificateWatch(contexts, config.certificate_check_s)
+        if contexts:
+            ports = replace(ports, network=SecuredNetwork(ports.network, contexts[0]))
         self._ports, self._config, self._shared = ports, config, shared
         self._loop = asyncio.get_running_loop()
         links = NodeLinks(
@@ -72,11 +78,13 @@ class Steward:
     async def start(self) -> None:
         """Raises StorageFailure when the local copy of the metadata cannot be read."""
         self._look_at_certificates()
+        self._certificates.start()
         await self.observer.start()
 
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        await self._certificates.stop()
         await self.observer.stop()
 
     def ready_problem(self) -> str | None:

@@ -91,6 +91,13 @@ def tls_config(values: Mapping[str, Any], name: str, kind: str, form: ProxyForm)
     return config
 
 
+def links_tls(values: Mapping[str, Any]) -> TlsConfig | None:
+    """What a node without listeners of its own shows to the controllers; None where the map says plaintext."""
+    name = values["inter.broker.listener.name"]
+    protocol = _protocols(values, {name: ("", 0)})[name]
+    return tls_config(values, name, "internal", ProxyForm.NONE) if protocol.uses_tls else None
+
+
 def _protocols(values: Mapping[str, Any], bound: Mapping[str, Address]) -> dict[str, SecurityProtocol]:
     setting = "listener.security.protocol.map"
     found = {name: SecurityProtocol.__members__.get(name, SecurityProtocol.PLAINTEXT) for name in bound}

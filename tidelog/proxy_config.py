@@ -14,7 +14,7 @@ from proxy.certificates import CertificateProblem, ChainFiles, broker_context, s
 from proxy.config import ProxyConfig
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules, Networks
-from tidelog.listener_config import host_and_port
+from tidelog.listener_config import host_and_port, links_tls
 from tidelog.node_config import node_values, parse_voters, read_secret
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ def proxy_config(given: Mapping[str, str]) -> ProxyConfig:
         broker_authority=values["tidelog.proxy.broker.ca.file"],
         controllers=parse_voters(values["controller.quorum.voters"], "controller.quorum.voters"),
         secret=read_secret(values),
+        links=links_tls(values),
         header=terminates or values["tidelog.proxy.passthrough.header"],
         check_hostname=values["tidelog.proxy.broker.check.hostname"],
         certificate_check_s=values["tidelog.proxy.certificate.check.ms"] / 1000,
