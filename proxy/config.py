@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from common.ports import Address
 from proxy.certificates import ChainFiles
 from proxy.limits import ProxyLimits
-from proxy.networks import NetworkRules
+from proxy.networks import EVERYBODY, NetworkRules
 from wire.tls import TlsConfig
 
 
@@ -15,8 +15,7 @@ from wire.tls import TlsConfig
 class ProxyConfig:
     """`certificate` None passes TLS through; `broker_certificate` None connects to brokers in the clear.
 
-    `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners,
-    and `links` is the TLS of what connects to them, None for none.
+    `links_tls` None connects to controllers without TLS. `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners.
     """
 
     node_id: int
@@ -29,13 +28,13 @@ class ProxyConfig:
     broker_authority: str
     controllers: dict[int, Address]
     secret: bytes
-    links: TlsConfig | None = None
+    links_tls: TlsConfig | None = None
     header: bool = True
     check_hostname: bool = True
     certificate_check_s: float = 5.0
     certificate_warn_days: float = 14.0
     limits: ProxyLimits = field(default_factory=ProxyLimits)
-    rules: NetworkRules = field(default_factory=NetworkRules)
+    rules: NetworkRules = EVERYBODY
     metrics: Address = ("127.0.0.1", 0)
 
     @property

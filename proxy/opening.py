@@ -32,6 +32,7 @@ from proxy.sockets import (
     FULL,
     RawSocket,
     Readiness,
+    bare_tls,
     begin_connect,
     is_connected,
     local_address,
@@ -214,7 +215,7 @@ class Opening:
         if not isinstance(client, ssl.SSLSocket):
             return
         try:
-            client.do_handshake()
+            bare_tls(client).do_handshake()
         except ssl.SSLWantReadError:
             self._watch(self._shake_hands)
             return
@@ -293,7 +294,7 @@ class Opening:
         if not isinstance(broker, ssl.SSLSocket):
             return
         try:
-            broker.do_handshake()
+            bare_tls(broker).do_handshake()
             self._greet(broker)
         except ssl.SSLWantReadError:
             self._reception.ready.add_reader(broker.fileno(), self._broker_answered)

@@ -7,11 +7,10 @@ full does a flow keep a copy of the rest (at most the room's size) and stop read
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from collections.abc import Callable
 
-from proxy.sockets import FULL, RawSocket, Readiness, say_end
+from proxy.sockets import FULL, RawSocket, Readiness, Receive, bare_tls, say_end
 
 ROOM_BYTES = 256 * 1024
 RECORD_BYTES = 16 * 1024  # the most plaintext of a TLS record; each read has room for one, so OpenSSL keeps none back
@@ -32,22 +31,36 @@ class Flow:
     has an end or an error that no event announces, because OpenSSL took it from the descriptor with what came before.
     `parked`: TLS has to write before it can read on (an answer to a key update), and the descriptor takes nothing."""
 
-    __slots__ = ("ended", "moved", "parked", "receive", "relay", "rest", "room", "sink", "source", "untold")
+    __slots__ = (
+        "_receive",
+        "_send",
+        "_take",
+        "ended",
+        "moved",
+        "parked",
+        "relay",
+        "rest",
+        "room",
+        "sink",
+        "source",
+        "untold",
+    )
 
     def __init__(self, relay: Relay, source: RawSocket, sink: RawSocket, room: Room) -> None:
         self.relay, self.source, self.sink, self.room = relay, source, sink, room
-        self.receive: Callable[[memoryview], int] = source.recv_into
+        self._receive: Callable[[memoryview], int] = source.recv_into
         if isinstance(source, ssl.SSLSocket):
-            self.receive = self._receive_records
+            self._take: Receive = bare_tls(source).read
+            self._receive = self._receive_records
+        self._send: Callable[[memoryview], int] = bare_tls(sink).write if isinstance(sink, ssl.SSLSocket) else sink.send
         self.rest: memoryview | None = None
         self.ended = self.untold = self.parked = False
         self.moved = 0
 
     def pump(self) -> None:
-        relay = self.relay
-        whole = self.room.whole
+        relay, whole = self.relay, self.room.whole
         try:
-            count = self.receive(whole)
+            count = self._receive(whole)
         except ssl.SSLWantWriteError:
             self._park()
             return
@@ -62,7 +75,7 @@ class Flow:
             return
         self.moved += count
         try:
-            sent = self.sink.send(whole[:count])
+            sent = self._send(whole[:count])
         except FULL:
             sent = 0
         except OSError:
@@ -75,18 +88,23 @@ class Flow:
 
     def _receive_records(self, whole: memoryview) -> int:
         """As many full records as fit; a short one ends the burst, so that a small request costs one read."""
-        receive, tails = self.source.recv_into, self.room.tails
-        count = more = receive(whole)
-        while more == RECORD_BYTES and count in tails:
-            try:
-                more = receive(tails[count])
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                break
-            except OSError:
-                more = 0
-            if not more:
-                self.untold = True
-            count += more
+        take = self._take
+        try:
+            count = more = take(ROOM_BYTES, whole)
+        except ssl.SSLEOFError:  # an end without close_notify, as many clients make it
+            return 0
+        if more == RECORD_BYTES:
+            tails = self.room.tails
+            while more == RECORD_BYTES and count in tails:
+                try:
+                    more = take(RECORD_BYTES, tails[count])
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    break
+                except OSError:
+                    more = 0
+                if not more:
+                    self.untold = True
+                count += more
         return count
 
     def _hold(self, rest: memoryview) -> None:
@@ -96,26 +114,27 @@ class Flow:
 
     def flush(self) -> None:
         """TLS wants a blocked write again with the same bytes; those are what `rest` holds, so both kinds agree."""
-        rest = self.rest
-        if rest is None:
+        rest, relay = self.rest, self.relay
+        if rest is None or relay.closed:
             return
         try:
-            sent = self.sink.send(rest)
+            sent = self._send(rest)
         except FULL:
             return
         except OSError:
-            self.relay.close()
+            relay.close()
             return
-        self.relay.quiet = 0
+        relay.quiet = 0
         if sent < len(rest):
             self.rest = rest[sent:]
             return
         self.rest = None
-        self.relay.ready.remove_writer(self.sink.fileno())
+        relay.ready.remove_writer(self.sink.fileno())
         self._resume()
-        back = self.relay.other(self)
-        if back.parked and self.rest is None and not self.relay.closed:
-            back._resume()
+        if not relay.closed and self.rest is None:
+            back = relay.other(self)
+            if back.parked:
+                back._resume()
 
     def _park(self) -> None:
         """While the other flow is held, its flush goes first; the descriptor has one writer."""
@@ -140,13 +159,26 @@ class Flow:
         """The source ended: say so to the sink in its own way; the other direction may still finish."""
         self.ended = True
         self.relay.ready.remove_reader(self.source.fileno())
-        if not say_end(self.sink) or self.relay.other(self).ended:
+        if self.relay.other(self).ended or not say_end(self.sink):
             self.relay.close()
+
+    def leave(self) -> None:
+        """Take back what this flow watches, and let go of the sockets; nothing is called on it any more."""
+        ready = self.relay.ready
+        if not self.ended and not self.parked and self.rest is None:
+            ready.remove_reader(self.source.fileno())
+        if self.rest is not None:
+            ready.remove_writer(self.sink.fileno())
+        if self.parked:
+            ready.remove_writer(self.source.fileno())
+        del self._receive, self._send  # a flow that refers to itself would stay until the collector comes
+        if isinstance(self.source, ssl.SSLSocket):
+            del self._take
 
 
 class Relay:
     """Owns both sockets from here on. `quiet` counts sweeps since bytes last moved; `tenant` and `address` are what the
-    limits count it by."""
+    limits count it by. `moved` is complete when `on_close` is called."""
 
     __slots__ = ("address", "broker", "client", "closed", "down", "on_close", "quiet", "ready", "tenant", "up")
 
@@ -182,13 +214,17 @@ class Relay:
         if self.closed:
             return
         self.closed = True
+        up, down = self.up, self.down
+        held = up.rest is not None or down.rest is not None
+        up.leave()
+        down.leave()
         for sock in (self.client, self.broker):
-            self.ready.remove_reader(sock.fileno())
-            self.ready.remove_writer(sock.fileno())
-        for sock in (self.client, self.broker):
-            if isinstance(sock, ssl.SSLSocket) and self.up.rest is None and self.down.rest is None:
+            if not held and isinstance(sock, ssl.SSLSocket):
                 say_end(sock)  # in the clear the close itself says it
-            with contextlib.suppress(OSError):
+            try:  # noqa: SIM105  once for each connection
                 sock.close()
+            except OSError:  # the descriptor is gone all the same
+                pass
         if self.on_close is not None:
             self.on_close(self)
+        del self.up, self.down  # as above

@@ -13,7 +13,7 @@ from typing import Protocol
 from common.host_names import parse_host
 from common.ports import Address
 from proxy.failures import Cause
-from proxy.networks import NetworkRules
+from proxy.networks import EVERYBODY, NetworkRules
 
 ATTEMPTS_MAX = 3  # brokers of a cell that one bootstrap connection is tried at
 
@@ -26,7 +26,7 @@ class TenantRoute:
     cell: str
     connections_max: int | None = None
     connection_rate: float | None = None
-    rules: NetworkRules = field(default_factory=NetworkRules)
+    rules: NetworkRules = EVERYBODY
 
 
 @dataclass(frozen=True, slots=True)

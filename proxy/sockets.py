@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from common.ports import Address
 
@@ -74,8 +74,10 @@ def accept(sock: RawSocket) -> tuple[RawSocket, Address] | None:
             raise OutOfFiles from error
         return None
     client.setblocking(False)
-    with contextlib.suppress(OSError):
+    try:  # noqa: SIM105  once for each connection
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:  # gone already, which the first look at it tells
+        pass
     return client, (peer[0], peer[1])
 
 
@@ -125,6 +127,19 @@ def is_connected(sock: RawSocket) -> bool:
             return False
         raise
     return True
+
+
+Receive = Callable[[int, memoryview], int]  # at most so many bytes, into; raises as `recv_into` does
+
+
+def bare_tls(sock: ssl.SSLSocket) -> Any:
+    """What does the work inside an SSLSocket: `read`, `write`, `do_handshake` without the wrapper's checks and system
+    calls, which cost as much as a small request's TLS. The wrapper itself, which has the same methods, where a later
+    Python keeps it elsewhere.
+
+    An end without close_notify is an SSLEOFError here, not 0.
+    """
+    return getattr(sock, "_sslobj", None) or sock
 
 
 def say_end(sink: RawSocket) -> bool:

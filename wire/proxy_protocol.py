@@ -8,7 +8,8 @@ versions 1 and 2, section 2.2, by the authors of haproxy.
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from struct import Struct
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from common.errors import MalformedFrame
 from common.ports import Address, Buffer
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+PACKED_MAX = 4_096  # addresses that are remembered as bytes
+_IPV6_BYTES = 16
 HEADER_BYTES_MAX = 2_048  # all of it; the protocol would allow 64 KiB of fields that nobody reads
 _HEAD, _PORTS, _FIELD = Struct(">12sBBH"), Struct(">HH"), Struct(">BH")
 _PROXY = 0x21  # version 2; the command LOCAL carries no client, and nothing here sends it
@@ -35,11 +38,12 @@ class ProxyHeader(NamedTuple):
 
 def encode(header: ProxyHeader) -> bytes:
     """One IPv6 address makes both IPv6, mapped if need be. Raises ValueError for what is no address or host name."""
-    source, destination = ip_address(header.source[0]), ip_address(header.destination[0])
-    family = _TCP4
-    if isinstance(source, IPv6Address) or isinstance(destination, IPv6Address):
-        source, destination, family = _as_ipv6(source), _as_ipv6(destination), _TCP6
-    body = source.packed + destination.packed + _PORTS.pack(header.source[1], header.destination[1])
+    source, destination, family = _packed(header.source[0]), _packed(header.destination[0]), _TCP4
+    if len(source) != len(destination):
+        source, destination = _as_ipv6(source), _as_ipv6(destination)
+    if len(source) == _IPV6_BYTES:
+        family = _TCP6
+    body = source + destination + _PORTS.pack(header.source[1], header.destination[1])
     if header.authority is not None:
         name = header.authority.encode("ascii")
         if _HOST.fullmatch(name) is None:
@@ -76,8 +80,14 @@ def parse(view: Buffer) -> tuple[ProxyHeader, int] | None:
     return ProxyHeader(source, destination, _authority(data, fields, end)), end
 
 
-def _as_ipv6(address: IPv4Address | IPv6Address) -> IPv6Address:
-    return address if isinstance(address, IPv6Address) else IPv6Address(bytes(10) + b"\xff\xff" + address.packed)
+@lru_cache(maxsize=PACKED_MAX)
+def _packed(host: str) -> bytes:
+    """Clients come again, and a proxy's own addresses are few."""
+    return ip_address(host).packed
+
+
+def _as_ipv6(packed: bytes) -> bytes:
+    return packed if len(packed) == _IPV6_BYTES else bytes(10) + b"\xff\xff" + packed
 
 
 def _host(packed: bytes) -> str:
