@@ -15,7 +15,8 @@ from wire.tls import TlsConfig
 class ProxyConfig:
     """`certificate` None passes TLS through; `broker_certificate` None connects to brokers in the clear.
 
-    `links_tls` None connects to controllers without TLS. `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners.
+    `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners,
+    and `links` is the TLS of what connects to them, None for none.
     """
 
     node_id: int
@@ -28,7 +29,7 @@ class ProxyConfig:
     broker_authority: str
     controllers: dict[int, Address]
     secret: bytes
-    links_tls: TlsConfig | None = None
+    links: TlsConfig | None = None
     header: bool = True
     check_hostname: bool = True
     certificate_check_s: float = 5.0
