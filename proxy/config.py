@@ -16,7 +16,7 @@ class ProxyConfig:
     """`certificate` None passes TLS through; `broker_certificate` None connects to brokers in the clear.
 
     `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners,
-    and `links` is the TLS of what connects to them, None for none.
+    and `links_tls` is for what connects to them, None for none.
     """
 
     node_id: int
@@ -29,7 +29,7 @@ class ProxyConfig:
     broker_authority: str
     controllers: dict[int, Address]
     secret: bytes
-    links: TlsConfig | None = None
+    links_tls: TlsConfig | None = None
     header: bool = True
     check_hostname: bool = True
     certificate_check_s: float = 5.0

@@ -42,7 +42,7 @@ class Steward:
 
     def __init__(self, ports: Ports, config: ProxyConfig, shared: SharedState, fatal: Callable[[str], None]) -> None:
         self.metrics = Metrics()
-        contexts = [TlsContexts(config.links, ports.clock)] if config.links is not None else []
+        contexts = [TlsContexts(config.links_tls, ports.clock)] if config.links_tls is not None else []
         self._certificates = CertificateWatch(contexts, config.certificate_check_s)
         if contexts:
             ports = replace(ports, network=SecuredNetwork(ports.network, contexts[0]))

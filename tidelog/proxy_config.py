@@ -52,7 +52,7 @@ def proxy_config(given: Mapping[str, str]) -> ProxyConfig:
         broker_authority=values["tidelog.proxy.broker.ca.file"],
         controllers=parse_voters(values["controller.quorum.voters"], "controller.quorum.voters"),
         secret=read_secret(values),
-        links=links_tls(values),
+        links_tls=links_tls(values),
         header=terminates or values["tidelog.proxy.passthrough.header"],
         check_hostname=values["tidelog.proxy.broker.check.hostname"],
         certificate_check_s=values["tidelog.proxy.certificate.check.ms"] / 1000,
