@@ -11,6 +11,7 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from common.ports import Address
 from proxy.client_hello import (
@@ -189,10 +190,10 @@ class Opening:
         self._route, self._name = route, name
         if self._had:
             wake_at(self.client, 1)
+        self._unwatch_if_watched()
         if reception.client_context is None:
             self._next_broker()
         else:
-            self._unwatch_if_watched()
             reception.turnstile.enter(self._begin_handshake)
 
     # The client's handshake.
@@ -249,11 +250,11 @@ class Opening:
             self._fail(Cause.BROKER_UNREACHABLE, self._trouble)
             return
         self.attempt_since = self._reception.now()
-        self._reception.hosts.find(route.addresses[self._attempt][0], self._dial)
+        self._reception.hosts.find(route.addresses[self._attempt][0], partial(self._dial, self._attempt))
 
-    def _dial(self, host: str | None) -> None:
+    def _dial(self, attempt: int, host: str | None) -> None:
         route = self._route
-        if self._closed or route is None:
+        if self._closed or route is None or attempt != self._attempt:  # the name came when another broker was asked
             return
         if host is None:
             self.abandon_attempt("its name is not known")

@@ -8,12 +8,15 @@ import hashlib
 import random
 import socket
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common.host_names import broker_host
+from common.ports import Address
 from proxy.failures import Cause
+from proxy.host_addresses import HostAddresses
 from proxy.limits import ProxyLimits
 from proxy.routing import RoutingTable, TenantRoute
 from proxy.sockets import listen
@@ -254,8 +257,9 @@ async def test_another_broker_of_the_cell_is_tried_for_a_bootstrap_name_alone(
             assert proxy.reception.failures.counts[Cause.BROKER_UNREACHABLE] == 1
 
 
-async def test_a_broker_that_does_not_answer_is_given_up(authority: Authority, certificate: ssl.SSLContext) -> None:
-    """Its backlog is full, so that the connection is never made."""
+@contextlib.contextmanager
+def deaf_broker() -> Iterator[Address]:
+    """Its backlog is full, so that a connection is never made."""
     deaf = socket.socket()
     deaf.bind((LOOPBACK, 0))
     deaf.listen(0)
@@ -266,18 +270,70 @@ async def test_a_broker_that_does_not_answer_is_given_up(authority: Authority, c
         filler.setblocking(False)
         filler.connect_ex(address)
         fillers.append(filler)
-    async with running(certificate, ProxyLimits(connect_timeout_s=0.3)) as proxy:
-        live = proxy.routes.current.brokers[0].address
-        proxy.routes.replace(table((address[0], address[1]), live))
-
-        def talk() -> None:
-            for _ in range(2):
-                with blocking_client(proxy.port, authority.client_context()) as sock:
-                    assert echoed(sock, b"early words") == b"early words"
-
-        await asyncio.to_thread(talk)
+    yield address[0], address[1]
     for one in (*fillers, deaf):
         one.close()
+
+
+async def test_a_broker_that_does_not_answer_is_given_up(authority: Authority, certificate: ssl.SSLContext) -> None:
+    async with running(certificate, ProxyLimits(connect_timeout_s=0.3)) as proxy:
+        live = proxy.routes.current.brokers[0].address
+        with deaf_broker() as deaf:
+            proxy.routes.replace(table(deaf, live))
+
+            def talk() -> None:
+                for _ in range(2):
+                    with blocking_client(proxy.port, authority.client_context()) as sock:
+                        assert echoed(sock, b"early words") == b"early words"
+
+            await asyncio.to_thread(talk)
+            assert proxy.reception.avoided
+
+
+async def test_what_comes_while_a_broker_is_awaited_waits_in_the_socket() -> None:
+    async with running(None, ProxyLimits(connect_timeout_s=0.3)) as proxy:
+        live = proxy.routes.current.brokers[0].address
+        with deaf_broker() as deaf:
+            proxy.routes.replace(table(deaf, live))
+            for _ in range(2):
+                words = hello(HOST)
+                reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
+                for piece in (words[:40], words[40:], b"and ", b"more"):
+                    writer.write(piece)
+                    await asyncio.sleep(0.03)
+                expected = words + b"and more"
+                assert await asyncio.wait_for(reader.readexactly(len(expected)), WAIT_S) == expected
+                assert proxy.reception.tenants.total(TENANT) == 1
+                writer.close()
+                await until(lambda: not proxy.listener.relays)
+            assert len(proxy.reception.tenants) == 0
+
+
+async def test_a_name_that_is_found_too_late_is_not_taken_for_the_next_brokers(
+    authority: Authority, certificate: ssl.SSLContext
+) -> None:
+    answered = asyncio.Event()
+
+    async def lookup(host: str) -> str:
+        await answered.wait()
+        return LOOPBACK
+
+    async with running(certificate, ProxyLimits(connect_timeout_s=0.2), hosts=HostAddresses(lookup)) as proxy:
+        live = proxy.routes.current.brokers[0].address
+        with deaf_broker() as deaf:
+            slow = table(("slow-name", live[1]), deaf, live)
+            proxy.routes.replace(slow)
+            proxy.reception.rotation = 2
+
+            def talk() -> None:
+                with blocking_client(proxy.port, authority.client_context()) as sock:
+                    assert echoed(sock, b"x") == b"x"
+
+            talking = asyncio.create_task(asyncio.to_thread(talk))
+            await until(lambda: len(proxy.reception.avoided) == 1)
+            answered.set()
+            await talking
+            assert proxy.broker.connections == 1
 
 
 async def test_a_drain_closes_the_quiet_first_and_all_in_time(
