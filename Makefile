@@ -67,8 +67,8 @@ demo: install-dev ## 336,776 real flights through brokers, object store and Spar
 demo-compose: install-dev ## the same in the containers of docker-compose.yml, with MinIO
 	$(BIN)/python -m bench.demo --compose
 
-bench: install-dev ## beside Apache Kafka on this machine (needs Java and Maven), the tier, and Spark over it
-	@status=0; for rows in bench bench.tier bench.spark bench.spark_jobs; do \
+bench: install-dev ## beside Apache Kafka and haproxy on this machine (need Java, Maven; haproxy), the tier, and Spark over it
+	@status=0; for rows in bench bench.proxy bench.tier bench.spark bench.spark_jobs; do \
 		$(BIN)/python -m $$rows || status=$$?; done; exit $$status
 
 lock: | $(BIN)/python ## resolve the dependencies anew into requirements/*.lock
