@@ -47,3 +47,53 @@ async def test_voters_meet_and_strangers_do_not(material: Material, tmp_path: Pa
     for one in (socket, met[0], plain):
         one.close()
     listener.close()
+
+
+class Reader:
+    """Receives into views of one size, one receive for each readiness, and stops listening now and then."""
+
+    def __init__(self, socket: Socket, size: int, pauses: bool) -> None:
+        self.socket = socket
+        self.got = bytearray()
+        self.ended = asyncio.Event()
+        self._view = memoryview(bytearray(size))
+        self._pauses = pauses
+        socket.on_readable(self._readable)
+
+    def _readable(self) -> None:
+        try:
+            count = self.socket.recv_into(self._view)
+        except BlockingIOError:
+            return
+        self.got += self._view[:count]
+        if not count:
+            self.socket.on_readable(None)
+            self.ended.set()
+        elif self._pauses:
+            self.socket.on_readable(None)
+            asyncio.get_running_loop().call_soon(self.socket.on_readable, self._readable)
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+@pytest.mark.parametrize(("size", "sent"), [(1, 50), (7, 1_000), (16_383, 70_000), (16_384, 49_152), (20_000, 40_000)])
+async def test_readiness_holds_for_what_openssl_has_decrypted(
+    material: Material, tmp_path: Path, size: int, sent: int, pauses: bool
+) -> None:
+    """All bytes and the end are announced while the peer says nothing more, however small the receives are."""
+    network = machine_ports(tmp_path).network
+    mutual = MutualNetwork(network, TlsContexts(material.config(client_auth="required"), MachineClock()))
+    met: list[Socket] = []
+    listener = mutual.listen(("127.0.0.1", 0), met.append)
+    socket = await mutual.connect(listener.address)
+    await until(lambda: met)
+    data = bytes(number % 251 for number in range(sent))
+    assert socket.send(data) == sent
+    reader = Reader(met[0], size, pauses)
+    await until(lambda: len(reader.got) == sent)
+    socket.send(b"last")
+    socket.close()
+    async with asyncio.timeout(5):
+        await reader.ended.wait()
+    assert reader.got == data + b"last"
+    met[0].close()
+    listener.close()

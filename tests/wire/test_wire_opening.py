@@ -153,7 +153,8 @@ async def test_limits_of_an_address_count_the_client_and_not_its_proxy(material:
 async def test_who_says_nothing_is_closed_in_time(material: Material, tmp_path: Path) -> None:
     limits = ServerLimits(opening_s=0.05)
     hello = _hello(client_context(material))
-    async with echoing(tmp_path, tls_listener(contexts(material)), terminated(material), limits=limits) as server:
+    proxied = replace(terminated(material), name="PROXIED")
+    async with echoing(tmp_path, tls_listener(contexts(material)), proxied, limits=limits) as server:
         silent = [await asyncio.open_connection(*server.address) for _ in range(3)]
         silent[1][1].write(hello[:40])
         silent[2][1].write(hello)
@@ -162,6 +163,11 @@ async def test_who_says_nothing_is_closed_in_time(material: Material, tmp_path: 
                 await reader.read()
             writer.close()
         await until(lambda: server.failures == {"no handshake in time": 3})
+        proxy = await TlsClient.connect(server.server.addresses["PROXIED"], client_context(material, material.proxy))
+        proxy.writer.write(encode(HEADER)[:20])
+        async with asyncio.timeout(5):
+            assert await proxy.reader.read() == b""
+        await until(lambda: server.failures == {"no handshake in time": 4})
         assert server.server.openings == 0
 
 
