@@ -23,7 +23,7 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import LIMITS, TenantImage
 from kraft.records import MetadataRecord, TenantRecord, TenantState
-from kraft.tenant_usage import topics_of
+from kraft.tenant_usage import topics_of, usage_by_tenant
 from wire.messages import AlterTenantResponse, CreateTenantResponse, DeleteTenantResponse, MoveTenantResponse
 
 TENANT_NAME = re.compile(r"[a-z0-9-]{1,40}")
@@ -98,21 +98,22 @@ def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerP
 def decide_move_tenant(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Decision[MetadataRecord, Any]:
-    """MoveTenant (10008). Towards the cell that it comes from, a move is taken back."""
+    """MoveTenant (10008). Towards the cell that it comes from, a move is taken back; towards the cell where it lives,
+    what lies elsewhere (after a rebuild, or a broker's change of cells) is gathered there."""
     cell = ""
 
     def move(tenant: TenantImage) -> _Records:
         nonlocal cell
         if tenant.state is TenantState.DELETING:
             raise _invalid(f"Tenant {tenant.name} is being deleted.")
-        if request.cell == tenant.home:
-            cell = tenant.home
+        cell = request.cell
+        gathers = cell == tenant.home
+        if gathers and (tenant.state is TenantState.MOVING or not usage_by_tenant(image)[tenant.id].to_move):
             return []
         partitions = [p for topic in topics_of(image, tenant) for p in topic.partitions.values()]
         factors = [p.settled_replica_count for p in partitions]
         takes_back = tenant.state is TenantState.MOVING and request.cell == tenant.cell
-        cell = request.cell
-        if not takes_back:
+        if not takes_back and not gathers:
             factor = max(factors, default=policy.default_replication_factor)
             room = Cells(image, policy).room
             cell = room(request.cell, rng, leaving=tenant.home, replicas=sum(factors), factor=factor)

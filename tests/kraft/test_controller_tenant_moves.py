@@ -24,9 +24,11 @@ from kraft.image.tenants import TenantImage
 from kraft.records import (
     ConfigRecord,
     MetadataRecord,
+    RegisterBrokerRecord,
     ResourceType,
     TenantState,
 )
+from kraft.tenant_usage import usage_by_tenant
 from tests.kraft.images import POLICY, alter_partition, new_topic
 from tests.kraft.tenants import (
     CELLS,
@@ -156,6 +158,27 @@ def test_a_move_is_refused_where_there_is_no_room_for_all() -> None:
     stays, reply = move(image, "east")
     assert reply.error_code == 0
     assert stays.tenants[tenant.id] == tenant
+
+
+def test_what_lies_outside_a_tenants_cell_is_gathered_there() -> None:
+    image, tenant = in_cell("east")
+    image, _ = with_topics(image, new_topic(f"{tenant.prefix}t", partitions=4, factor=3))
+    record = image.brokers[5]
+    for broker, cell in ((2, "west"), (5, "east")):  # two brokers change places
+        new = RegisterBrokerRecord(broker, bytes([40 + broker]) * 16, (), record.rack, fenced=False, cell=cell)
+        image = replayed(image, [new])
+    assert usage_by_tenant(image)[tenant.id].to_move == 4
+    image, reply = move(image, "east")
+    assert reply.cell == "east"
+    for _ in range(100):
+        tenant = image.tenants[tenant.id]
+        if tenant.state is TenantState.ACTIVE:
+            break
+        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1)).records)
+        for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
+            image = caught_up(image, partition)
+    assert (tenant.cell, tenant.state) == ("east", TenantState.ACTIVE)
+    assert all(set(p.replicas) == {0, 1, 5} for p in image.topics.partitions())
 
 
 # deletion ------------------------------------------------------------------------------------------------------
