@@ -7,10 +7,12 @@ is `lkc-` and six letters or digits, so no broker's label can be taken for a ten
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 TENANT_ID = re.compile(r"lkc-[a-z0-9]{6}")
 DOMAIN_CHARACTERS_MAX = 200  # a broker's label of at most 22 and a dot come before it, and a name ends at 253
+NAMES_MAX = 4_096  # that are remembered with what they mean: clients ask for the same ones again
 BROKER_ID_MAX = (1 << 31) - 1
 _LABEL = re.compile(r"(?:b(0|[1-9][0-9]{0,9})-)?(lkc-[a-z0-9]{6})", re.ASCII)
 _DOMAIN_LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)", re.ASCII)
@@ -23,6 +25,7 @@ class HostName(NamedTuple):
     broker: int | None
 
 
+@lru_cache(maxsize=NAMES_MAX)
 def parse_host(name: str, domain: str) -> HostName | None:
     """None for whatever is no name of a tenant below `domain`; case does not matter, as in DNS."""
     label, dot, rest = name.lower().partition(".")

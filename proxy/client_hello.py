@@ -9,6 +9,7 @@ RFC 6066 section 3.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -22,6 +23,7 @@ _MESSAGE_HEAD_BYTES = 4
 _RANDOM_END = 34  # a version of 2 bytes, then 32 of chance
 _SESSION_ID_BYTES_MAX = 32
 _NAME_CHARACTERS_MAX = 253
+NAMES_MAX = 4_096  # good ones that are remembered
 _U16, _EXTENSION, _NAME = Struct(">H"), Struct(">HH"), Struct(">HBH")
 _HOST = re.compile(rb"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 
@@ -134,6 +136,7 @@ def _walk_extensions(body: bytes, at: int) -> str | None:
     return name
 
 
+@lru_cache(maxsize=NAMES_MAX)
 def _host_name(value: bytes) -> str:
     listed, kind, length = _NAME.unpack_from(value)
     host = value[_NAME.size :].lower()

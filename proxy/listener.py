@@ -18,7 +18,7 @@ from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
 from proxy.routing import RoutingTable
-from proxy.sockets import LISTEN_BACKLOG, OutOfFiles, RawSocket, accept, prepare_listener, refuse
+from proxy.sockets import LISTEN_BACKLOG, OutOfFiles, RawSocket, accept, bound_address, prepare_listener, refuse
 
 SWEEP_S = 0.25  # openings are looked at so often
 QUIET_S = 5.0  # relays
@@ -52,6 +52,7 @@ class ProxyListener:
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_due = loop.time() + QUIET_S
         self.tally = Tally()
+        reception.bound = bound_address(sock)
         reception.routes.on_change(self._routes_changed)
 
     @property

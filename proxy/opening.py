@@ -71,6 +71,7 @@ class Reception:
     rates: Buckets = field(default_factory=Buckets)
     avoided: dict[Address, float] = field(default_factory=dict)
     rotation: int = 0
+    bound: Address | None = None  # what all clients have connected to, if it is one address
     handshakes: int = 0
 
     def address_problem(self, host: str, counted: str) -> Cause | None:
@@ -323,7 +324,8 @@ class Opening:
             return
         if reception.header:
             authority = self._name if reception.client_context is not None else None
-            header = encode(ProxyHeader(self.peer, local_address(self.client), authority))
+            local = reception.bound or local_address(self.client)
+            header = encode(ProxyHeader(self.peer, local, authority))
             if broker.send(header) < len(header):
                 raise ConnectionError("a fresh connection took no header")
         elif reception.broker_context is None and not is_connected(broker):

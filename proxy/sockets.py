@@ -57,8 +57,10 @@ def listen(address: Address, count: int) -> list[RawSocket]:
 
 
 def prepare_listener(sock: RawSocket, wait_for_bytes_s: float) -> None:
-    """Never block; with `wait_for_bytes_s` the kernel shows a connection only once its first bytes are there."""
+    """Never block, and send at once, which accepted sockets inherit. With `wait_for_bytes_s` the kernel shows a
+    connection only once its first bytes are there."""
     sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if wait_for_bytes_s > 0:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, max(1, int(wait_for_bytes_s)))
 
@@ -74,15 +76,17 @@ def accept(sock: RawSocket) -> tuple[RawSocket, Address] | None:
             raise OutOfFiles from error
         return None
     client.setblocking(False)
-    try:  # noqa: SIM105  once for each connection
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError:  # gone already, which the first look at it tells
-        pass
     return client, (peer[0], peer[1])
 
 
 class OutOfFiles(Exception):
     """The system has no descriptor or no memory for one more connection."""
+
+
+def bound_address(sock: RawSocket) -> Address | None:
+    """That of all connections which a listener accepts; None when it listens on every address."""
+    address = local_address(sock)
+    return None if address[0] in ("0.0.0.0", "::") else address
 
 
 def local_address(sock: RawSocket) -> Address:

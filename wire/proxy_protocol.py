@@ -17,7 +17,7 @@ from common.errors import MalformedFrame
 from common.ports import Address, Buffer
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-PACKED_MAX = 4_096  # addresses that are remembered as bytes
+PACKED_MAX = 4_096  # addresses, and names, that are remembered as bytes
 _IPV6_BYTES = 16
 HEADER_BYTES_MAX = 2_048  # all of it; the protocol would allow 64 KiB of fields that nobody reads
 _HEAD, _PORTS, _FIELD = Struct(">12sBBH"), Struct(">HH"), Struct(">BH")
@@ -45,10 +45,7 @@ def encode(header: ProxyHeader) -> bytes:
         family = _TCP6
     body = source + destination + _PORTS.pack(header.source[1], header.destination[1])
     if header.authority is not None:
-        name = header.authority.encode("ascii")
-        if _HOST.fullmatch(name) is None:
-            raise ValueError("the authority is no host name in lower case")
-        body += _FIELD.pack(_AUTHORITY, len(name)) + name
+        body += _authority_field(header.authority)
     return _HEAD.pack(SIGNATURE, _PROXY, family, len(body)) + body
 
 
@@ -78,6 +75,14 @@ def parse(view: Buffer) -> tuple[ProxyHeader, int] | None:
     source = _host(data[_HEAD.size : _HEAD.size + width]), source_port
     destination = _host(data[_HEAD.size + width : _HEAD.size + 2 * width]), destination_port
     return ProxyHeader(source, destination, _authority(data, fields, end)), end
+
+
+@lru_cache(maxsize=PACKED_MAX)
+def _authority_field(authority: str) -> bytes:
+    name = authority.encode("ascii")
+    if _HOST.fullmatch(name) is None:
+        raise ValueError("the authority is no host name in lower case")
+    return _FIELD.pack(_AUTHORITY, len(name)) + name
 
 
 @lru_cache(maxsize=PACKED_MAX)
