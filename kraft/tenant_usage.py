@@ -25,8 +25,7 @@ class TenantUsage:
 
 def topics_of(image: MetadataImage, tenant: TenantImage) -> Iterator[TopicImage]:
     """In order of creation."""
-    prefix = tenant.prefix
-    return (topic for topic in image.topics if topic.name.startswith(prefix))
+    return iter(image.topics.of_tenant(tenant.id))
 
 
 def partition_count(image: MetadataImage, tenant: TenantImage) -> int:

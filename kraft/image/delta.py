@@ -16,7 +16,7 @@ from kraft.image.brokers import BrokerImage
 from kraft.image.configs import ConfigsImage, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
-from kraft.image.topics import TopicImage, TopicsImage
+from kraft.image.topics import TopicImage, TopicsImage, names_changed
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
@@ -181,7 +181,8 @@ class MetadataDelta:
         for topic_id, partitions in self._partitions.items():
             topic = by_id[topic_id]
             by_id[topic_id] = by_name[topic.name] = TopicImage(topic.name, topic_id, partitions, topic.adopts_tier)
-        return TopicsImage(by_name, by_id)
+        names = names_changed(base.names_by_tenant, self.topics_deleted.values(), self.topics_created.values())
+        return TopicsImage(by_name, by_id, names)
 
     def _configs_image(self) -> ConfigsImage:
         if not self.configs_changed:

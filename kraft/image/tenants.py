@@ -33,6 +33,12 @@ def tenant_of(internal_name: str) -> str | None:
     return found.group(1) if found is not None else None
 
 
+def local_name(internal_name: str) -> str:
+    """A resource's name as its tenant knows it; an operator's as it is."""
+    found = _PREFIX.match(internal_name)
+    return internal_name[found.end() :] if found is not None else internal_name
+
+
 @dataclass(frozen=True, slots=True)
 class TenantImage:
     """Field names are TenantRecord's. `target_cell` is None unless the tenant moves."""

@@ -45,6 +45,7 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.image.tenants import local_name
 
 TopicIdOf = Callable[[str], bytes | None]
 RETENTION_TURN_S = 0.02
@@ -155,7 +156,7 @@ class GroupShard:
         return Decision(codes, self._effects.take_records())
 
     def _group_of_member(self, group_id: str) -> ClassicGroup:
-        if not group_id:
+        if not local_name(group_id):
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
         if group is None:
@@ -275,15 +276,17 @@ class GroupShard:
         state = GroupState.EMPTY if self.offsets.has(group_id) else GroupState.DEAD
         return GroupDescription(group_id, state, "", "", ())
 
-    def list_groups(self) -> list[ListedGroup]:
+    def list_groups(self, prefix: str = "") -> list[ListedGroup]:
+        """Those whose ids begin with `prefix`."""
         listed = [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state, group.type)
-            for group in self.groups.values()
+            ListedGroup(group_id, group.protocol_type or "", group.state, group.type)
+            for group_id, group in self.groups.items()
+            if group_id.startswith(prefix)
         ]
         listed.extend(
             ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC)
             for group_id in self.offsets.groups()
-            if group_id not in self.groups
+            if group_id.startswith(prefix) and group_id not in self.groups
         )
         return listed
 
