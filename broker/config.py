@@ -156,6 +156,8 @@ class BrokerConfig:
     tier: TierConfig = field(default_factory=TierConfig)
     tier_reads: TierReads = field(default_factory=TierReads)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    proxy_domain: str = ""  # tidelog.proxy.domain: what tenants' host names end with; empty tells own addresses
+    proxy_port: int = 9092  # where proxies are reached under these names
     node_settings: dict[str, object] = field(default_factory=dict)
 
     @property

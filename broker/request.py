@@ -45,6 +45,11 @@ class ClientSession:
     fetch_session: ClosedListener | None = None
     reader: int = 0  # a number for those who have to tell readers apart; 0 before it is needed
 
+    @property
+    def topic_prefix(self) -> bytes:
+        """What the tenant's topics' names begin with, nothing for others."""
+        return b"" if self.tenant is None else f"{self.tenant}_".encode()
+
     def adopt(self, fetch_session: ClosedListener) -> None:
         """The fetch session that this connection used last; the one before, if another, is not expected back."""
         before, self.fetch_session = self.fetch_session, fetch_session
@@ -70,6 +75,7 @@ class RequestContext:
     api_version: int
     correlation_id: int
     client_id: str | None
+    scope: object = None  # the rewriter's own, from the request to its answer
 
     @property
     def listener(self) -> str:

@@ -17,6 +17,8 @@ PROXY_SETTINGS = [
     _s("tidelog.proxy.port", "int", 9092, "The one port of a proxy; 0 is any free one.", 0, 65_535),
     _s("tidelog.proxy.domain", "string", "", "The domain of tenants' host names: <tenant>.<domain> and "
        "b<id>-<tenant>.<domain>."),
+    _s("tidelog.proxy.advertised.port", "int", 0, "The port that brokers tell tenants beside these host names; 0 is "
+       "tidelog.proxy.port. A broker without tidelog.proxy.domain tells tenants its own address.", 0, 65_535),
     _s("tidelog.proxy.mode", "string", "terminate", "Whether TLS ends at the proxy or is passed through to a broker's "
        "listener that has the certificate.", choices=("terminate", "passthrough")),
     _s("tidelog.proxy.passthrough.header", "boolean", True, "Whether a broker to which TLS is passed through is told "

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
+from common.host_names import is_domain
 from common.ports import Address
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.cells import CELL_NAME
 from tidelog.listener_config import host_and_port, parse_listeners
 from tidelog.settings_check import check_settings
+
+from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
 
 SECRET_BYTES_MIN = 16
 T = TypeVar("T")
@@ -51,6 +53,8 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         tier_reads=fill(TierReads, values),
         tier=_tier(values),
         audit=_audit(values),
+        proxy_domain=_domain(values["tidelog.proxy.domain"]),
+        proxy_port=values["tidelog.proxy.advertised.port"] or values["tidelog.proxy.port"],
         node_settings=given_defaults(given, values),
     )
 
@@ -84,6 +88,13 @@ def _cell(name: str) -> str:
         raise SettingError(
             f"tidelog.cell: {name!r} is not valid, it must be 1 to 64 letters, digits, dots, dashes and underscores"
         )
+    return name
+
+
+def _domain(given: str) -> str:
+    name = given.lower()
+    if name and not is_domain(name):
+        raise SettingError(f"tidelog.proxy.domain: {name!r} is not a domain that tenants' names can be made below")
     return name
 
 

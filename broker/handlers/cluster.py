@@ -61,7 +61,7 @@ class ClusterHandlers:
         self._node_id = node_id
 
     def _view(self, context: RequestContext) -> ClientView:
-        return ClientView(self._forwarder.image, context.listener, self._node_id)
+        return ClientView(self._forwarder.image, context.listener, self._node_id, tenant=context.tenant)
 
     def api_versions(self, context: RequestContext, request: Any) -> Any:
         version = context.api_version
@@ -72,7 +72,8 @@ class ClusterHandlers:
             context.session.client_software = f"{name} {software_version}"
         image = self._forwarder.image
         finalized = {name: level for name, level in image.features.items() if level > 0}
-        return api_versions(_kind(context), version, Features(image.offset, finalized, SUPPORTED_FEATURES))
+        epoch = image.offset if context.tenant is None else 0  # what others change is no tenant's business
+        return api_versions(_kind(context), version, Features(epoch, finalized, SUPPORTED_FEATURES))
 
     def describe_cluster(self, context: RequestContext, request: Any) -> Any:
         if request.endpoint_type != BROKERS:
@@ -168,6 +169,8 @@ class ClusterHandlers:
 
 
 def _kind(context: RequestContext) -> ListenerKind:
+    """Of the listener and not of the client, who may ask before it has said who it is."""
     if context.internal:
         return ListenerKind.INTERNAL
-    return ListenerKind.OPERATOR if context.tenant is None else ListenerKind.TENANT
+    listener = context.connection.listener if context.connection is not None else None
+    return ListenerKind.OPERATOR if listener is None else listener.kind

@@ -20,7 +20,7 @@ from broker.handlers.record_inspection import RecordInspection
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
-from broker.request import ClientSession, Throttle
+from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
 from kraft.controller.topic_names import INTERNAL_TOPICS
@@ -37,6 +37,8 @@ from wire.hot_codec import (
     decode_produce,
     encode_produce_response,
 )
+
+from broker.request import ClientSession, Throttle
 
 ALL, LEADER, NONE = -1, 1, 0
 BY_ID_FROM = 13
@@ -154,28 +156,29 @@ class ProduceHandler:
         correlation: int,
     ) -> None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
-        call = decode_produce(buffer, at, end, version)
+        prefix = session.topic_prefix
+        call = decode_produce(buffer, at, end, version, prefix)
         refusal = _refusal(call)
         pending = PendingProduce(self, session, call, version, correlation)
         if refusal is not None:
             for number, part in enumerate(call.parts):
                 pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
         else:
-            self._append_all(pending, buffer, view)
+            self._append_all(pending, buffer, view, prefix)
         if not call.parts:
             self.reply(session, None, call.acks, version, correlation, [])
         elif call.acks != NONE and pending.park(0):
             timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
             self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
 
-    def _append_all(self, pending: PendingProduce, buffer: bytearray, view: memoryview) -> None:
+    def _append_all(self, pending: PendingProduce, buffer: bytearray, view: memoryview, prefix: bytes) -> None:
         call = pending.call
         topics = self._hosted.by_id if pending.version >= BY_ID_FROM else self._hosted.by_name
         now_ms = self._clock.wall_ms()
         for number, part in enumerate(call.parts):
             partition = topics.get(part.topic, _EMPTY).get(part.partition)
-            if partition is None:
-                pending.answer(number, self._missing(part, pending.version))
+            if partition is None or (prefix and not partition.name.startswith(prefix)):
+                pending.answer(number, self._missing(part, pending.version, prefix))
                 continue
             if partition.topic in INTERNAL_TOPICS:  # a coordinator's state: what it did not decide must not be replayed
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -234,9 +237,9 @@ class ProduceHandler:
         if not waits:
             pending.answer(number, row)
 
-    def _missing(self, part: ProducedPart, version: int) -> ProducedRow:
+    def _missing(self, part: ProducedPart, version: int, prefix: bytes) -> ProducedRow:
         if version >= BY_ID_FROM:
-            error = self._hosted.missing_by_id(part.topic, part.partition)
+            error = self._hosted.missing_by_id(part.topic, part.partition, prefix)
         else:
             error = self._hosted.missing_by_name(part.topic, part.partition)
         return ProducedRow(part.topic, part.partition, error, -1)
@@ -269,8 +272,11 @@ class ProduceHandler:
         endpoints: Sequence[Endpoint] = ()
         if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
             rows = [self._hinted(row, version) for row in rows]
-            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener)
-        frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints)
+            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener, session.tenant)
+        prefix = session.topic_prefix
+        if prefix:
+            rows = [_told(row, prefix.decode()) if row.error else row for row in rows]
+        frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints, prefix)
         if reply is not None:
             reply.send([frame])
         else:
@@ -283,6 +289,16 @@ class ProduceHandler:
             return row
         find = self._hints.by_id if version >= BY_ID_FROM else self._hints.by_name
         return row._replace(leader=find(row.topic, row.partition))
+
+
+def _told(row: ProducedRow, prefix: str) -> ProducedRow:
+    """An error as a tenant may read it."""
+
+    def told(text: bytes | None) -> bytes | None:
+        return None if text is None else tenant_text(text.decode(errors="replace"), prefix, row.error).encode()
+
+    record_errors = [RecordError(one.batch_index, told(one.message)) for one in row.record_errors]
+    return row._replace(record_errors=record_errors, error_message=told(row.error_message))
 
 
 def _refusal(call: ProduceCall) -> ErrorCode | None:

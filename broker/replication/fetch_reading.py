@@ -15,11 +15,12 @@ from broker.partitions.replica import Role
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import ReadableReplica, Redirections, preferred_replica
-from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from storage.region import Region
 from tiering.downloads import Ticket
 from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
+
+from broker.request import ClientSession
 
 READ_COMMITTED = 1
 READ_FROM_FOLLOWERS_FROM = 11
@@ -53,14 +54,16 @@ class FetchReader:
         """Set while this broker has a tier."""
         self._quota = hosted.throttles.leader
 
-    def find(self, position: Position, version: int) -> Partition | None:
-        """The partition that the position is in, looked up (again) unless it is hosted here."""
+    def find(self, position: Position, version: int, client: ClientSession) -> Partition | None:
+        """The partition that the position is in, looked up (again) unless it is hosted here. A client's own alone."""
         partition = position.partition
         if partition is None or partition.role is Role.OFFLINE:
             topics = self._hosted.by_id if version >= BY_ID_FROM else self._hosted.by_name
             hosted = topics.get(position.topic)
             partition = hosted.get(position.index) if hosted is not None else None
-            if partition is not None and partition.role is Role.OFFLINE:
+            if partition is not None and (
+                partition.role is Role.OFFLINE or not partition.name.startswith(client.topic_prefix)
+            ):
                 partition = None
         return partition
 
@@ -74,10 +77,10 @@ class FetchReader:
         client: ClientSession,
     ) -> Read:
         """The row for `position`; at most `bytes_left` bytes of records, but a first batch if `at_least_one`."""
-        partition = self.find(position, version)
+        partition = self.find(position, version, client)
         try:
             if partition is None:
-                raise ProtocolError(self._missing(position, version))
+                raise ProtocolError(self._missing(position, version, client))
             partition.check_epoch(position.leader_epoch)
             if call.replica >= 0:
                 return self._read_as_replica(call, position, partition, bytes_left, at_least_one)
@@ -275,9 +278,9 @@ class FetchReader:
             hint = find(position.topic, position.index)
         return Read(FetchedRow(position.topic, position.index, error, -1, -1, log_start, leader=hint), 0, True, True)
 
-    def _missing(self, position: Position, version: int) -> ErrorCode:
+    def _missing(self, position: Position, version: int, client: ClientSession) -> ErrorCode:
         if self._hosted.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if version >= BY_ID_FROM:
-            return self._hosted.missing_by_id(position.topic, position.index)
+            return self._hosted.missing_by_id(position.topic, position.index, client.topic_prefix)
         return self._hosted.missing_by_name(position.topic, position.index)
