@@ -87,6 +87,8 @@ class BrokerLiveness:
 
     def connection_closed(self, connection: int) -> None:
         """The connection of that number, on which heartbeats may have come, has ended."""
+        if self._task is None:  # stopped: the listener closes its connections later
+            return
         for broker_id, broker_epoch in self._sessions.connection_closed(connection, self._clock.monotonic()):
             if broker_id not in self._probes:
                 probe = asyncio.create_task(self._probe(broker_id, broker_epoch), name=f"probe-{broker_id}")

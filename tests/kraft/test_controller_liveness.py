@@ -356,3 +356,12 @@ def _isr_restored(image: MetadataImage) -> Decision[MetadataRecord, None]:
         PartitionChangeRecord(p.topic_id, p.partition, isr=(1, 2, 0)) for p in image.topics.partitions()
     ]
     return Decision(None, changes)
+
+
+async def test_connections_that_end_after_the_stop_are_nobodys_business() -> None:
+    bench = await live_bench()
+    await bench.stop()
+    before = asyncio.all_tasks()
+    bench.liveness.connection_closed(0)
+    assert asyncio.all_tasks() == before
+    assert not bench.liveness._probes
