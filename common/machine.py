@@ -27,6 +27,8 @@ ACCEPT_PAUSE_S = 0.2
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # struct linger {on, 0 s}
 RECORD_BYTES = 16 << 10  # the most that one record of TLS carries
+RECORDS_AT_ONCE_MAX = 128  # of any size: a peer that sends tiny ones does not keep the loop
+TRIES, PATIENCE_MIN, PATIENCE_MAX = 8, 2, 64  # see MachineSecureSocket.recv_into
 SECURE_SEND_BYTES = 64 << 10  # given to OpenSSL at once: what it has under way is repeated whole
 SECURE_FILE_BYTES = 128 << 10  # read at once of a region that has to be encrypted
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -130,7 +132,7 @@ class MachineSecureSocket(_Descriptor):
     of the loop does.
     """
 
-    __slots__ = ("_announcing", "_callback", "_ending", "_tls")
+    __slots__ = ("_announcing", "_callback", "_ending", "_patience", "_short_ends", "_tls", "_tries_left")
 
     def __init__(self, tls: _NamedSocket, peer: Address) -> None:
         super().__init__(tls, peer)
@@ -138,6 +140,8 @@ class MachineSecureSocket(_Descriptor):
         self._callback: Callable[[], None] | None = None
         self._announcing = False
         self._ending: OSError | bool | None = None  # True for the end of the stream
+        self._tries_left = self._short_ends = 0
+        self._patience = PATIENCE_MIN
 
     def handshake(self) -> Wants:
         try:
@@ -166,7 +170,8 @@ class MachineSecureSocket(_Descriptor):
         return (found[0], self._tls.version() or "") if found is not None else ("", "")
 
     def recv_into(self, view: memoryview) -> int:
-        """As many full records as fit; a short one ends the burst, so that a small request costs one read."""
+        """As many records as fit. A short one ends the burst, so that a small request costs one read; but some clients
+        send many short ones in a row, and from those it goes on until nothing is there."""
         if self._ending is not None:
             return self._tell_ending()
         read, size = self._tls.read, len(view)
@@ -174,20 +179,43 @@ class MachineSecureSocket(_Descriptor):
             count = more = cast(int, read(size, view))
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
-        while more == RECORD_BYTES and count < size:
+        records = 1
+        while count < size and more and records < RECORDS_AT_ONCE_MAX:
+            if more < RECORD_BYTES and not self._is_worth_a_try():
+                break
             try:
                 more = cast(int, read(size - count, view[count:]))
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                if more < RECORD_BYTES:
+                    self._tried(False)
                 break
             except OSError as error:
                 self._ending = error
                 break
-            if not more:
+            if more:
+                self._tried(True)
+            else:
                 self._ending = True
             count += more
+            records += 1
         if self._has_more:
             self._announce_soon()
         return count
+
+    def _is_worth_a_try(self) -> bool:
+        """Whether to look for a record behind a short one: while that paid of late, else ever more seldom."""
+        if self._tries_left:
+            return True
+        self._short_ends += 1
+        return self._short_ends >= self._patience
+
+    def _tried(self, found: bool) -> None:
+        if found:
+            self._tries_left, self._patience = TRIES, PATIENCE_MIN
+        elif self._tries_left:
+            self._tries_left -= 1
+        else:
+            self._short_ends, self._patience = 0, min(2 * self._patience, PATIENCE_MAX)
 
     def _tell_ending(self) -> int:
         if isinstance(self._ending, OSError):

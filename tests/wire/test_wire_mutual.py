@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineClock, machine_ports
+from common.machine import RECORDS_AT_ONCE_MAX, MachineClock, machine_ports
 from common.ports import Socket
 from tests.wire.fakes import until
 from tests.wire.tls_world import LOCAL_HOSTS, Material, TlsClient, client_context, make_material
@@ -96,4 +96,31 @@ async def test_readiness_holds_for_what_openssl_has_decrypted(
         await reader.ended.wait()
     assert reader.got == data + b"last"
     met[0].close()
+    listener.close()
+
+
+async def test_many_short_records_in_a_row_are_received_together(material: Material, tmp_path: Path) -> None:
+    """Some clients send each piece of a request as a record of its own: not one turn of the loop for each."""
+    network = machine_ports(tmp_path).network
+    mutual = MutualNetwork(network, TlsContexts(material.config(client_auth="required"), MachineClock()))
+    met: list[Socket] = []
+    listener = mutual.listen(("127.0.0.1", 0), met.append)
+    socket = await mutual.connect(listener.address)
+    await until(lambda: met)
+    for _ in range(1_000):
+        socket.send(b"x" * 40)
+    receives = 0
+    got = bytearray()
+    view = memoryview(bytearray(1 << 16))
+
+    def readable() -> None:
+        nonlocal receives
+        receives += 1
+        got.extend(view[: met[0].recv_into(view)])
+
+    met[0].on_readable(readable)
+    await until(lambda: len(got) == 40_000)
+    assert receives <= 2 + 1_000 / RECORDS_AT_ONCE_MAX + 2
+    for one in (socket, met[0]):
+        one.close()
     listener.close()
