@@ -95,13 +95,14 @@ class TlsContexts:
     async def refresh(self) -> None:
         """Load what has changed, and say when the certificate's end is near. Call every few seconds."""
         state = await asyncio.to_thread(_state, self.config)
-        if state not in (self._loaded.state, self._failed):
+        if state != self._loaded.state:
             name = self.config.name
             try:
                 self._loaded = await asyncio.to_thread(_load, self.config)
-            except SettingError as error:
+            except (SettingError, OSError) as error:  # tried again each time: the reason may not be in the files
+                if state != self._failed:
+                    _log.error("changed certificates are not used", extra={"listener": name, "reason": str(error)})
                 self._failed = state
-                _log.error("changed certificates are not used", extra={"listener": name, "reason": str(error)})
             else:
                 self._failed = self._said_ms = None
                 self.reloads += 1

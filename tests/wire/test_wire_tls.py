@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import logging
+import os
 import random
 import shutil
 import socket
@@ -227,6 +229,27 @@ async def test_changed_certificates_are_the_next_handshakes(
         fresh.replace(keystore)
         await until(lambda: tls.reloads == 1)
         assert await shown(server.address) != first
+
+
+async def test_a_change_that_could_not_be_read_is_tried_again_and_said_once(
+    material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keystore = tmp_path / "node.pem"
+    shutil.copy(material.node, keystore)
+    tls = contexts(material, keystore_location=str(keystore))
+    certificate(tmp_path, "fresh.pem", material.authority, NODE, "node-0", LOCAL_HOSTS).replace(keystore)
+    with monkeypatch.context() as patched:
+        patched.setattr("common.certificate_files.os.memfd_create", _no_more_files)
+        for _ in range(3):
+            await tls.refresh()
+    assert tls.reloads == 0
+    assert caplog.messages.count("changed certificates are not used") == 1
+    await tls.refresh()
+    assert tls.reloads == 1
+
+
+def _no_more_files(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.parametrize(("days_left", "level"), [(40, None), (5, logging.WARNING), (-1, logging.ERROR)])
