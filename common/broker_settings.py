@@ -23,7 +23,8 @@ def _s(name: str, type_name: str, default: object, doc: str, low: float | None =
 
 _NODE = [
     _s("node.id", "int", -1, "The id of this node.", -1),
-    _s("process.roles", "list", (), "What this node is: broker or controller.", choices=("broker", "controller")),
+    _s("process.roles", "list", (), "What this node is: broker, controller or proxy.",
+       choices=("broker", "controller", "proxy")),
     _s("log.dirs", "string", "tidelog-data", "The directory of this node's data; one directory."),
     _s("broker.rack", "string", "", "The rack (availability zone) of this broker.", update="read-only"),
     _s("listeners", "list", (), "NAME://host:port for each listener."),
