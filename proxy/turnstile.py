@@ -14,28 +14,27 @@ from collections.abc import Callable
 class Turnstile:
     """Its line is as long as there are connections being opened; who gave up meanwhile knows it when called."""
 
-    __slots__ = ("_line", "_loop", "_turning")
+    __slots__ = ("_line", "_loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._line: deque[Callable[[], None]] = deque()
-        self._turning = False
 
     def __len__(self) -> int:
         return len(self._line)
 
     def enter(self, step: Callable[[], None]) -> None:
-        """Run `step` at once if nobody went through in this turn, else in a later one."""
-        if self._turning:
-            self._line.append(step)
-            return
-        self._turning = True
-        self._loop.call_soon(self._turn)
-        step()
+        """Run `step` after what is ready in this turn already, or in a later turn when others wait.
+
+        Never at once: descriptors are told in the order in which they became ready, and a listener that is always ready
+        would have its handshake before each request that came during the last one.
+        """
+        self._line.append(step)
+        if len(self._line) == 1:
+            self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        if not self._line:
-            self._turning = False
-            return
-        self._loop.call_soon(self._turn)
-        self._line.popleft()()
+        step = self._line.popleft()
+        if self._line:
+            self._loop.call_soon(self._turn)
+        step()

@@ -40,10 +40,10 @@ class Kind:
 
 
 KINDS = {
-    "terminating": Kind(terminating, 4),
-    "passing": Kind(passing, 4),
-    "requests": Kind(requests, 5),
-    "handshakes": Kind(greeting, 5),
+    "terminating": Kind(terminating, 12),
+    "passing": Kind(passing, 12),
+    "requests": Kind(requests, 12),
+    "handshakes": Kind(greeting, 12),
     "idle": Kind(idling, 1),
     "storm": Kind(storming, 3),
     "rolling-restart": Kind(restarting, 1),
