@@ -32,11 +32,11 @@ def parse_listeners(values: Mapping[str, Any]) -> tuple[Listen, ...]:
     protocols = _protocols(values, bound)
     found = []
     for name, address in bound.items():
+        kind = "internal" if name == internal else "tenant" if name in tenant else "operator"
+        _check_protocol(values, name, kind, protocols[name], address[0])
         shown = advertised.get(name, address)
         if shown[0] in ("0.0.0.0", "::"):
             raise SettingError(f"advertised.listeners: {name} needs an address that others can reach, not {shown[0]}")
-        kind = "internal" if name == internal else "tenant" if name in tenant else "operator"
-        _check_protocol(values, name, kind, protocols[name], address[0])
         own = f"listener.name.{name.lower()}."
         form = ProxyForm(of_listener(values, name, "tidelog.tenant.tls")) if kind == "tenant" else ProxyForm.NONE
         found.append(
