@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.audit.config import AuditConfig
+from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
 from common.host_names import is_domain
@@ -19,8 +20,6 @@ from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.cells import CELL_NAME
 from tidelog.listener_config import host_and_port, parse_listeners
 from tidelog.settings_check import check_settings
-
-from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
 
 SECRET_BYTES_MIN = 16
 T = TypeVar("T")
