@@ -2,8 +2,9 @@
 
 A batch is one msgpack array `[header, records]`; header and records are arrays themselves, and a record's first
 element is its type number. Evolution: fields are only ever appended, with a default, and are used once
-`metadata.version` allows it. An older reader skips what it does not know at a record's end; a type that it does not
-know makes the whole batch undecodable, which `decode_batch` reports as None, on every node alike.
+`metadata.version` allows it, or `tidelog.version` for what Apache Kafka has not. An older reader skips what it does not
+know at a record's end; a type that it does not know makes the whole batch undecodable, which `decode_batch` reports as
+None, on every node alike.
 
 What is random or comes from a clock (ids, times) is in the records: replay only folds them.
 """

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Any
 
+import msgspec
+import pytest
+
+from kraft.controller.attribution import _ATTRIBUTED
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.metadata_audit import MetadataAudit
@@ -88,3 +93,9 @@ def test_keys_cells_and_credentials_are_told_by_name() -> None:
     assert told[3]["after"] == {"name": "east", "is_open": False}
     assert told[4]["after"] == {"user": "alice", "mechanism": "SHA_256", "iterations": 4096}
     assert [event["at"] for event in told] == list(range(6))
+
+
+@pytest.mark.parametrize("kind", typing.get_args(MetadataRecord), ids=lambda kind: kind.__name__)
+def test_every_record_that_has_a_place_for_who_asked_names_them(kind: type[MetadataRecord]) -> None:
+    names = [field.name for field in msgspec.structs.fields(kind)]
+    assert issubclass(kind, _ATTRIBUTED) == ("actor" in names)

@@ -26,6 +26,7 @@ from kraft.records import (
     AclPattern,
     AclResource,
     BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
 )
 from kraft.tenant_usage import usage_by_tenant
 from tests.kraft.images import POLICY, new_topic
@@ -160,6 +161,16 @@ def test_networks_and_limits_are_changed_and_checked() -> None:
     assert altered(deny_networks=[f"10.0.{n}.0/24" for n in range(101)])[1] == ErrorCode.INVALID_REQUEST
     unknown = decide_alter_tenant(image, AlterTenantRequest(tenant="b", limits=[]))
     assert unknown.reply.error_code == ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_nothing_is_made_before_all_nodes_know_the_records() -> None:
+    image, _ = in_cell("east")
+    image = replayed(image, [FeatureLevelRecord("tidelog.version", 0)])
+    assert alter_cell(image, "east", 0)[1] == ErrorCode.UNSUPPORTED_VERSION
+    assert created(image, "b")[1].error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert key(image, "admin")[1].error_code == ErrorCode.UNSUPPORTED_VERSION
+    altered = decide_alter_tenant(image, AlterTenantRequest(tenant="a", limits=[]))
+    assert altered.reply.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 # topics --------------------------------------------------------------------------------------------------------
