@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
 from broker.audit.config import AuditConfig
+from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
 from common.ports import Address
 from wire.connection import ConnectionLimits
@@ -156,6 +157,7 @@ class BrokerConfig:
     tier: TierConfig = field(default_factory=TierConfig)
     tier_reads: TierReads = field(default_factory=TierReads)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     proxy_domain: str = ""  # tidelog.proxy.domain: what tenants' host names end with; empty tells own addresses
     proxy_port: int = 9092  # where proxies are reached under these names
     node_settings: dict[str, object] = field(default_factory=dict)

@@ -40,7 +40,11 @@ from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
-from broker.request import open_chain
+from broker.request import NoQuota, RequestChain
+from broker.security.gates import Gates
+from broker.security.plane import Security
+from broker.tenancy.rewriter import TenantNames
+from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
 from common.broker_settings import NODE_SETTINGS
@@ -120,13 +124,14 @@ class BrokerNode:
         )
         self.lifecycle: BrokerLifecycle | None = None
         self._giving_up: asyncio.Task[None] | None = None
-        chain = open_chain()
+        self.security = self._make_security()
+        chain = self._make_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
         self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links, self._broker_epoch)
         self.audit = self._make_audit(journal, links)
         self.dispatcher = Dispatcher(
-            self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal
+            self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal, self.security
         )
         self.server = Server(
             ports,
@@ -140,8 +145,10 @@ class BrokerNode:
             machinery.watch,
             secret=config.secret,
             cluster=config.cluster_id,
+            began=self.dispatcher.began,
         )
         register_metrics(self.metrics, self)
+        self.security.register(self.metrics)
         self.audit.register(self.metrics)
 
     @property
@@ -190,6 +197,23 @@ class BrokerNode:
         """Until the controller has unfenced this broker."""
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
+
+    def _make_security(self) -> Security:
+        config = self._config
+        return Security(
+            config.security,
+            self._ports,
+            lambda: self.observer.image,
+            config.secret,
+            config.limits.socket_request_max_bytes,
+            asyncio.get_running_loop().time,
+        )
+
+    def _make_chain(self) -> RequestChain:
+        config = self._config
+        names = TenantNames(lambda: self.observer.image, ProxyAddress(config.proxy_domain, config.proxy_port))
+        gates = Gates(lambda: self.observer.image, config.auto_create_topics_enable)
+        return RequestChain(gates, names, NoQuota())
 
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
         config = self._config
@@ -270,6 +294,7 @@ class BrokerNode:
         self.partitions.on_applied = self._roles_taken
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.security.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)
         self._roles_taken()
@@ -396,6 +421,7 @@ class BrokerNode:
             ScramHandlers(forwarder),
             TenantHandlers(forwarder),
             CellHandlers(forwarder),
+            self.security,
         )
 
     def _broker_epoch(self) -> int:

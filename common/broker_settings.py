@@ -6,6 +6,7 @@ concerns it. The topic defaults among them (`log.â€¦`, `min.insync.replicas`, â€
 """
 
 from common.proxy_settings import PROXY_SETTINGS
+from common.security_settings import SECURITY_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue, Setting
 from common.tenant_settings import ACCESS_SETTINGS, TENANT_SETTINGS
 from common.tls_settings import ACCEPT_SETTINGS, TLS_SETTINGS
@@ -254,6 +255,7 @@ NODE_SETTINGS = Catalogue(
         *_NODE,
         *TLS_SETTINGS,
         *ACCEPT_SETTINGS,
+        *SECURITY_SETTINGS,
         *_CONNECTIONS,
         *_TOPICS,
         *_LOG,

@@ -19,6 +19,7 @@ from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.cells import CELL_NAME
 from tidelog.listener_config import host_and_port, parse_listeners
+from tidelog.security_config import security_config
 from tidelog.settings_check import check_settings
 
 SECRET_BYTES_MIN = 16
@@ -52,6 +53,9 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         tier_reads=fill(TierReads, values),
         tier=_tier(values),
         audit=_audit(values),
+        security=security_config(
+            values, [listen.name for listen in listeners], _domain(values["tidelog.proxy.domain"])
+        ),
         proxy_domain=_domain(values["tidelog.proxy.domain"]),
         proxy_port=values["tidelog.proxy.advertised.port"] or values["tidelog.proxy.port"],
         node_settings=given_defaults(given, values),

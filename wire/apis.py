@@ -19,6 +19,7 @@ API_VERSIONS = 18
 PRODUCE_ANNOUNCED_MIN = 0  # librdkafka takes a broker without Produce 0 for one without any
 
 _EVERYONE = frozenset(ListenerKind)
+_CLIENTS = frozenset({ListenerKind.OPERATOR, ListenerKind.TENANT})
 _NODES = frozenset({ListenerKind.INTERNAL})
 _OPERATORS = frozenset({ListenerKind.OPERATOR, ListenerKind.INTERNAL})
 _UNSUPPORTED = Struct(">ihihhh")  # correlation, error, one range: key, min, max
@@ -73,6 +74,7 @@ _TABLE = (
     _api("SyncGroup", 0, 5, _EVERYONE),
     _api("DescribeGroups", 0, 6, _EVERYONE),
     _api("ListGroups", 0, 5, _EVERYONE),
+    _api("SaslHandshake", 0, 1, _CLIENTS),
     _api("ApiVersions", 0, 4, _EVERYONE),
     _api("CreateTopics", 2, 7, _EVERYONE),
     _api("DeleteTopics", 1, 6, _EVERYONE),
@@ -82,6 +84,7 @@ _TABLE = (
     _api("DescribeConfigs", 1, 4, _EVERYONE),
     _api("AlterConfigs", 0, 2, _EVERYONE),
     _api("DescribeLogDirs", 1, 4, _EVERYONE),  # v5 is newer than Apache Kafka 4.1
+    _api("SaslAuthenticate", 0, 2, _CLIENTS),
     _api("CreatePartitions", 0, 3, _EVERYONE),
     _api("DeleteGroups", 0, 2, _EVERYONE),
     _api("ElectLeaders", 0, 2, _OPERATORS),

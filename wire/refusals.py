@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _TRANSACTIONS = "transactions are not served yet"
-_SASL = "listeners have no SASL yet"
 _QUOTAS = "client quotas are not served yet"
 
 # API names, without Request and Response.
@@ -19,8 +18,6 @@ REFUSED_APIS: Mapping[str, str] = {
     "EndTxn": _TRANSACTIONS,
     "ListConfigResources": "it names client metrics and group configs, which are not served",
     "ListTransactions": _TRANSACTIONS,
-    "SaslAuthenticate": _SASL,
-    "SaslHandshake": _SASL,
     "TxnOffsetCommit": _TRANSACTIONS,
     "WriteTxnMarkers": _TRANSACTIONS,
 }

@@ -52,8 +52,9 @@ class Server:
 
     On internal listeners no frame reaches `handler` before the peer has proven that it knows `secret`; without a
     secret an internal listener is refused (ValueError). A connection over the limits is closed at once; where they come
-    too fast, accepting pauses. Failures before a peer is known are logged once per cause and address. `closed` and
-    `violated` are called as `Connection` does, also for connections that never sent a frame.
+    too fast, accepting pauses. Failures before a peer is known are logged once per cause and address. `began` is called
+    with each connection before its first frame, with an internal one before its proof; `closed` and `violated` as
+    `Connection` does, also for connections that never sent a frame.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Server:
         *,
         secret: bytes | None = None,
         cluster: str = "",
+        began: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
         if secret is None and any(listener.kind is ListenerKind.INTERNAL for listener in listeners):
             raise ValueError("an internal listener needs the cluster secret")
@@ -77,6 +79,7 @@ class Server:
         self._configs = list(listeners)
         self._handler = handler
         self._on_closed = closed
+        self._on_began = began
         self._on_violation = violated
         self._limits = limits
         self._tick = tick
@@ -205,6 +208,7 @@ class Server:
             _Handshake(connection, self, self._handler, self._strangers)
             if len(self._strangers) > self._limits.strangers_max:
                 next(iter(self._strangers)).close("node authentication: no proof while others wait to give theirs")
+        self._on_began(connection)
 
     def failed(self, listener: ListenerConfig, peer: Address, cause: str, detail: str) -> None:
         """A connection did not get to its first Kafka byte."""

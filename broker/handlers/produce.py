@@ -20,10 +20,13 @@ from broker.handlers.record_inspection import RecordInspection
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
+from broker.request import ClientSession, Throttle
+from broker.security.authorizer import Access
 from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
 from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.records import AclOperation, AclResource
 from records.record import InvalidRecords
 from storage.partition_log import Appended
 from wire.connection import Connection, Reply
@@ -38,12 +41,11 @@ from wire.hot_codec import (
     encode_produce_response,
 )
 
-from broker.request import ClientSession, Throttle
-
 ALL, LEADER, NONE = -1, 1, 0
 BY_ID_FROM = 13
 TIMEOUT_MS_MAX = 2**31 - 1
 _EMPTY: Mapping[int, Partition] = {}
+_WRITE, _TOPIC = int(AclOperation.WRITE), int(AclResource.TOPIC)
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,6 +78,11 @@ class PendingProduce:
         self.correlation = correlation
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
         self.settled = False
+
+    @property
+    def access(self) -> Access | None:
+        """The rights of whoever asks; None for all."""
+        return self._session.access
 
     def answer(self, at: int, row: ProducedRow) -> None:
         """The row of part `at` is known; the last one releases the reply."""
@@ -175,8 +182,13 @@ class ProduceHandler:
         call = pending.call
         topics = self._hosted.by_id if pending.version >= BY_ID_FROM else self._hosted.by_name
         now_ms = self._clock.wall_ms()
+        access = pending.access
         for number, part in enumerate(call.parts):
             partition = topics.get(part.topic, _EMPTY).get(part.partition)
+            if access is not None and not self._may_write(access, part, partition, pending.version, prefix):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                pending.answer(number, ProducedRow(part.topic, part.partition, error, -1))
+                continue
             if partition is None or (prefix and not partition.name.startswith(prefix)):
                 pending.answer(number, self._missing(part, pending.version, prefix))
                 continue
@@ -193,6 +205,17 @@ class ProduceHandler:
                 pending.answer(number, self._failed(part, error, partition, pending.version))
                 continue
             self._appended(pending, number, partition, appended)
+
+    def _may_write(
+        self, access: Access, part: ProducedPart, partition: Partition | None, version: int, prefix: bytes
+    ) -> bool:
+        """Whether or not there is such a topic; an id that is none, or is nobody's of this tenant, is told as such."""
+        if partition is not None and partition.name.startswith(prefix):
+            return access.may(_WRITE, _TOPIC, partition.topic)
+        if version < BY_ID_FROM:
+            return access.may(_WRITE, _TOPIC, part.topic.decode(errors="replace"))
+        topic = self._hosted.image.topics.get_by_id(part.topic)
+        return topic is None or not topic.name.encode().startswith(prefix) or access.may(_WRITE, _TOPIC, topic.name)
 
     def _inspect(
         self, pending: PendingProduce, number: int, partition: Partition, view: memoryview, now_ms: int

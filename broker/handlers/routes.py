@@ -26,6 +26,7 @@ from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.request import Handler
+from broker.security.plane import Security
 
 
 @dataclass(slots=True, frozen=True)
@@ -52,6 +53,7 @@ class Handlers:
     scram: ScramHandlers
     tenants: TenantHandlers
     cells: CellHandlers
+    security: Security
 
 
 def routes(of: Handlers) -> dict[int, Handler]:
@@ -68,6 +70,7 @@ def routes(of: Handlers) -> dict[int, Handler]:
         14: of.groups.sync_group,
         15: of.groups.describe_groups,
         16: of.groups.list_groups,
+        17: of.security.handshake,
         18: of.cluster.api_versions,
         19: of.topics.create_topics,
         20: of.topics.delete_topics,
@@ -80,6 +83,7 @@ def routes(of: Handlers) -> dict[int, Handler]:
         32: of.configs.describe_configs,
         33: of.configs.alter_configs,
         35: of.log_dirs.handle,
+        36: of.security.authenticate,
         37: of.topics.create_partitions,
         42: of.groups.delete_groups,
         43: of.reassignments.elect_leaders,

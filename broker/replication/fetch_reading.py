@@ -15,16 +15,17 @@ from broker.partitions.replica import Role
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import ReadableReplica, Redirections, preferred_replica
+from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
+from kraft.records import AclOperation, AclResource
 from storage.region import Region
 from tiering.downloads import Ticket
 from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
 
-from broker.request import ClientSession
-
 READ_COMMITTED = 1
 READ_FROM_FOLLOWERS_FROM = 11
 NO_REPLICA = -1
+_READ, _TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
 _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -79,6 +80,8 @@ class FetchReader:
         """The row for `position`; at most `bytes_left` bytes of records, but a first batch if `at_least_one`."""
         partition = self.find(position, version, client)
         try:
+            if client.access is not None:
+                self._authorize(client, position, partition, version)
             if partition is None:
                 raise ProtocolError(self._missing(position, version, client))
             partition.check_epoch(position.leader_epoch)
@@ -87,6 +90,20 @@ class FetchReader:
             return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one, client)
         except ProtocolError as error:
             return self._failed(position, partition, call, version, error.code)
+
+    def _authorize(self, client: ClientSession, position: Position, partition: Partition | None, version: int) -> None:
+        """Raises TOPIC_AUTHORIZATION_FAILED whether or not there is such a topic; unknown ids are told as such."""
+        name: str | None
+        if partition is not None:
+            name = partition.topic
+        elif version >= BY_ID_FROM:
+            topic = self._hosted.image.topics.get_by_id(position.topic)
+            is_own = topic is not None and topic.name.encode().startswith(client.topic_prefix)
+            name = topic.name if topic is not None and is_own else None
+        else:
+            name = position.topic.decode(errors="replace")
+        if name is not None and client.access is not None and not client.access.may(_READ, _TOPIC, name):
+            raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def acknowledge(self, position: Position, call: FetchCall, session: FetchSession) -> None:
         """A follower named this position in its request: it holds everything before, if it is on our lineage.
