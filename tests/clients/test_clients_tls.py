@@ -101,7 +101,7 @@ def test_kafka_python_produces_and_consumes(cluster: EmbeddedCluster, bootstrap:
         topic, bootstrap_servers=bootstrap.split(","), auto_offset_reset="earliest", consumer_timeout_ms=60_000,
         **security,
     )  # fmt: skip
-    values = [message.value for message, _ in zip(consumer, range(RECORDS), strict=False)]
+    values = [message.value for _, message in zip(range(RECORDS), consumer, strict=False)]
     consumer.close()
     assert sorted(values) == sorted(str(number).encode() * 500 for number in range(RECORDS))
 
