@@ -1,6 +1,6 @@
 """One request on its way: who asks, over which listener, and the chain that every request passes.
 
-The chain is rewrite -> throttle -> gate -> handle. The first three are seams: a name rewriter, a quota and a gatekeeper
+The chain is throttle -> rewrite -> gate -> handle. The first three are seams: a quota, a name rewriter and a gatekeeper
 that knows rights; here are ones that let everything pass. A throttled
 request is answered first, with the throttle time in it, and then its connection is muted for that time (KIP-219).
 """

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,8 @@ class Services:
     """A broker that checks passwords by itself."""
 
     def __init__(self) -> None:
-        self.mechanisms = ["PLAIN"]
+        self.mechanisms: Sequence[str] = ["PLAIN"]
+        self.was_shut = asyncio.Event()
         self.max_reauth_ms = 0
         self.failed_delay_s = 0.0
         self.authentication_s = 30.0
@@ -241,6 +243,7 @@ class Services:
 
     def shut(self, login: Login) -> None:
         self.log.append("shut")
+        self.was_shut.set()
 
     def failed(self, cause: str, mechanism: str) -> None:
         self.log.append(f"failed {cause}")
@@ -319,8 +322,9 @@ async def test_a_session_ends() -> None:
     one = login(services)
     one.handshake(1, "PLAIN")
     assert (await one.authenticate(GOOD)).session_lifetime_ms == 20
-    while "shut" not in services.log:
-        await asyncio.sleep(0.005)
+    assert "shut" not in services.log
+    async with asyncio.timeout(30):
+        await services.was_shut.wait()
     one.connection_closed()
 
 
