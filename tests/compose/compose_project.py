@@ -27,8 +27,9 @@ class ComposeProject:
 
     def __init__(self) -> None:
         self.name = f"tidelog-test-{uuid.uuid4().hex[:8]}"
-        self.ports = free_ports(BROKERS)
+        self.ports, self.proxy_port = free_ports(BROKERS), free_ports(1)[0]
         self._environment = os.environ | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
+        self._environment["PROXY_PORT"] = str(self.proxy_port)
 
     @property
     def bootstrap(self) -> str:
