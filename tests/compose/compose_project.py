@@ -54,6 +54,10 @@ class ComposeProject:
         found: list[dict[str, object]] = json.loads(self.docker("inspect", self.container(service)))
         return found[0]
 
+    def here(self, command: list[str], timeout_s: float = 120.0) -> str:
+        """What a program on this host prints."""
+        return self._run(*command, timeout_s=timeout_s)
+
     def in_volumes(self, script: str) -> str:
         """What a shell prints that sees the volumes of the secrets below /cluster and /store."""
         volumes = (f"{self.name}_cluster-secret:/cluster:ro", f"{self.name}_object-store-credentials:/store:ro")
