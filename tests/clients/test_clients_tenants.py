@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -69,7 +70,11 @@ class TenantWorld:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantWorld]:
-    settings = {"group.initial.rebalance.delay.ms": "100", "log.dir.free.bytes.min": "0"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "100",
+        "log.dir.free.bytes.min": "0",
+        "tidelog.tier.export.interval.ms": "1000",
+    }
     resolves = private_hosts.names_resolve()
     if not resolves:
         reason = private_hosts.problem()
@@ -217,12 +222,16 @@ def test_secrets_are_nowhere_but_in_their_files(world: TenantWorld, tmp_path: Pa
     for pem in (data / "tls").iterdir():
         secrets |= set(re.findall(r"PRIVATE KEY-----\n([A-Za-z0-9+/]{64})\n", pem.read_text()))
     assert len(secrets) >= 5 + 4
+    key = read_key(world.cluster.tenant_file("demo", "key"))[0].encode()
+    deadline = time.monotonic() + 60
+    while not any(key in _content(path) for path in (data / "tier").rglob("*") if path.is_file()):
+        assert time.monotonic() < deadline, "the bucket gets what the controllers know"
+        time.sleep(0.1)
     places = list(_places(world))
     found = [(place, secret[:6]) for place, content in places for secret in secrets if secret.encode() in content]
     assert found == []
-    key = read_key(world.cluster.tenant_file("demo", "key"))[0].encode()
-    seen = {place.partition("-")[0] for place, content in places if key in content}
-    assert {"controller", "broker", "tidelog keys list"} <= seen, "what is no secret is found where it belongs"
+    seen = {re.split("-|(?<=/)", place)[0] for place, content in places if key in content}
+    assert {"controller", "broker", "tier/", "tidelog keys list"} <= seen, "what is no secret is found where it belongs"
 
 
 def _places(world: TenantWorld) -> Iterator[tuple[str, bytes]]:
@@ -233,7 +242,7 @@ def _places(world: TenantWorld) -> Iterator[tuple[str, bytes]]:
     assert {"broker", "controller", "proxy", "logs", "tier"} <= kinds, "all that is to be searched is there"
     for parts in names:
         if parts[0] not in own:
-            yield "/".join(parts), (data / Path(*parts)).read_bytes()
+            yield "/".join(parts), _content(data / Path(*parts))
     for node in world.cluster.nodes():
         yield f"metrics of {node['node']}", _metrics(node["metrics"])
         for pid in _family(node["pid"]):
@@ -242,6 +251,15 @@ def _places(world: TenantWorld) -> Iterator[tuple[str, bytes]]:
     for group in ("tenants", "keys", "users", "acls", "cells"):
         yield f"tidelog {group} list", world.cluster.command_of(group, "list", "--json").encode()
     yield "ps", subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, check=True).stdout
+
+
+def _content(path: Path) -> bytes:
+    """What a reader of the file would see; nothing of one that is gone by now."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
 def _metrics(address: str) -> bytes:
