@@ -20,7 +20,7 @@ RUN pip install --quiet --no-build-isolation --no-deps . \
 FROM python:3.11-slim-bookworm AS node
 # Directories of volumes: a named volume that is empty takes over owner and mode of what it is mounted on.
 RUN useradd --uid 10001 --no-create-home tidelog \
- && install -d -o tidelog -g tidelog -m 0700 /var/lib/tidelog /run/tidelog /run/object-store
+ && install -d -o tidelog -g tidelog -m 0700 /var/lib/tidelog /run/tidelog /run/authority /run/object-store
 COPY --from=build /opt/tidelog /opt/tidelog
 COPY docker/make-secrets docker/ready /usr/local/bin/
 ENV PATH=/opt/tidelog/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

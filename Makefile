@@ -10,7 +10,7 @@ SEED ?= 0
 COUNT ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-compose check format sim compat-java demo demo-compose bench lock
+.PHONY: help install install-dev up test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -67,8 +67,11 @@ demo: install-dev ## 336,776 real flights through brokers, object store and Spar
 demo-compose: install-dev ## the same in the containers of docker-compose.yml, with MinIO
 	$(BIN)/python -m bench.demo --compose
 
-bench: install-dev ## beside Apache Kafka on this machine (needs Java and Maven), the tier, and Spark over it
-	@status=0; for rows in bench bench.tier bench.spark bench.spark_jobs; do \
+demo-tenants: install-dev ## 16 airlines as 16 tenants behind one TLS port, each with its own topic `flights` and its own key
+	$(BIN)/python -m bench.demo_tenants
+
+bench: install-dev ## beside Apache Kafka and haproxy on this machine (need Java, Maven; haproxy), the tier, and Spark over it
+	@status=0; for rows in bench bench.proxy bench.tier bench.spark bench.spark_jobs; do \
 		$(BIN)/python -m $$rows || status=$$?; done; exit $$status
 
 lock: | $(BIN)/python ## resolve the dependencies anew into requirements/*.lock

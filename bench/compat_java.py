@@ -17,9 +17,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.demo_tenants.airline import client_configuration
 from bench.embedded import EmbeddedCluster
 from bench.kafka_directory import check_foreign_directory
 from bench.peers import KAFKA_VERSION, MissingTool, kafka_jars
+from tidelog.client_files import read_key
+from tidelog.local_names import hosts_line, names_of
 
 WORK = Path(__file__).resolve().parent / "work"
 RECORDS, VALUE_BYTES = 6_000, 1_000  # enough for several segments of the smallest size that Kafka's tools allow
@@ -29,13 +32,14 @@ TIMEOUT_S = 90
 class JavaTools:
     """Runs main classes from Apache Kafka's jars."""
 
-    def __init__(self, jars: Path, bootstrap: str) -> None:
+    def __init__(self, jars: Path, bootstrap: str, *options: str) -> None:
         self._jars = jars
         self._bootstrap = bootstrap
+        self._options = options  # of Java itself
 
     def run(self, main: str, *arguments: str, feed: str = "") -> str:
         """Standard output; RuntimeError when the program fails."""
-        line = ["java", "-Xmx256M", "-cp", f"{self._jars}/*", main, *arguments]
+        line = ["java", "-Xmx256M", *self._options, "-cp", f"{self._jars}/*", main, *arguments]
         done = subprocess.run(line, input=feed, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         if done.returncode:
             raise RuntimeError(f"{main} {' '.join(arguments)}: {done.stderr[-600:]}{done.stdout[-600:]}")
@@ -145,6 +149,44 @@ def delete(java: JavaTools) -> None:
     expect("gone" not in java.tool("TopicCommand", "--list").split(), "the deleted topic is gone")
 
 
+def over_tls(jars: Path, cluster: EmbeddedCluster, folder: Path) -> None:
+    """The console clients on the brokers' SSL listeners, with the authority and a certificate of their own as PEM."""
+    tls, config = cluster.data / "tls", folder / "client.properties"
+    config.write_text(
+        "security.protocol=SSL\nssl.truststore.type=PEM\nssl.keystore.type=PEM\n"
+        f"ssl.truststore.location={tls / 'ca.pem'}\nssl.keystore.location={tls / 'client.pem'}\n"
+    )
+    java = JavaTools(jars, cluster.secure_bootstrap)
+    java.tool("TopicCommand", "--command-config", str(config), "--create", "--topic", "secure", "--partitions", "3")
+    lines = [value(number) for number in range(RECORDS)]
+    java.tool(
+        "ConsoleProducer", "--topic", "secure", "--producer.config", str(config), feed="".join(f"{x}\n" for x in lines)
+    )
+    out = java.tool("consumer.ConsoleConsumer", "--topic", "secure", "--consumer.config", str(config),
+                    "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+    expect(sorted(out.split()) == sorted(lines), "every record is read back over TLS")
+
+
+def as_tenant(jars: Path, cluster: EmbeddedCluster, folder: Path) -> None:
+    """The tools through the proxy over TLS, as the tenant `java` and with the file that `tidelog up` made for it."""
+    config, hosts = cluster.tenant_file("java", "java.properties"), folder / "hosts"
+    tenant_id = read_key(cluster.tenant_file("java", "key"))[2]
+    bootstrap = client_configuration(cluster.tenant_file("java"))["bootstrap.servers"]
+    domain = bootstrap.partition(".")[2].rpartition(":")[0]
+    hosts.write_text(hosts_line(names_of(tenant_id, range(3), domain)) + "\n")
+    java = JavaTools(jars, bootstrap, f"-Djdk.net.hosts.file={hosts}")
+    as_admin = ("--command-config", str(config))
+    java.tool("TopicCommand", *as_admin, "--create", "--topic", "java", "--partitions", "3")
+    expect(java.tool("TopicCommand", *as_admin, "--list").split() == ["java"], "a tenant lists its own topics alone")
+    lines = [value(number) for number in range(RECORDS)]
+    java.tool("ConsoleProducer", "--topic", "java", "--producer.config", str(config), feed="\n".join(lines) + "\n")
+    out = java.tool("consumer.ConsoleConsumer", "--topic", "java", "--consumer.config", str(config), "--group", "own",
+                    "--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000")  # fmt: skip
+    expect(sorted(out.split()) == sorted(lines), "every record is read back through the proxy")
+    groups = java.tool("consumer.group.ConsumerGroupCommand", *as_admin, "--list").split()
+    expect(groups == ["own"], "a tenant lists its own groups alone")
+
+
 def dump(java: JavaTools, data: Path) -> None:
     """Kafka's own reader over every file of the topic on one broker that has been stopped."""
     seen: dict[str, int] = {}
@@ -170,7 +212,8 @@ def main() -> int:
         return 0 if os.environ.get("CI") else 2
     with tempfile.TemporaryDirectory(prefix="tidelog-java-") as folder:
         data = Path(folder) / "data"
-        with EmbeddedCluster(data=data, settings={"group.initial.rebalance.delay.ms": "100"}) as cluster:
+        settings = {"group.initial.rebalance.delay.ms": "100", "ssl.client.auth": "required"}
+        with EmbeddedCluster(data=data, settings=settings, tls=True, proxies=1, tenants=("java",)) as cluster:
             java = JavaTools(jars, cluster.bootstrap)
             steps: list[tuple[str, Callable[[JavaTools], None]]] = [
                 ("topics", topics),
@@ -182,6 +225,10 @@ def main() -> int:
             for name, step in steps:
                 step(java)
                 print(f"ok: {name}, Apache Kafka {KAFKA_VERSION}")
+            over_tls(jars, cluster, Path(folder))
+            print(f"ok: produce and consume over mutual TLS, Apache Kafka {KAFKA_VERSION}")
+            as_tenant(jars, cluster, Path(folder))
+            print(f"ok: topics, groups, produce and consume as a tenant, Apache Kafka {KAFKA_VERSION}")
             cluster.command("stop", "broker-0")
             dump(java, data)
             print("ok: DumpLogSegments reads what Tidelog wrote")

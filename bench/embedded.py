@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 START_TIMEOUT_S = 120
 BROKERS_MAX = 16
+PROXY_PORT_OFFSET = 1_000
 
 
 class EmbeddedCluster:
@@ -25,10 +27,19 @@ class EmbeddedCluster:
         settings: dict[str, str] | None = None,
         data: Path | None = None,
         controllers: int | None = None,
+        *,
+        tls: bool = False,
+        proxies: int = 0,
+        tenants: Sequence[str] = (),
+        cells: int | None = None,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-") if data is None else None
         self.data = data if data is not None else Path(str(self._temporary and self._temporary.name)) / "data"
         self._sizes = ["--brokers", str(brokers)] + (["--controllers", str(controllers)] if controllers else [])
+        self._options = ["--tls"] if tls else []
+        self._options += ["--proxies", str(proxies)] if proxies else []
+        self._options += ["--tenants", ",".join(tenants)] if tenants else []
+        self._options += ["--cells", str(cells)] if cells else []
         self.settings = dict(settings or {})
         self.port = free_ports(brokers)
         self.bootstrap = ""
@@ -49,7 +60,7 @@ class EmbeddedCluster:
     def up(self) -> None:
         """Start, or start again on the same data."""
         sets = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
-        out = self.command("up", *self._sizes, "--port", str(self.port), "--detach", *sets)
+        out = self.command("up", *self._sizes, "--port", str(self.port), "--detach", *self._options, *sets)
         self.bootstrap = out.strip().removeprefix("ready bootstrap=")
 
     def command(self, *words: str) -> str:
@@ -71,16 +82,27 @@ class EmbeddedCluster:
         """SIGKILL; the node stays down until `tidelog start`."""
         self.command("kill", node)
 
+    @property
+    def secure_bootstrap(self) -> str:
+        """The brokers' SSL listeners, by a name that their certificates are for."""
+        return ",".join(
+            row["listeners"]["SSL"].replace("127.0.0.1", "localhost") for row in self.nodes() if row["role"] == "broker"
+        )
+
+    def tenant_file(self, tenant: str, suffix: str = "librdkafka.properties") -> Path:
+        """What `tidelog up --tenants` made for clients of a tenant."""
+        return self.data / "tenants" / f"{tenant}.{suffix}"
+
     def nodes(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(self.command("ps", "--json"))
         return rows
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports that nothing listens on."""
+    """The first of `count` neighbouring ports that nothing listens on, nor on that of proxies."""
     for _ in range(1_000):
         first = random.randrange(20_000, 30_000)
-        if all(_is_free(first + i) for i in range(max(count, BROKERS_MAX))):
+        if all(_is_free(first + i) for i in (*range(max(count, BROKERS_MAX)), PROXY_PORT_OFFSET)):
             return first
     raise RuntimeError("no free ports")
 

@@ -24,14 +24,15 @@ RECOVERY_TIMEOUT_S = 60.0
 class SteadyLoad:
     """A numbered stream of records to one partition, and when each was acknowledged."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = "", replicas: int = 3) -> None:
+        """`topic` is made, with `min.insync.replicas` one below its replicas; a name is drawn where none is given."""
         self.bootstrap = bootstrap
-        self.topic = f"failover-{uuid.uuid4().hex[:6]}"
+        self.topic = topic or f"failover-{uuid.uuid4().hex[:6]}"
         self.acknowledged: list[int] = []
         self.moments: list[float] = []
         self.errors: Counter[str] = Counter()
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        new = NewTopic(self.topic, 1, 3, config={"min.insync.replicas": "2"})
+        new = NewTopic(self.topic, 1, replicas, config={"min.insync.replicas": str(replicas - 1)})
         self._admin.create_topics([new])[self.topic].result(60)
         self._producer = Producer(
             {

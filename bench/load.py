@@ -1,7 +1,7 @@
 """The loads of the benchmark, one process each, through librdkafka: `python -m bench.load KIND BOOTSTRAP JSON`.
 
 A neutral client for every system: it prints one JSON object and knows nothing of the server. Throughput counts
-record values; latencies are milliseconds.
+record values; latencies are milliseconds. `BENCH_CLIENT`, JSON in the environment, is settings for every client.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 SETTLE_S = 1.5
+EVERY_CLIENT: dict[str, Any] = json.loads(os.environ.get("BENCH_CLIENT", "{}"))
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -31,7 +32,9 @@ def percentile(values: list[float], share: float) -> float:
 def create_topic(bootstrap: str, partitions: int, config: dict[str, str] | None = None) -> str:
     name = f"bench-{uuid.uuid4().hex[:8]}"
     topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2", **(config or {})})
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # named: what is collected cancels its requests
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap, **EVERY_CLIENT}
+    )  # named: what is collected cancels its requests
     admin.create_topics([topic])[name].result(60)
     time.sleep(SETTLE_S)
     return name
@@ -47,6 +50,7 @@ def make_producer(bootstrap: str, **settings: Any) -> Producer:
             "queue.buffering.max.kbytes": 1 << 20,
             "max.in.flight.requests.per.connection": 5,
             "message.timeout.ms": 120_000,
+            **EVERY_CLIENT,
             **settings,
         }
     )
@@ -88,6 +92,7 @@ def consume(bootstrap: str, topic: str, records: int) -> dict[str, Any]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            **EVERY_CLIENT,
             "group.id": uuid.uuid4().hex,
             "enable.auto.commit": False,
             "enable.metrics.push": False,
@@ -141,6 +146,7 @@ def end_to_end(
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            **EVERY_CLIENT,
             "group.id": uuid.uuid4().hex,
             "enable.auto.commit": False,
             "enable.metrics.push": False,

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 
 from broker.audit.config import AuditConfig
+from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
 from common.ports import Address
 from wire.connection import ConnectionLimits
+from wire.listeners import UNBOUNDED, ProxyForm, SecurityProtocol
+from wire.opening import OPENINGS_MAX
 from wire.server import ServerLimits
+from wire.tls import TlsConfig
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -16,12 +22,19 @@ MIB = 1 << 20
 
 @dataclass(slots=True, frozen=True)
 class Listen:
-    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is what clients are told."""
+    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is what clients are told. `tls` belongs
+    to protocols with TLS; what follows it is `wire.listeners.ListenerConfig`'s."""
 
     name: str
     address: Address
     advertised: Address
     kind: str = "operator"
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: TlsConfig | None = None
+    proxies: ProxyForm = ProxyForm.NONE
+    proxy_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    connections_max: int = UNBOUNDED
+    creation_rate: int = UNBOUNDED
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,8 +64,13 @@ class RequestLimits:
     reply_bytes_max: int = 512 * MIB
     connection_stall_ms: int = 30_000
     connections_max_idle_ms: int = 600_000
-    max_connections: int = 2**31 - 1
-    max_connections_per_ip: int = 2**31 - 1
+    max_connections: int = UNBOUNDED
+    max_connections_per_ip: int = UNBOUNDED
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    max_connection_creation_rate: int = UNBOUNDED
+    connection_openings_max: int = OPENINGS_MAX
+    connection_opening_ms: int = 10_000
+    certificates_interval_ms: int = 5_000
     fetch_max_bytes: int = 55 * MIB
     max_incremental_fetch_session_cache_slots: int = 1_000
     inflated_bytes_max: int = 64 * MIB
@@ -65,6 +83,11 @@ def server_limits(limits: RequestLimits) -> ServerLimits:
     return ServerLimits(
         connections_max=limits.max_connections,
         connections_per_ip_max=limits.max_connections_per_ip,
+        connections_per_ip=limits.max_connections_per_ip_overrides,
+        creation_rate=limits.max_connection_creation_rate,
+        openings_max=limits.connection_openings_max,
+        opening_s=limits.connection_opening_ms / 1000,
+        certificates_interval_s=limits.certificates_interval_ms / 1000,
         connection=ConnectionLimits(
             frame_bytes_max=limits.socket_request_max_bytes,
             replies_pending_max=limits.connection_requests_max,
@@ -119,6 +142,7 @@ class BrokerConfig:
     controllers: dict[int, Address]
     secret: bytes
     rack: str = ""
+    cell: str = "default"  # tidelog.cell
     cluster_id: str = ""  # empty: taken from the metadata quorum
     broker_session_timeout_ms: int = 3_000
     broker_heartbeat_interval_ms: int = 500
@@ -133,6 +157,9 @@ class BrokerConfig:
     tier: TierConfig = field(default_factory=TierConfig)
     tier_reads: TierReads = field(default_factory=TierReads)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    proxy_domain: str = ""  # tidelog.proxy.domain: what tenants' host names end with; empty tells own addresses
+    proxy_port: int = 9092  # where proxies are reached under these names
     node_settings: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
+from broker.coordination.groups.tenant_cleanup import TenantGroupCleanup
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.internal_topics import InternalTopics, audit_topic, group_topic, tier_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
@@ -29,7 +31,13 @@ class Coordinators:
     """Leads shards as this broker's leaderships come and go."""
 
     def __init__(
-        self, config: BrokerConfig, ports: Ports, partitions: HostedPartitions, forwarder: Forwarder, links: Links
+        self,
+        config: BrokerConfig,
+        ports: Ports,
+        partitions: HostedPartitions,
+        forwarder: Forwarder,
+        links: Links,
+        broker_epoch: Callable[[], int],
     ) -> None:
         def value(name: str) -> Any:
             return config.node_settings.get(name, NODE_SETTINGS[name].default)
@@ -53,6 +61,7 @@ class Coordinators:
             lambda: partitions.image,
             ports.random,
         )
+        self._cleanup = TenantGroupCleanup(self.groups, forwarder.channel, lambda: (config.node_id, broker_epoch()))
         topics = [
             group_topic(
                 value("offsets.topic.num.partitions"),
@@ -96,12 +105,14 @@ class Coordinators:
             self.runtime.elected(partition)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Offsets of deleted topics go, and their tiers are dropped."""
+        """Offsets of deleted topics go, and their tiers are dropped; so do the groups of deleted tenants."""
+        self._cleanup.metadata_changed(delta, image)
         deleted = {topic.name: topic.topic_id for topic in delta.topics_deleted.values()}
         if deleted:
             self.groups.topics_deleted(deleted)
             self.tiers.metadata_changed(delta, image)
 
     async def stop(self) -> None:
+        await self._cleanup.stop()
         await self.tier_client.stop()
         await self.runtime.stop()

@@ -27,6 +27,7 @@ from broker.replication.fetchers import Fetchers
 from broker.replication.isr_changes import ControllerCalls, IsrChanges
 from broker.replication.leader_link import LinkServices
 from broker.request import RequestChain
+from broker.tenancy.scope import ProxyAddress
 from common.ports import Ports
 from storage.directory_health import FreeSpace
 from storage.log_context import DirectoryConfig
@@ -85,7 +86,7 @@ class DataPlane:
         self.inspection = RecordInspection(
             limits.recompressions_at_once_max, limits.recompression_bytes_queued_max, limits.inflated_bytes_max
         )
-        hints = LeaderHints(self.partitions)
+        hints = LeaderHints(self.partitions, ProxyAddress(config.proxy_domain, config.proxy_port))
         self.produce = ProduceHandler(
             ProduceServices(
                 self.partitions, hints, self.inspection, self.deadlines, chain.throttle, ports.clock, self._disk_pause

@@ -49,7 +49,7 @@ class Forwarder:
     """Sends requests to the active controller on behalf of clients, and of this broker itself."""
 
     def __init__(self, channel: Channel, observer: Observer, clock: Clock, limits: ForwardLimits) -> None:
-        self._channel = channel
+        self.channel = channel
         self._observer = observer
         self._clock = clock
         self._limits = limits
@@ -79,7 +79,7 @@ class Forwarder:
             request_data=frame[LENGTH_BYTES:], request_principal=principal.encode(), client_host_address=host.encode()
         )
         try:
-            answer = await self._channel.call(envelope, ENVELOPE_VERSION, timeout_s=timeout_s, repeatable=False)
+            answer = await self.channel.call(envelope, ENVELOPE_VERSION, timeout_s=timeout_s, repeatable=False)
         except ControllerUnavailable as error:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER, "no controller could be reached") from error
         except OutcomeUnknown as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig, server_limits
@@ -17,7 +18,9 @@ from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
 from broker.forwarding import Forwarder, ForwardLimits
+from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
+from broker.handlers.cells import CellHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -29,13 +32,19 @@ from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.routes import Handlers, routes
+from broker.handlers.scram import ScramHandlers
+from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
-from broker.request import open_chain
+from broker.request import NoQuota, RequestChain
+from broker.security.gates import Gates
+from broker.security.plane import Security
+from broker.tenancy.rewriter import TenantNames
+from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
 from common.broker_settings import NODE_SETTINGS
@@ -61,6 +70,7 @@ from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.server import Server
 from wire.tick import Tick
+from wire.tls import SecuredNetwork, TlsContexts
 from wire.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -81,6 +91,7 @@ class BrokerNode:
         fatal: Callable[[str], None],
         open_store: OpenStore = open_store,
     ) -> None:
+        listeners, ports = _secured(config, ports)
         self._ports = ports
         self._config = config
         self._fatal = fatal
@@ -95,15 +106,7 @@ class BrokerNode:
         machinery = Machinery(
             ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch
         )
-        links = NodeLinks(
-            ports,
-            machinery.tick,
-            machinery.pool,
-            machinery.watch,
-            f"broker-{config.node_id}",
-            config.secret,
-            config.cluster_id,
-        )
+        links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit)
         self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config))
         self.logs.on_failed = self._storage_failed
@@ -121,17 +124,18 @@ class BrokerNode:
         )
         self.lifecycle: BrokerLifecycle | None = None
         self._giving_up: asyncio.Task[None] | None = None
-        chain = open_chain()
+        self.security = self._make_security()
+        chain = self._make_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
         self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
-        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links)
+        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links, self._broker_epoch)
         self.audit = self._make_audit(journal, links)
         self.dispatcher = Dispatcher(
-            self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal
+            self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal, self.security
         )
         self.server = Server(
             ports,
-            _listeners(config),
+            listeners,
             self.dispatcher.frame,
             self.dispatcher.closed,
             self._violated,
@@ -141,8 +145,10 @@ class BrokerNode:
             machinery.watch,
             secret=config.secret,
             cluster=config.cluster_id,
+            began=self.dispatcher.began,
         )
         register_metrics(self.metrics, self)
+        self.security.register(self.metrics)
         self.audit.register(self.metrics)
 
     @property
@@ -192,6 +198,23 @@ class BrokerNode:
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
 
+    def _make_security(self) -> Security:
+        config = self._config
+        return Security(
+            config.security,
+            self._ports,
+            lambda: self.observer.image,
+            config.secret,
+            config.limits.socket_request_max_bytes,
+            asyncio.get_running_loop().time,
+        )
+
+    def _make_chain(self) -> RequestChain:
+        config = self._config
+        names = TenantNames(lambda: self.observer.image, ProxyAddress(config.proxy_domain, config.proxy_port))
+        gates = Gates(lambda: self.observer.image, config.auto_create_topics_enable)
+        return RequestChain(gates, names, NoQuota())
+
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
         config = self._config
         return AuditPlane(
@@ -238,11 +261,15 @@ class BrokerNode:
             config.node_id,
             cluster_id,
             random_uuid(self._ports.random),
-            tuple(Endpoint(listen.name, listen.advertised[0], listen.advertised[1]) for listen in config.listeners),
+            tuple(
+                Endpoint(listen.name, listen.advertised[0], listen.advertised[1], int(listen.protocol))
+                for listen in config.listeners
+            ),
             config.rack or None,
             (self.logs.directory_id,),
             self.logs.previous_broker_epoch,
             SUPPORTED_FEATURES,
+            config.cell,
         )
         return BrokerLifecycle(
             self._ports,
@@ -267,6 +294,7 @@ class BrokerNode:
         self.partitions.on_applied = self._roles_taken
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.security.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)
         self._roles_taken()
@@ -390,6 +418,11 @@ class BrokerNode:
                 lambda: self.cold.reading if self.cold is not None else None,
             ),
             AppendAudit(self.audit.host),
+            AclHandlers(forwarder),
+            ScramHandlers(forwarder),
+            TenantHandlers(forwarder),
+            CellHandlers(forwarder),
+            self.security,
         )
 
     def _broker_epoch(self) -> int:
@@ -408,8 +441,39 @@ class BrokerNode:
         )
 
 
-def _listeners(config: BrokerConfig) -> list[ListenerConfig]:
-    return [
-        ListenerConfig(listen.name, listen.address, listen.advertised, ListenerKind(listen.kind))
+def _links(config: BrokerConfig, machinery: Machinery) -> NodeLinks:
+    return NodeLinks(
+        machinery.ports,
+        machinery.tick,
+        machinery.pool,
+        machinery.watch,
+        f"broker-{config.node_id}",
+        config.secret,
+        config.cluster_id,
+    )
+
+
+def _secured(config: BrokerConfig, ports: Ports) -> tuple[list[ListenerConfig], Ports]:
+    """The listeners, and the ports with a network whose links are as the internal one asks for.
+
+    Raises SettingError when certificates do not load.
+    """
+    listeners = [
+        ListenerConfig(
+            listen.name,
+            listen.address,
+            listen.advertised,
+            ListenerKind(listen.kind),
+            listen.protocol,
+            None if listen.tls is None else TlsContexts(listen.tls, ports.clock),
+            listen.proxies,
+            listen.proxy_networks,
+            listen.connections_max,
+            listen.creation_rate,
+        )
         for listen in config.listeners
     ]
+    internal = next((one for one in listeners if one.kind is ListenerKind.INTERNAL), None)
+    if internal is not None and internal.tls is not None:
+        ports = replace(ports, network=SecuredNetwork(ports.network, internal.tls))
+    return listeners, ports

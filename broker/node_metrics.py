@@ -87,5 +87,27 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         lambda: plane.duties.uncleanable_count,
     )
     metrics.gauge("tidelog_unwritten_bytes", "Bytes that wait for a slow disk.", lambda: node.logs.unwritten_bytes)
-    metrics.gauge("tidelog_connections", "Open connections.", lambda: len(node.server.connections))
+    register_connections(metrics, node.server)
     metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
+
+
+def register_connections(metrics: Metrics, server: Server) -> None:
+    """Of any node with listeners."""
+    metrics.gauge("tidelog_connections", "Open connections.", lambda: len(server.connections))
+    metrics.gauge(
+        "tidelog_connection_openings",
+        "Connections whose TLS handshake or PROXY header is under way.",
+        lambda: server.openings,
+    )
+    metrics.family(
+        "tidelog_connections_refused_total",
+        "counter",
+        "Connections that ended before their first request, by cause.",
+        lambda: [({"cause": cause}, float(count)) for cause, count in server.failures.counts.items()],
+    )
+    metrics.family(
+        "tidelog_certificate_expires_seconds",
+        "gauge",
+        "When the certificate of a listener ends, in seconds since 1970.",
+        lambda: [({"listener": name}, ends_ms / 1000) for name, ends_ms in server.certificate_ends().items()],
+    )

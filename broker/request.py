@@ -1,7 +1,7 @@
 """One request on its way: who asks, over which listener, and the chain that every request passes.
 
-The chain is authorize -> rewrite -> throttle -> handle. The first three are seams: an authorizer, a name rewriter
-and a quota each have one method here, and the broker starts with ones that let everything pass. A throttled
+The chain is throttle -> rewrite -> gate -> handle. The first three are seams: a quota, a name rewriter and a gatekeeper
+that knows rights; here are ones that let everything pass. A throttled
 request is answered first, with the throttle time in it, and then its connection is muted for that time (KIP-219).
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from broker.security.authorizer import Access
 
 ANONYMOUS = "User:ANONYMOUS"
 NODE_PRINCIPAL = "User:NODE"
@@ -30,7 +32,8 @@ class ClientSession:
     """What is known of a connection for as long as it lives; one per connection, shared by its requests.
 
     `internal` is true only after the node handshake: nothing else makes a peer a node. `tenant` is the logical
-    cluster of the credentials, None on an operator listener.
+    cluster of the credentials, None on an operator listener. `access` is None where everybody may do everything;
+    `login` is the connection's on a SASL listener, which alone sets the three together.
     """
 
     listener: str
@@ -44,6 +47,13 @@ class ClientSession:
 
     fetch_session: ClosedListener | None = None
     reader: int = 0  # a number for those who have to tell readers apart; 0 before it is needed
+    access: Access | None = None
+    login: ClosedListener | None = None
+
+    @property
+    def topic_prefix(self) -> bytes:
+        """What the tenant's topics' names begin with, nothing for others."""
+        return b"" if self.tenant is None else f"{self.tenant}_".encode()
 
     def adopt(self, fetch_session: ClosedListener) -> None:
         """The fetch session that this connection used last; the one before, if another, is not expected back."""
@@ -70,6 +80,7 @@ class RequestContext:
     api_version: int
     correlation_id: int
     client_id: str | None
+    scope: object = None  # the rewriter's own, from the request to its answer
 
     @property
     def listener(self) -> str:
@@ -96,11 +107,11 @@ class RequestContext:
         return self.session.connection
 
 
-class Authorizer(Protocol):
-    """Decides over whole requests and, asked by handlers, over single resources."""
+class Gatekeeper(Protocol):
+    """Stands before every handler, with internal names; the two hot ones ask the session's `access` themselves."""
 
-    def authorize(self, context: RequestContext, request: Any) -> None:
-        """Raises ProtocolError with the code that the client is to see."""
+    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Any:
+        """The handler's answer, for what the session may have, with refusals for the rest."""
         ...
 
 
@@ -121,8 +132,8 @@ class Throttle(Protocol):
 
 
 class AllowAll:
-    def authorize(self, context: RequestContext, request: Any) -> None:
-        return
+    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Any:
+        return handler(context, request)
 
 
 class KeepNames:
@@ -140,9 +151,9 @@ class NoQuota:
 
 @dataclass(slots=True, frozen=True)
 class RequestChain:
-    """The gates in front of every handler, in the order of their fields."""
+    """What every request outside the hot APIs passes on its way to its handler."""
 
-    authorizer: Authorizer
+    gatekeeper: Gatekeeper
     rewriter: Rewriter
     throttle: Throttle
 

@@ -5,7 +5,11 @@ concerns it. The topic defaults among them (`log.â€¦`, `min.insync.replicas`, â€
 `common.topic_settings` names.
 """
 
+from common.proxy_settings import PROXY_SETTINGS
+from common.security_settings import SECURITY_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue, Setting
+from common.tenant_settings import ACCESS_SETTINGS, TENANT_SETTINGS
+from common.tls_settings import ACCEPT_SETTINGS, TLS_SETTINGS
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS = 3_600_000
@@ -20,20 +24,21 @@ def _s(name: str, type_name: str, default: object, doc: str, low: float | None =
 
 _NODE = [
     _s("node.id", "int", -1, "The id of this node.", -1),
-    _s("process.roles", "list", (), "What this node is: broker or controller.", choices=("broker", "controller")),
+    _s("process.roles", "list", (), "What this node is: broker, controller or proxy.",
+       choices=("broker", "controller", "proxy")),
     _s("log.dirs", "string", "tidelog-data", "The directory of this node's data; one directory."),
     _s("broker.rack", "string", "", "The rack (availability zone) of this broker.", update="read-only"),
     _s("listeners", "list", (), "NAME://host:port for each listener."),
     _s("advertised.listeners", "list", (), "What clients are told to connect to; the listeners when empty."),
     _s("inter.broker.listener.name", "string", "INTERNAL", "The listener that nodes use among themselves."),
     _s("tidelog.tenant.listeners", "list", (), "The listeners whose clients are tenants; the others but the internal "
-       "one are for operators."),
+       "one are for operators. They are SASL_SSL and stand behind proxies."),
     _s("controller.quorum.voters", "list", (), "id@host:port of every voter of the metadata quorum, the same on each "
        "node; the port of its internal listener."),
     _s("tidelog.quorum.voters", "list", (), "id@host:port of every voter's consensus port, the same on each."),
     _s("tidelog.cluster.secret.file", "string", "", "The file with the secret by which nodes know each other."),
     _s("tidelog.internal.allow.plaintext", "boolean", False, "Says that the network between the nodes is private, so "
-       "that an internal listener may leave loopback without TLS."),
+       "that the nodes' listeners may leave loopback without TLS."),
     _s("tidelog.metrics.listener", "string", "127.0.0.1:0", "host:port of /metrics, /healthz and /readyz."),
     _s("tidelog.log.level", "string", "info", "The least level that is logged.",
        choices=("debug", "info", "warning", "error")),
@@ -44,8 +49,6 @@ _NODE = [
 _CONNECTIONS = [
     _s("socket.request.max.bytes", "int", 100 * MIB, "The longest request frame.", 1024),
     _s("connections.max.idle.ms", "long", 600_000, "How long a silent connection is kept.", 0),
-    _s("max.connections", "int", INT_MAX, "Connections of one broker.", 0),
-    _s("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0),
     _s("queued.max.request.bytes", "long", 256 * MIB, "Bytes of requests in work, over all connections.", 1 * MIB),
     _s("tidelog.connection.request.bytes.max", "long", 128 * MIB, "Request bytes in work on one connection.", 1 * MIB),
     _s("tidelog.connection.requests.max", "int", 128, "Requests in work on one connection.", 1, 100_000),
@@ -250,6 +253,9 @@ _TIER_READS = [
 NODE_SETTINGS = Catalogue(
     [
         *_NODE,
+        *TLS_SETTINGS,
+        *ACCEPT_SETTINGS,
+        *SECURITY_SETTINGS,
         *_CONNECTIONS,
         *_TOPICS,
         *_LOG,
@@ -260,5 +266,8 @@ NODE_SETTINGS = Catalogue(
         *_TIER_STATE,
         *_AUDIT,
         *_TIER_READS,
+        *ACCESS_SETTINGS,
+        *TENANT_SETTINGS,
+        *PROXY_SETTINGS,
     ]
 )

@@ -11,9 +11,11 @@ Timers and sleeps come from the running event loop, whose time the simulator own
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
@@ -35,7 +37,8 @@ class Socket(Protocol):
     def send(self, data: Buffer, more: bool = False) -> int:
         """Bytes taken, at least 1. `more` says that further bytes follow at once (MSG_MORE).
 
-        Raises BlockingIOError when the send buffer is full, OSError when the connection is broken.
+        Raises BlockingIOError when the send buffer is full, OSError when the connection is broken. What was given and
+        not taken must come first in the next call: over TLS a part of it may be under way already.
         """
         ...
 
@@ -57,12 +60,56 @@ class Socket(Protocol):
         """Close at once with a reset. Idempotent."""
         ...
 
+    def secure(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> SecureSocket:
+        """TLS over this connection, which is the returned socket's from here on.
+
+        Nothing may have been received beyond what was asked for; the callbacks are none until they are set anew.
+        """
+        ...
+
+
+class Wants(Enum):
+    """What a handshake waits for."""
+
+    NOTHING = "nothing"
+    READ = "read"
+    WRITE = "write"
+
+
+class SecureSocket(Socket, Protocol):
+    """A connection with TLS. Use it for bytes only once `handshake` has wanted nothing."""
+
+    def handshake(self) -> Wants:
+        """Go on with the handshake. Raises OSError (an ssl.SSLError) when it has failed; the peer was told why."""
+        ...
+
+    @property
+    def server_name(self) -> str | None:
+        """What the client's hello asked for, as it stood there; None without it, and on the client's side."""
+        ...
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        """The verified certificate of the peer as `ssl.SSLSocket.getpeercert` tells it; None when it showed none."""
+        ...
+
+    @property
+    def cipher(self) -> tuple[str, str]:
+        """The suite and the protocol version that were agreed on."""
+        ...
+
 
 class Listener(Protocol):
     @property
     def address(self) -> Address:
         """The bound address; a port of 0 has become a real one."""
         ...
+
+    def pause(self) -> None:
+        """Accept nothing until `resume`; who connects waits in the system's queue, as far as it goes. Idempotent."""
+        ...
+
+    def resume(self) -> None: ...
 
     def close(self) -> None: ...
 

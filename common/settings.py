@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
+_OF_LISTENER = re.compile(r"listener\.name\.([a-z0-9_-]+)\.(.+)")
 
 
 class SettingError(ValueError):
@@ -28,7 +29,7 @@ class Setting:
     `type_name` is Kafka's (boolean, int, long, double, string, list); `update` says when a change takes effect:
     "read-only" (restart), "per-broker" or "cluster-wide" (dynamic); `synonyms` are the broker settings that give a
     topic setting its default, nearest first; `pattern` is a regular expression for a string or each item of a list,
-    and `pattern_text` says it in words.
+    and `pattern_text` says it in words. `per_listener`: `listener.name.<name>.<setting>` is one listener's own value.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Setting:
     synonyms: tuple[str, ...] = ()
     pattern: str = ""
     pattern_text: str = ""
+    per_listener: bool = False
 
     @property
     def needs_restart(self) -> bool:
@@ -136,10 +138,10 @@ class Catalogue:
         return iter(self._by_name.values())
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return self.get(name) is not None
 
     def __getitem__(self, name: str) -> Setting:
-        setting = self._by_name.get(name)
+        setting = self.get(name)
         if setting is None:
             near = _nearest(name, self._by_name)
             hint = f"; did you mean {near}?" if near else ""
@@ -147,18 +149,37 @@ class Catalogue:
         return setting
 
     def get(self, name: str) -> Setting | None:
-        return self._by_name.get(name)
+        """Also one listener's own value of a setting that has one."""
+        setting = self._by_name.get(name)
+        if setting is None and (match := _OF_LISTENER.fullmatch(name)):
+            common = self._by_name.get(match[2])
+            if common is not None and common.per_listener:
+                return replace(common, name=name)
+        return setting
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Every setting's value: parsed from `given`, else the default."""
-        for name in given:
-            self[name]
-        return {s.name: s.parse(given[s.name]) if s.name in given else s.default for s in self}
+        """Every setting's value: parsed from `given`, else the default; listeners' own values where they are given."""
+        own = {name: self[name].parse(given[name]) for name in given if name not in self._by_name}
+        return {s.name: s.parse(given[s.name]) if s.name in given else s.default for s in self} | own
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Settings that TIDELOG_… variables give, still as text; variables of other meaning are left alone."""
         by_variable = {environment_name(s.name): s.name for s in self}
-        return {by_variable[v]: text for v, text in environment.items() if v in by_variable}
+        found = {by_variable[v]: text for v, text in environment.items() if v in by_variable}
+        endings = {"_" + s.name.upper().replace(".", "_"): s.name for s in self if s.per_listener}
+        prefix = environment_name("listener.name.")
+        for variable, text in environment.items():
+            if variable.startswith(prefix):
+                fitting = [ending for ending in endings if variable.endswith(ending)]
+                listener = variable.removeprefix(prefix).removesuffix(max(fitting, key=len, default=""))
+                if fitting and listener:
+                    found[f"listener.name.{listener.lower()}.{endings[max(fitting, key=len)]}"] = text
+        return found
+
+
+def of_listener(values: Mapping[str, Any], listener: str, name: str) -> Any:
+    """The value of setting `name` for a listener: its own, else everybody's."""
+    return values.get(f"listener.name.{listener.lower()}.{name}", values[name])
 
 
 def environment_name(name: str) -> str:

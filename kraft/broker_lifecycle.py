@@ -22,7 +22,7 @@ REGISTRATION_VERSION = 4
 HEARTBEAT_VERSION = 1
 _WRONG_FOR_GOOD = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "it belongs to another cluster",
-    ErrorCode.INVALID_REGISTRATION: "its id, rack or listeners are not valid",
+    ErrorCode.INVALID_REGISTRATION: "its id, rack, cell or listeners are not valid",
     ErrorCode.UNSUPPORTED_VERSION: "it lacks a feature level that the cluster has finalised",
 }
 
@@ -55,6 +55,7 @@ class Registration:
     log_dirs: tuple[bytes, ...]
     previous_broker_epoch: int
     features: Mapping[str, tuple[int, int]]
+    cell: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,4 +270,5 @@ class BrokerLifecycle:
             is_migrating_zk_broker=False,
             log_dirs=[schema_uuid(directory) for directory in given.log_dirs],
             previous_broker_epoch=given.previous_broker_epoch,
+            cell=given.cell,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kraft.access_audit import ACCESS_RULES, AccessAudit
 from kraft.image.brokers import BrokerImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -52,6 +53,11 @@ class MetadataAudit:
         self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
         self._features: dict[str, int] = {}
         self._brokers: dict[int, tuple[bool, bool]] = {}  # fenced, in controlled shutdown
+        self._access = AccessAudit(base)
+
+    def of_access(self, record: MetadataRecord) -> Fields:
+        """The event of a record of credentials, ACLs, tenants, keys or cells."""
+        return ACCESS_RULES[type(record)](self._access, record)
 
     def events(self, batch: Batch) -> list[AuditEvent]:
         """Of a batch that begins at `next_offset`."""
@@ -271,4 +277,5 @@ AUDIT_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields
     RemoveTopicRecord: MetadataAudit._removed,
     ConfigRecord: MetadataAudit._config,
     ProducerIdsRecord: MetadataAudit._producer_ids,
+    **dict.fromkeys(ACCESS_RULES, MetadataAudit.of_access),
 }

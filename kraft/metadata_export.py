@@ -1,7 +1,8 @@
 """The cluster's metadata as events for its object store: one rule for every type of record there is.
 
 An export is made of the records that build the present image from nothing, so a type either has an event or says why
-it never stands in a snapshot. The value of a setting that is secret, or that this version does not know, is withheld.
+it never stands in a snapshot. The value of a setting that is secret, or that this version does not know, is withheld,
+and so are the verifiers of passwords.
 `kraft.rebuild` has the other half: what becomes of each event in a rebuilt cluster.
 """
 
@@ -15,7 +16,10 @@ from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
+    AclRecord,
+    ApiKeyRecord,
     BrokerRegistrationChangeRecord,
+    CellRecord,
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -26,8 +30,14 @@ from kraft.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAclRecord,
+    RemoveApiKeyRecord,
+    RemoveScramCredentialRecord,
+    RemoveTenantRecord,
     RemoveTopicRecord,
     ResourceType,
+    ScramCredentialRecord,
+    TenantRecord,
     TopicRecord,
     UnregisterBrokerRecord,
 )
@@ -87,6 +97,53 @@ def _producer_ids(record: ProducerIdsRecord) -> Event:
     return {"next_producer_id": record.next_producer_id}
 
 
+def _scram(record: ScramCredentialRecord) -> Event:
+    """That there was one: a verifier would let whoever reads the bucket try passwords without end."""
+    return {"name": record.name, "mechanism": record.mechanism.name, "withheld": True}
+
+
+def _acl(record: AclRecord) -> Event:
+    return {
+        "id": record.id.hex(),
+        "resource_type": record.resource_type.name,
+        "resource_name": record.resource_name,
+        "pattern_type": record.pattern_type.name,
+        "principal": record.principal,
+        "host": record.host,
+        "operation": record.operation.name,
+        "permission": record.permission.name,
+    }
+
+
+def _tenant(record: TenantRecord) -> Event:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "cell": record.cell,
+        "created_ms": record.created_ms,
+        "limits": record.limits,
+        "allow_networks": list(record.allow_networks),
+        "deny_networks": list(record.deny_networks),
+        "epoch": record.epoch,
+        "state": record.state.name,
+        "target_cell": record.target_cell,
+    }
+
+
+def _api_key(record: ApiKeyRecord) -> Event:
+    return {
+        "id": record.id,
+        "tenant": record.tenant,
+        "description": record.description,
+        "roles": list(record.roles),
+        "created_ms": record.created_ms,
+    }
+
+
+def _cell(record: CellRecord) -> Event:
+    return {"name": record.name, "is_open": record.is_open, "limits": record.limits}
+
+
 _FOLDED = "a snapshot holds its result"
 
 EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
@@ -103,6 +160,15 @@ EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
     RemoveTopicRecord: ExportRule(reason=_FOLDED),
     ConfigRecord: ExportRule("config", _config),
     ProducerIdsRecord: ExportRule("producer_ids", _producer_ids),
+    ScramCredentialRecord: ExportRule("scram", _scram),
+    RemoveScramCredentialRecord: ExportRule(reason=_FOLDED),
+    AclRecord: ExportRule("acl", _acl),
+    RemoveAclRecord: ExportRule(reason=_FOLDED),
+    TenantRecord: ExportRule("tenant", _tenant),
+    RemoveTenantRecord: ExportRule(reason=_FOLDED),
+    ApiKeyRecord: ExportRule("api_key", _api_key),
+    RemoveApiKeyRecord: ExportRule(reason=_FOLDED),
+    CellRecord: ExportRule("cell", _cell),
 }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.errors import ProtocolError
+from kraft.access_rebuild import ACCESS_REBUILD_RULES, RebuiltAccess
 from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.topic_names import INTERNAL_TOPICS
@@ -104,6 +105,7 @@ class Rebuilder:
         self._cluster_configs: dict[str, str] = {}
         self._next_producer_id = 0
         self._unnamed: list[TieredTopic] = []
+        self.access = RebuiltAccess()
         self.brokers: list[UsableBroker] = []
         """Those that the old cluster had."""
         self.notes: list[str] = []
@@ -176,6 +178,8 @@ class Rebuilder:
         if fewer:
             self.notes.append(f"{fewer} topics have fewer replicas than before: there are {len(brokers)} brokers")
         records += [ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, *item) for item in self._cluster_configs.items()]
+        records += self.access.records
+        self.notes += self.access.notes()
         margin = PRODUCER_ID_MARGIN if self._has_events else PRODUCER_ID_UNKNOWN
         records.append(ProducerIdsRecord(-1, -1, self._next_producer_id + margin))
         try:
@@ -235,6 +239,9 @@ class Rebuilder:
     def _producer_ids(self, event: Event) -> None:
         self._next_producer_id = max(self._next_producer_id, int(event["next_producer_id"]))
 
+    def _access_event(self, event: Event) -> None:
+        ACCESS_REBUILD_RULES[str(event["event"])](self.access, event)
+
 
 REBUILD_RULES: Mapping[str, Callable[[Rebuilder, Event], None]] = {
     "cluster": Rebuilder._cluster,
@@ -244,4 +251,5 @@ REBUILD_RULES: Mapping[str, Callable[[Rebuilder, Event], None]] = {
     "partition": Rebuilder._partition_event,
     "config": Rebuilder._config,
     "producer_ids": Rebuilder._producer_ids,
+    **dict.fromkeys(ACCESS_REBUILD_RULES, Rebuilder._access_event),
 }

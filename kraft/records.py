@@ -2,8 +2,9 @@
 
 A batch is one msgpack array `[header, records]`; header and records are arrays themselves, and a record's first
 element is its type number. Evolution: fields are only ever appended, with a default, and are used once
-`metadata.version` allows it. An older reader skips what it does not know at a record's end; a type that it does not
-know makes the whole batch undecodable, which `decode_batch` reports as None, on every node alike.
+`metadata.version` allows it, or `tidelog.version` for what Apache Kafka has not. An older reader skips what it does not
+know at a record's end; a type that it does not know makes the whole batch undecodable, which `decode_batch` reports as
+None, on every node alike.
 
 What is random or comes from a clock (ids, times) is in the records: replay only folds them.
 """
@@ -219,6 +220,167 @@ class ProducerIdsRecord(_Record, tag=13, frozen=True, array_like=True, gc=False)
     next_producer_id: int
 
 
+class ScramMechanism(IntEnum):
+    """Kafka's numbers (KIP-554)."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+
+class AclResource(IntEnum):
+    """Kafka's ResourceType of ACLs; its ANY (1) stands in filters alone."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class AclPattern(IntEnum):
+    """Kafka's PatternType; its ANY (1) and MATCH (2) stand in filters alone."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """Kafka's numbers; its ANY (1) stands in filters alone."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(IntEnum):
+    """Kafka's AclPermissionType; its ANY (1) stands in filters alone."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+class ScramCredentialRecord(_Record, tag=14, frozen=True, array_like=True, gc=False):
+    """A verifier of RFC 5802 for the user `name`, which is a key's id for an API key; a later one replaces it.
+
+    The password itself is never here. `repr` shows no part of the verifier.
+    """
+
+    name: str
+    mechanism: ScramMechanism
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+    actor: str = ""
+
+    def __repr__(self) -> str:
+        return f"ScramCredentialRecord({self.name!r}, {self.mechanism.name}, iterations={self.iterations})"
+
+
+class RemoveScramCredentialRecord(_Record, tag=15, frozen=True, array_like=True, gc=False):
+    name: str
+    mechanism: ScramMechanism
+    actor: str = ""
+
+
+class AclRecord(_Record, tag=16, frozen=True, array_like=True, gc=False):
+    """One ACL binding under a random `id` of 16 bytes. `principal` is `Type:name`, `host` an address or `*`."""
+
+    id: bytes
+    resource_type: AclResource
+    resource_name: str
+    pattern_type: AclPattern
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: AclPermission
+    actor: str = ""
+
+
+class RemoveAclRecord(_Record, tag=17, frozen=True, array_like=True, gc=False):
+    id: bytes
+    actor: str = ""
+
+
+class TenantState(IntEnum):
+    """What is being done with a tenant. In MOVING its partitions go to `target_cell`, and new ones are made there;
+    in DELETING nobody may log in, and all that it has goes."""
+
+    ACTIVE = 0
+    MOVING = 1
+    DELETING = 2
+
+
+class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
+    """A whole tenant; a later record of the same `id` replaces it. The names of its resources begin with `<id>_`.
+
+    `limits` by name (`kraft.image.tenants` has them); what it does not name is the default of the settings.
+    Networks are CIDR text; an empty `allow_networks` allows all. `epoch` rises with each record of the tenant.
+    """
+
+    id: str
+    name: str
+    cell: str
+    created_ms: int
+    limits: dict[str, int] = {}
+    allow_networks: tuple[str, ...] = ()
+    deny_networks: tuple[str, ...] = ()
+    epoch: int = 0
+    state: TenantState = TenantState.ACTIVE
+    target_cell: str | None = None
+    actor: str = ""
+
+
+class RemoveTenantRecord(_Record, tag=19, frozen=True, array_like=True, gc=False):
+    """The tenant and nothing else: what it had went before."""
+
+    id: str
+    actor: str = ""
+
+
+class ApiKeyRecord(_Record, tag=20, frozen=True, array_like=True, gc=False):
+    """An API key of a tenant; a later record of the same `id` replaces it. Its verifiers are SCRAM credentials of
+    the user `id`, its `roles` (`admin`, `read:<prefix>`, `write:<prefix>`) were made into ACLs with it."""
+
+    id: str
+    tenant: str
+    description: str
+    roles: tuple[str, ...]
+    created_ms: int
+    actor: str = ""
+
+
+class RemoveApiKeyRecord(_Record, tag=21, frozen=True, array_like=True, gc=False):
+    """The key alone: its verifiers and ACLs have records of their own in the same batch."""
+
+    id: str
+    actor: str = ""
+
+
+class CellRecord(_Record, tag=22, frozen=True, array_like=True):
+    """What an operator says of a cell; which brokers are in it they say themselves (`tidelog.cell`).
+
+    A cell that is not `is_open` takes no new tenants. `limits` by name (`kraft.image.cells` has them).
+    """
+
+    name: str
+    is_open: bool = True
+    limits: dict[str, int] = {}
+    actor: str = ""
+
+
 MetadataRecord = (
     ClusterRecord
     | FeatureLevelRecord
@@ -233,6 +395,15 @@ MetadataRecord = (
     | RemoveTopicRecord
     | ConfigRecord
     | ProducerIdsRecord
+    | ScramCredentialRecord
+    | RemoveScramCredentialRecord
+    | AclRecord
+    | RemoveAclRecord
+    | TenantRecord
+    | RemoveTenantRecord
+    | ApiKeyRecord
+    | RemoveApiKeyRecord
+    | CellRecord
 )
 
 

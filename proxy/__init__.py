@@ -1,1 +1,1 @@
-"""The stateless proxy that routes by TLS server name. Built by a later step; empty until then."""
+"""The TLS proxy: many tenants behind one port, routed by the server name of their ClientHello."""

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import typer
 
-from tidelog.commands import audit, brokers, cluster, config, groups, nodes, replicas, spark, tier, topics
+from tidelog.commands import (
+    acls,
+    audit,
+    brokers,
+    cells,
+    certificates,
+    cluster,
+    config,
+    groups,
+    keys,
+    nodes,
+    replicas,
+    spark,
+    tenants,
+    tier,
+    topics,
+    users,
+)
 
 app = typer.Typer(
     name="tidelog",
@@ -18,6 +35,7 @@ for command in (cluster.up, cluster.down, cluster.ps, cluster.kill, cluster.stop
     app.command()(command)
 app.command()(nodes.broker)
 app.command()(nodes.controller)
+app.command()(nodes.proxy)
 app.command()(config.config)
 app.command()(audit.audit)
 topics.app.command()(replicas.reassign)
@@ -25,6 +43,12 @@ topics.app.command()(replicas.elect)
 app.add_typer(topics.app, name="topics")
 app.add_typer(groups.app, name="groups")
 app.add_typer(brokers.app, name="brokers")
+app.add_typer(cells.app, name="cells")
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
+app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
+app.add_typer(certificates.app, name="certificates")
 app.add_typer(tier.app, name="tier")
 app.add_typer(spark.app, name="spark")
 

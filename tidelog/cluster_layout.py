@@ -3,7 +3,7 @@
 The file is read again by every later start, so that a cluster keeps its addresses; it changes when brokers are added
 or removed. Ports of clients are the user's (`--port P`, broker *i* at P+i); the nodes' own ports are drawn when a node
 is added, from below the range that the system hands out to outgoing connections, so that they are still free when the
-node returns.
+node returns. Proxies share one port, the user's too: P+1000, or the setting `tidelog.proxy.port`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import random
 import secrets
 import socket
+import string
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,12 +26,21 @@ SECRET_FILE = "cluster.secret"
 TIER_DIRECTORY = "tier"
 HOST = "127.0.0.1"
 OWN_PORTS = range(10_000, 32_000)
-CONTROLLER_ID_BASE = 1_000
+CONTROLLER_ID_BASE, PROXY_ID_BASE = 1_000, 2_000
 BROKERS_MAX = CONTROLLER_ID_BASE
+PROXIES_MAX = 64
+PROXY_PORT_OFFSET = 1_000  # from the brokers' first port
+CELLS_MAX = 26
+RACKS = 3
 CONTROLLERS_ALLOWED = (1, 3, 5, 7)
-CLIENT_LISTENER, INTERNAL_LISTENER = "PLAINTEXT", "INTERNAL"
+CLIENT_LISTENER, INTERNAL_LISTENER, SECURE_LISTENER = "PLAINTEXT", "INTERNAL", "SSL"
+TENANT_LISTENER, PROXY_LISTENER = "TENANT", "SASL_SSL"
+TLS_DIRECTORY = "tls"
+DOMAIN = "tidelog.localhost"
+PROXY_DEFAULTS = {"tidelog.proxy.workers": "1", "tidelog.proxy.drain.ms": "2000"}  # of what runs on one machine
+LOCAL_HOSTS = ("localhost", HOST)
 
-Role = Literal["broker", "controller"]
+Role = Literal["broker", "controller", "proxy"]
 
 
 class PortTaken(Exception):
@@ -39,7 +49,9 @@ class PortTaken(Exception):
 
 @dataclass(slots=True)
 class NodeLayout:
-    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller."""
+    """One node. `quorum_port` is 0 for a broker, `port` (clients') 0 for a controller, `tls_port` (clients' over TLS)
+    also where the cluster has no certificates, `tenant_port` (proxies') where it has no proxies. `cell` and `rack` are
+    a broker's, empty where the cluster is not divided. A proxy has a `port`, which all proxies share, and no other."""
 
     name: str
     role: Role
@@ -48,12 +60,22 @@ class NodeLayout:
     internal_port: int
     metrics_port: int
     quorum_port: int = 0
+    tls_port: int = 0
+    tenant_port: int = 0
+    cell: str = ""
+    rack: str = ""
 
     def directory(self, root: Path) -> Path:
         return root / self.name
 
     def listeners(self) -> dict[str, str]:
+        if self.role == "proxy":
+            return {PROXY_LISTENER: f"{HOST}:{self.port}"}
         shown = {CLIENT_LISTENER: f"{HOST}:{self.port}"} if self.port else {}
+        if self.tls_port:
+            shown[SECURE_LISTENER] = f"{HOST}:{self.tls_port}"
+        if self.tenant_port:
+            shown[TENANT_LISTENER] = f"{HOST}:{self.tenant_port}"
         return shown | {INTERNAL_LISTENER: f"{HOST}:{self.internal_port}"}
 
 
@@ -69,6 +91,7 @@ class ClusterLayout:
     nodes: list[NodeLayout] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     next_broker: int = 0
+    tls: bool = False  # certificates in DIR/tls: TLS between nodes, and a listener SSL on each broker
 
     @property
     def brokers(self) -> list[NodeLayout]:
@@ -77,6 +100,25 @@ class ClusterLayout:
     @property
     def controllers(self) -> list[NodeLayout]:
         return [node for node in self.nodes if node.role == "controller"]
+
+    @property
+    def proxies(self) -> list[NodeLayout]:
+        return [node for node in self.nodes if node.role == "proxy"]
+
+    @property
+    def cells(self) -> list[str]:
+        """Empty where brokers are not divided into cells."""
+        return sorted({node.cell for node in self.brokers if node.cell})
+
+    @property
+    def proxy_port(self) -> int:
+        given = self.settings.get("tidelog.proxy.port")
+        return self.port + PROXY_PORT_OFFSET if given is None else int(given)
+
+    @property
+    def domain(self) -> str:
+        """Of tenants' host names."""
+        return self.settings.get("tidelog.proxy.domain", DOMAIN).lower()
 
     @property
     def bootstrap(self) -> str:
@@ -91,29 +133,51 @@ class ClusterLayout:
         Nodes that run together must have the same: a controller and a broker that disagree about
         `min.insync.replicas` disagree about who holds what is committed.
         """
-        replicas = min(3, len(self.brokers))
+        smallest = min((sum(node.cell == cell for node in self.brokers) for cell in self.cells or [""]), default=1)
+        replicas = min(3, smallest)  # a tenant's lie in one cell
         return {
             "default.replication.factor": str(replicas),
             "offsets.topic.replication.factor": str(replicas),
-            "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
+            "min.insync.replicas": "2" if replicas >= 3 else "1",
         } | self.settings
 
     def node_settings(self, node: NodeLayout, root: Path, shared: dict[str, str] | None = None) -> dict[str, str]:
         """What `node` runs with: what is shared, as of now or as given, and its own place."""
         text = dict(self.shared_settings() if shared is None else shared)
         text.setdefault("tidelog.tier.uri", (root / TIER_DIRECTORY).resolve().as_uri())
-        listeners = [f"{name}://{address}" for name, address in node.listeners().items()]
         text |= {
             "node.id": str(node.node_id),
             "process.roles": node.role,
             "log.dirs": str(node.directory(root)),
-            "listeners": ",".join(listeners),
             "controller.quorum.voters": ",".join(f"{c.node_id}@{HOST}:{c.internal_port}" for c in self.controllers),
             "tidelog.quorum.voters": ",".join(f"{c.node_id}@{HOST}:{c.quorum_port}" for c in self.controllers),
             "tidelog.cluster.secret.file": str(root / SECRET_FILE),
             "tidelog.metrics.listener": f"{HOST}:{node.metrics_port}",
         }
+        if self.tls:
+            text = self._with_tls(text, root)
+        if self.proxies:
+            text |= {"tidelog.proxy.port": str(self.proxy_port), "tidelog.proxy.domain": self.domain}
+        if node.role == "proxy":
+            return PROXY_DEFAULTS | text | _own_of_a_proxy(root / TLS_DIRECTORY)
+        text["listeners"] = ",".join(f"{name}://{address}" for name, address in node.listeners().items())
+        if node.tenant_port:
+            text["tidelog.tenant.listeners"] = TENANT_LISTENER
+        if node.cell:
+            text |= {"tidelog.cell": node.cell, "broker.rack": node.rack}
         return text
+
+    def _with_tls(self, given: dict[str, str], root: Path) -> dict[str, str]:
+        """Nodes know each other, clients may show a certificate; what the user set stands, but for the first."""
+        directory, protocols = root / TLS_DIRECTORY, "listener.security.protocol.map"
+        own = f"{INTERNAL_LISTENER}:SSL" + (f",{TENANT_LISTENER}:SASL_SSL" if self.proxies else "")
+        return {
+            "ssl.keystore.location": str(directory / "node.pem"),
+            "ssl.truststore.location": str(directory / "ca.pem"),
+            "ssl.client.auth": "requested",
+            **given,
+            protocols: ",".join(filter(None, (given.get(protocols), own))),
+        }
 
     def save(self, root: Path) -> None:
         path = root / LAYOUT_FILE
@@ -132,7 +196,8 @@ def load_layout(root: Path) -> ClusterLayout | None:
         raw = json.loads(text)
         nodes = [NodeLayout(**node) for node in raw["nodes"]]
         after_last = 1 + max((node.node_id for node in nodes if node.role == "broker"), default=-1)
-        return ClusterLayout(raw["port"], nodes, raw["settings"], raw.get("next_broker", after_last))
+        next_broker = raw.get("next_broker", after_last)
+        return ClusterLayout(raw["port"], nodes, raw["settings"], next_broker, raw.get("tls", False))
     except (ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{root / LAYOUT_FILE} is damaged: {error}") from error
 
@@ -155,19 +220,24 @@ def prepare_layout(
     port: int | None,
     settings: dict[str, str],
     port_is_free: Callable[[int], bool] = lambda port: True,
+    *,
+    tls: bool = False,
+    proxies: int | None = None,
+    cells: int | None = None,
 ) -> ClusterLayout:
-    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it.
+    """The layout to start with: the one in `root`, grown or moved as asked, or a new one. Saves it. With `tls`, or
+    with proxies, it has certificates from now on; `cells` are those of a new one.
 
     Raises PortTaken, before anything is saved, for a port that clients did not have until now. Ports that the
     cluster had are not asked for: a node of its last run may be about to let go of one.
     """
     root.mkdir(parents=True, exist_ok=True)
     known = load_layout(root)
-    had = {node.port for node in known.brokers} if known is not None else set()
+    had = {node.port for node in (*known.brokers, *known.proxies)} if known is not None else set()
     if known is None:
         layout = ClusterLayout(port if port is not None else 9092)
         _add_controllers(layout, controllers if controllers is not None else 3)
-        add_brokers(layout, brokers if brokers is not None else 3)
+        add_brokers(layout, brokers if brokers is not None else 3 * (cells or 1), cells)
     else:
         layout = known
         if controllers is not None and controllers != len(layout.controllers):
@@ -180,14 +250,23 @@ def prepare_layout(
             raise SettingError(
                 f"--brokers: the cluster in {root} has {len(layout.brokers)} brokers, none is removed here"
             )
+        if cells is not None and cells != max(1, len(layout.cells)):
+            raise SettingError(
+                f"--cells: the cluster in {root} has {max(1, len(layout.cells))}, which is not changed here"
+            )
         if brokers is not None:
             add_brokers(layout, brokers - len(layout.brokers))
     layout.settings |= settings
-    for node in layout.brokers:
+    _set_proxies(layout, len(layout.proxies) if proxies is None else proxies)
+    layout.tls = layout.tls or tls or bool(layout.proxies)
+    _add_secure_listeners(layout)
+    for node in (*layout.brokers, *layout.proxies[:1]):
         if node.port not in had and not port_is_free(node.port):
             raise PortTaken(f"port {node.port} of {node.name} is taken by another process; --port names another")
     if known is None:
         make_secret(root)
+    if layout.tls:
+        make_certificates(root, layout.domain if layout.proxies else None)
     layout.save(root)
     return layout
 
@@ -199,6 +278,62 @@ def make_secret(root: Path) -> None:
         file.write(secrets.token_hex(32) + "\n")
 
 
+def make_certificates(root: Path, domain: str | None = None) -> None:
+    """`ca.pem`, `node.pem` of every node of this machine, and `client.pem` for clients that show one. Where there are
+    proxies, theirs: `proxy.pem` for brokers, `tenants.pem` for every name below `domain`."""
+    from tidelog import certificates  # noqa: PLC0415  not for those without TLS
+    from tidelog.certificates import CLIENT, NODE, PROXY, authority, certificate  # noqa: PLC0415
+
+    directory = root / TLS_DIRECTORY
+    own = authority(directory)
+    certificate(directory, "node.pem", own, NODE, "node", LOCAL_HOSTS)
+    certificate(directory, "client.pem", own, CLIENT, "client", ())
+    if domain is not None:
+        certificate(directory, "proxy.pem", own, PROXY, "proxy", LOCAL_HOSTS)
+        certificates.tenants_certificate(directory, own, domain)
+
+
+def _own_of_a_proxy(tls: Path) -> dict[str, str]:
+    """What it shows to clients, to brokers, and to the controllers whose metadata it follows."""
+    return {
+        "tidelog.proxy.host": HOST,
+        "tidelog.proxy.broker.listener": TENANT_LISTENER,
+        "tidelog.proxy.certificate.file": str(tls / "tenants.pem"),
+        "tidelog.proxy.broker.certificate.file": str(tls / "proxy.pem"),
+        "tidelog.proxy.broker.ca.file": str(tls / "ca.pem"),
+        "ssl.keystore.location": str(tls / "proxy.pem"),
+        "ssl.truststore.location": str(tls / "ca.pem"),
+    }
+
+
+def _set_proxies(layout: ClusterLayout, count: int) -> None:
+    """So many, at the port that they share. Those that stay keep their other ports."""
+    if not 0 <= count <= PROXIES_MAX:
+        raise SettingError(f"--proxies: {count} is not valid, it must be 0 to {PROXIES_MAX}")
+    kept = layout.proxies[:count]
+    layout.nodes = [node for node in layout.nodes if node.role != "proxy"] + kept
+    port = layout.proxy_port
+    if count and not 1 <= port <= 65_535:
+        raise SettingError(f"tidelog.proxy.port: {port} is not valid, it must be 1 to 65535; it is --port + 1000")
+    if count and port in {node.port for node in layout.brokers}:
+        raise SettingError(f"tidelog.proxy.port: {port} is a broker's (--port)")
+    for index, (metrics,) in enumerate(_free_ports(layout, count - len(kept), 1), len(kept)):
+        layout.nodes.append(NodeLayout(f"proxy-{index}", "proxy", PROXY_ID_BASE + index, port, 0, metrics))
+    for node in layout.proxies:
+        node.port = port
+
+
+def _add_secure_listeners(layout: ClusterLayout) -> None:
+    without = [node for node in layout.brokers if layout.tls and not node.tls_port]
+    for node, (port,) in zip(without, _free_ports(layout, len(without), 1), strict=True):
+        node.tls_port = port
+    for node in layout.brokers:
+        if not layout.proxies:
+            node.tenant_port = 0
+        elif not node.tenant_port:
+            ((node.tenant_port,),) = _free_ports(layout, 1, 1)
+
+
 def _add_controllers(layout: ClusterLayout, count: int) -> None:
     if count not in CONTROLLERS_ALLOWED:
         raise SettingError(f"--controllers: {count} is not valid, it must be one of 1, 3, 5, 7")
@@ -207,8 +342,12 @@ def _add_controllers(layout: ClusterLayout, count: int) -> None:
         layout.nodes.append(NodeLayout(name, "controller", CONTROLLER_ID_BASE + index, 0, internal, metrics, quorum))
 
 
-def add_brokers(layout: ClusterLayout, count: int) -> list[NodeLayout]:
-    """Give `count` more brokers the next ids and ports, and return them. Raises SettingError."""
+def add_brokers(layout: ClusterLayout, count: int, cells: int | None = None) -> list[NodeLayout]:
+    """Give `count` more brokers the next ids and ports, and return them. Raises SettingError.
+
+    With `cells`, the first of them are cell a, the next b, and so on; where there are cells already, each broker goes
+    to the smallest. In a cell racks take turns.
+    """
     first, end = layout.next_broker, layout.next_broker + count
     if end > BROKERS_MAX or not end:
         raise SettingError(f"--brokers: {count} is not valid, it must be 1 to {BROKERS_MAX} in all")
@@ -217,9 +356,24 @@ def add_brokers(layout: ClusterLayout, count: int) -> list[NodeLayout]:
         NodeLayout(f"broker-{index}", "broker", index, layout.port + index, internal, metrics)
         for index, (internal, metrics) in zip(range(first, end), _free_ports(layout, count, 2), strict=True)
     ]
-    layout.nodes += added
+    names = _cell_names(cells, count) if cells is not None else []
+    for position, node in enumerate(added):
+        node.cell = names[position * len(names) // count] if names else _smallest_cell(layout)
+        node.rack = f"rack-{sum(other.cell == node.cell for other in layout.brokers) % RACKS}" if node.cell else ""
+        layout.nodes.append(node)
     layout.next_broker = end
+    _add_secure_listeners(layout)
     return added
+
+
+def _cell_names(cells: int, brokers: int) -> list[str]:
+    if not 1 <= cells <= min(CELLS_MAX, brokers):
+        raise SettingError(f"--cells: {cells} is not valid, it must be 1 to {min(CELLS_MAX, brokers)}, one broker each")
+    return list(string.ascii_lowercase[:cells]) if cells > 1 else []
+
+
+def _smallest_cell(layout: ClusterLayout) -> str:
+    return min(layout.cells, key=lambda cell: sum(node.cell == cell for node in layout.brokers), default="")
 
 
 def grow_layout(
@@ -258,7 +412,11 @@ def _check_port(port: int, count: int) -> None:
 def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tuple[int, ...]]:
     """Ports that nothing listens on now and that no node of this cluster has."""
     clients = range(layout.port, layout.port + BROKERS_MAX)
-    taken = {p for n in layout.nodes for p in (n.internal_port, n.metrics_port, n.quorum_port)}
+    taken = {
+        port
+        for n in layout.nodes
+        for port in (n.internal_port, n.metrics_port, n.quorum_port, n.tls_port, n.tenant_port)
+    } | {layout.proxy_port}
     chosen: list[int] = []
     for port in random.SystemRandom().sample(OWN_PORTS, len(OWN_PORTS)):
         if len(chosen) == groups * per_group:

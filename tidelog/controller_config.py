@@ -16,19 +16,15 @@ from kraft.controller.driver import DriverConfig
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
-from kraft.controller.policy import ControllerPolicy
+from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.image.cells import REPLICAS_PER_BROKER_MAX, TENANTS_MAX
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
+from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX
 from kraft.quorum.node import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
-from tidelog.node_config import (
-    fill,
-    given_defaults,
-    node_values,
-    parse_listeners,
-    parse_voters,
-    read_secret,
-)
+from tidelog.listener_config import parse_listeners
+from tidelog.node_config import connections_per_ip, fill, given_defaults, node_values, parse_voters, read_secret
 from wire.listeners import ListenerConfig, ListenerKind
 
 
@@ -42,14 +38,19 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
     if values["node.id"] not in quorum:
         raise SettingError(f"node.id: {values['node.id']} is not valid, it must be one of controller.quorum.voters")
     internal_listen = next(listen for listen in parse_listeners(values) if listen.kind == "internal")
-    limits = fill(RequestLimits, values)
+    limits = fill(RequestLimits, values, max_connections_per_ip_overrides=connections_per_ip(values))
     election_s = values["controller.quorum.election.timeout.ms"] / 1_000
     return ControllerConfig(
         node_id=values["node.id"],
         voters=quorum,
         listener=ListenerConfig(
-            internal_listen.name, internal_listen.address, internal_listen.advertised, ListenerKind.INTERNAL
+            internal_listen.name,
+            internal_listen.address,
+            internal_listen.advertised,
+            ListenerKind.INTERNAL,
+            internal_listen.protocol,
         ),
+        tls=internal_listen.tls,
         secret=read_secret(values),
         policy=_policy(given, values),
         driver=DriverConfig(rebuilt=_rebuilt(values["tidelog.metadata.rebuild.file"])),
@@ -100,4 +101,26 @@ def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPo
         unclean_leader_election=values["unclean.leader.election.enable"],
         delete_topic_enable=values["delete.topic.enable"],
         static=static,
+        access=_access(values),
+    )
+
+
+def _access(values: Mapping[str, Any]) -> AccessLimits:
+    return AccessLimits(
+        acls_max=values["tidelog.acls.max"],
+        users_max=values["tidelog.users.max"],
+        tenants_max=values["tidelog.tenants.max"],
+        tenant={
+            PARTITIONS_MAX: values["tidelog.tenant.partitions.max"],
+            CONNECTIONS_MAX: values["tidelog.tenant.connections.max"],
+            CONNECTION_RATE: values["tidelog.tenant.connection.rate"],
+            KEYS_MAX: values["tidelog.tenant.keys.max"],
+            ACLS_MAX: values["tidelog.tenant.acls.max"],
+        },
+        cell={
+            REPLICAS_PER_BROKER_MAX: values["tidelog.cell.replicas.per.broker.max"],
+            TENANTS_MAX: values["tidelog.cell.tenants.max"],
+        },
+        move_partitions_max=values["tidelog.tenant.move.partitions.max"],
+        move_bytes_per_second=values["tidelog.tenant.move.bytes.per.second"],
     )

@@ -3,22 +3,25 @@ roles have in common."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, RequestLimits, TierReads
+from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
+from common.host_names import is_domain
 from common.ports import Address
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.cells import CELL_NAME
+from tidelog.listener_config import host_and_port, parse_listeners
+from tidelog.security_config import security_config
 from tidelog.settings_check import check_settings
 
-PORT_MAX = 65_535
 SECRET_BYTES_MIN = 16
 T = TypeVar("T")
 
@@ -36,6 +39,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         controllers=voters,
         secret=read_secret(values),
         rack=values["broker.rack"],
+        cell=_cell(values["tidelog.cell"]),
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
         broker_heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
         controlled_shutdown_enable=values["controlled.shutdown.enable"],
@@ -44,11 +48,16 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
         num_partitions=values["num.partitions"],
         default_replication_factor=values["default.replication.factor"],
         replication=fill(ReplicationConfig, values, rack_aware_reads="Rack" in values["replica.selector.class"]),
-        limits=fill(RequestLimits, values),
+        limits=fill(RequestLimits, values, max_connections_per_ip_overrides=connections_per_ip(values)),
         duties=fill(LogDuties, values),
         tier_reads=fill(TierReads, values),
         tier=_tier(values),
         audit=_audit(values),
+        security=security_config(
+            values, [listen.name for listen in listeners], _domain(values["tidelog.proxy.domain"])
+        ),
+        proxy_domain=_domain(values["tidelog.proxy.domain"]),
+        proxy_port=values["tidelog.proxy.advertised.port"] or values["tidelog.proxy.port"],
         node_settings=given_defaults(given, values),
     )
 
@@ -75,6 +84,21 @@ def _audit(values: Mapping[str, Any]) -> AuditConfig:
         journal_max_bytes=values["tidelog.audit.journal.max.bytes"],
         export_retention_ms=values["tidelog.audit.export.retention.ms"],
     )
+
+
+def _cell(name: str) -> str:
+    if not CELL_NAME.fullmatch(name):
+        raise SettingError(
+            f"tidelog.cell: {name!r} is not valid, it must be 1 to 64 letters, digits, dots, dashes and underscores"
+        )
+    return name
+
+
+def _domain(given: str) -> str:
+    name = given.lower()
+    if name and not is_domain(name):
+        raise SettingError(f"tidelog.proxy.domain: {name!r} is not a domain that tenants' names can be made below")
+    return name
 
 
 def data_directory(values: Mapping[str, Any]) -> Path:
@@ -116,6 +140,19 @@ def fill(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
     return kind(**(found | given))
 
 
+def connections_per_ip(values: Mapping[str, Any]) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`."""
+    name = "max.connections.per.ip.overrides"
+    found = {}
+    for text in values[name]:
+        address, _, count = text.rpartition(":")
+        try:
+            found[str(ip_address(address.strip("[]")))] = int(count)
+        except ValueError:
+            raise SettingError(f"{name}: {text!r} is not valid, it must be ADDRESS:COUNT") from None
+    return found
+
+
 def read_secret(values: Mapping[str, Any]) -> bytes:
     """The cluster secret; it appears in no error."""
     name = "tidelog.cluster.secret.file"
@@ -131,14 +168,6 @@ def read_secret(values: Mapping[str, Any]) -> bytes:
     return secret
 
 
-def host_and_port(text: str, setting: str) -> Address:
-    """`host:port`, `[v6]:port` or `:port`, which means every address."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > PORT_MAX:
-        raise SettingError(f"{setting}: {text!r} is not valid, it must be host:port with a port up to {PORT_MAX}")
-    return host.strip("[]") or "0.0.0.0", int(port)
-
-
 def parse_voters(texts: tuple[str, ...], setting: str) -> dict[int, Address]:
     voters: dict[int, Address] = {}
     for text in texts:
@@ -151,52 +180,3 @@ def parse_voters(texts: tuple[str, ...], setting: str) -> dict[int, Address]:
     if not voters:
         raise SettingError(f"{setting}: it must name every voter as id@host:port")
     return voters
-
-
-def parse_listeners(values: Mapping[str, Any]) -> tuple[Listen, ...]:
-    """Every listener with what clients are told of it; the internal one may leave loopback only when allowed."""
-    bound = _named_addresses(values["listeners"], "listeners")
-    advertised = _named_addresses(values["advertised.listeners"], "advertised.listeners")
-    for name in advertised:
-        if name not in bound:
-            raise SettingError(f"advertised.listeners: {name} is none of listeners")
-    internal = values["inter.broker.listener.name"]
-    if internal not in bound:
-        raise SettingError(f"listeners: the internal listener {internal} (inter.broker.listener.name) is missing")
-    host = bound[internal][0]
-    if not _is_loopback(host) and not values["tidelog.internal.allow.plaintext"]:
-        raise SettingError(
-            f"listeners: {internal} on {host} leaves loopback without TLS; "
-            "tidelog.internal.allow.plaintext=true says that this network is private"
-        )
-    tenant = values["tidelog.tenant.listeners"]
-    for name in tenant:
-        if name not in bound or name == internal:
-            raise SettingError(f"tidelog.tenant.listeners: {name} must be one of listeners, and not the internal one")
-    found = []
-    for name, address in bound.items():
-        shown = advertised.get(name, address)
-        if shown[0] in ("0.0.0.0", "::"):
-            raise SettingError(f"advertised.listeners: {name} needs an address that others can reach, not {shown[0]}")
-        kind = "internal" if name == internal else "tenant" if name in tenant else "operator"
-        found.append(Listen(name, address, shown, kind))
-    return tuple(found)
-
-
-def _named_addresses(texts: tuple[str, ...], setting: str) -> dict[str, Address]:
-    found: dict[str, Address] = {}
-    for text in texts:
-        name, separator, address = text.partition("://")
-        if not separator or not name:
-            raise SettingError(f"{setting}: {text!r} is not valid, it must be NAME://host:port")
-        if name in found:
-            raise SettingError(f"{setting}: {name} is named twice")
-        found[name] = host_and_port(address, setting)
-    return found
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -12,6 +12,7 @@ ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven meg
 MODULES = {
     "controller": ("tidelog.node_process", "tidelog.controller_config", "tidelog.exporting_controller"),
     "broker": ("tidelog.node_process", "broker.node"),
+    "proxy": ("tidelog.proxy_process",),
 }
 
 

@@ -32,7 +32,8 @@ from object_store.limits import StoreLimits
 from object_store.uri import open_store
 from tidelog.descriptors import divide, raise_limit
 from tidelog.directory_lock import DirectoryInUse, held_directory
-from tidelog.node_config import broker_config, data_directory, host_and_port
+from tidelog.listener_config import host_and_port
+from tidelog.node_config import broker_config, data_directory
 
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on

@@ -1,9 +1,9 @@
 """The parent of an embedded cluster's nodes: forks them, restarts those that crash, stops all in order.
 
-`python -m tidelog.supervisor DIR` imports the nodes' code once and forks, so a node costs neither a start of the
-interpreter nor its imports. It is single-threaded and has no event loop: what it waits for are its children, its
-control socket and signals, all through one selector. A node whose supervisor is gone stops by itself, because each
-holds the reading end of a pipe that the supervisor never writes to.
+`python -m tidelog.supervisor DIR [TENANT,…]` imports the nodes' code once and forks, so a node costs neither a
+start of the interpreter nor its imports. It is single-threaded and has no event loop: what it waits for are its
+children, its control socket and signals, all through one selector. A node whose supervisor is gone stops by itself,
+because each holds the reading end of a pipe that the supervisor never writes to.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,8 @@ from common.logs import configure_logs
 from common.settings import SettingError
 from tidelog import control
 from tidelog.cluster_layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
+from tidelog.embedded_tenants import tell_tenants
+from tidelog.node_child import Answer, Child
 from tidelog.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
@@ -35,51 +37,22 @@ LOGS = "logs"
 RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 STEADY_S = 30.0
 STOP_TIMEOUT_S = 30.0
-START_ANSWER_S = {"broker": 30.0, "controller": 5.0}  # a controller alone cannot be ready: the next `start` helps it
+ROLES = ("controller", "broker", "proxy")  # in the order of their start
+# A controller alone cannot be ready: the next `start` helps it.
+START_ANSWER_S = {"broker": 30.0, "proxy": 10.0, "controller": 5.0}
 CONTROL_CONNECTIONS_MAX = 64
 TOLD_BYTES_MAX = 4_096
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
 logger = logging.getLogger(__name__)
 
-Answer = Callable[[dict[str, Any]], None]
-
-
-@dataclass(slots=True)
-class Child:
-    """One node's process, or the wish for one."""
-
-    node: NodeLayout
-    pid: int = 0
-    wanted: bool = True
-    ready: bool = False
-    stopping: bool = False
-    started_at: float = 0.0
-    restarts: int = 0
-    restart_at: float | None = None
-    kill_at: float | None = None
-    answer_at: float | None = None
-    last_exit: str = ""
-    reason: str = ""  # why it ended by itself, in its own words
-    told_fd: int = -1
-    waiting: list[Answer] = field(default_factory=list)
-
-    @property
-    def state(self) -> str:
-        if self.pid:
-            return "stopping" if self.stopping else "running" if self.ready else "starting"
-        return "crashed" if self.wanted else "stopped"
-
-    @property
-    def why(self) -> str:
-        """Of its last end."""
-        return f"{self.last_exit}: {self.reason}" if self.reason else self.last_exit
-
 
 class Supervisor:
     """Runs the nodes of `layout` below `root` until SIGINT, SIGTERM or `tidelog down`."""
 
-    def __init__(self, root: Path, layout: ClusterLayout, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, root: Path, layout: ClusterLayout, say: Callable[[str], None], tenants: Sequence[str] = ()
+    ) -> None:
         self._root = root
         self._layout = layout
         self._shared = layout.shared_settings()  # of this run: who is added or starts again later must agree
@@ -87,13 +60,16 @@ class Supervisor:
         self._children = {node.name: Child(node) for node in layout.nodes}
         self._selector = selectors.DefaultSelector()
         self._announced = False
+        self._tenants = list(tenants)  # to be there before the cluster is ready
+        self._tenants_making: subprocess.Popen[str] | None = None
         self._ending = False
+        self._status = 0
         self._waiting_for_end: list[Answer] = []
         self._connections: set[socket.socket] = set()
         self._life_read, self._life_write = os.pipe()
 
     def run(self) -> int:
-        """The exit status: 0 after an orderly end."""
+        """The exit status: 0 after an orderly end, 1 where the tenants could not be made."""
         lock = self._lock()
         listener = self._listen()
         wake_read, wake_write = os.pipe()
@@ -104,7 +80,8 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         self._selector.register(wake_read, selectors.EVENT_READ, self._signalled)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
-        for role in ("controller", "broker"):  # controllers elect their leader while the brokers' code is imported
+        for role in dict.fromkeys(role for role in ROLES if any(n.role == role for n in self._layout.nodes)):
+            # controllers elect their leader while the brokers' code is imported
             import_node(role)  # before the fork, so that no node imports again
             gc.collect()
             gc.freeze()
@@ -120,7 +97,7 @@ class Supervisor:
         for answer in self._waiting_for_end:
             answer({"ok": True})
         os.close(lock)
-        return 0
+        return self._status
 
     # starting and watching children ---------------------------------------------------------------------------
 
@@ -163,10 +140,15 @@ class Supervisor:
                 if int(name) not in keep:
                     with contextlib.suppress(OSError):
                         os.close(int(name))
-            from tidelog.node_process import run_node  # noqa: PLC0415  imported already
-
             settings = self._layout.node_settings(node, self._root, self._shared)
-            status = run_node(node.role, settings, told_fd=ready_fd, life_fd=self._life_read)
+            if node.role == "proxy":
+                from tidelog.proxy_process import run_proxy  # noqa: PLC0415  imported already
+
+                status = run_proxy(settings, told_fd=ready_fd, life_fd=self._life_read)
+            else:
+                from tidelog.node_process import run_node  # noqa: PLC0415
+
+                status = run_node(node.role, settings, told_fd=ready_fd, life_fd=self._life_read)
         except BaseException:
             logging.getLogger(__name__).exception("node ended")
         finally:
@@ -189,10 +171,36 @@ class Supervisor:
                 child.ready, child.reason = True, ""
                 self._answer_waiting(child)
                 if not self._announced and all(c.ready for c in self._children.values()):
-                    self._announced = True
-                    self._say(f"ready bootstrap={self._layout.bootstrap}")
+                    self._complete()
         if not told:
             self._hear_no_more(child)
+
+    def _complete(self) -> None:
+        """All nodes serve. Where tenants are wanted they are made first, by a process of their own."""
+        if not self._tenants:
+            self._announced = True
+            self._say(f"ready bootstrap={self._layout.bootstrap}")
+        elif self._tenants_making is None:
+            line = [sys.executable, "-m", "tidelog.tenant_making", str(self._root), *self._tenants]
+            self._tenants_making = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+
+    def _tenants_made(self) -> None:
+        """The process has ended; without tenants that were asked for this run has failed."""
+        assert self._tenants_making is not None
+        status, (_, words) = self._tenants_making.returncode, self._tenants_making.communicate()
+        self._tenants_making = None
+        if status and not self._ending:
+            self._status = 1
+            lines = words.strip().splitlines() or [f"status {status}"]
+            self._say(f"failed {lines[-1].removeprefix('tidelog: ')}")
+            self._end()
+        elif not self._ending:
+            tenants, self._tenants = self._tenants, []
+            self._complete()
+            for line in tell_tenants(self._root, self._layout, tenants):
+                self._say(line)
 
     def _hear_no_more(self, child: Child) -> None:
         if child.told_fd >= 0:
@@ -207,6 +215,8 @@ class Supervisor:
         self._reap()
 
     def _reap(self) -> None:
+        if self._tenants_making is not None and self._tenants_making.poll() is not None:
+            self._tenants_made()
         for child in self._children.values():
             if not child.pid:
                 continue
@@ -239,7 +249,7 @@ class Supervisor:
                       f"see {self._root / LOGS / child.node.name}.log")  # fmt: skip
         self._answer_waiting(child)
         if self._ending:
-            self._stop_controllers_last()
+            self._stop_next()
 
     def _timeout(self) -> float | None:
         children = self._children.values()
@@ -256,26 +266,29 @@ class Supervisor:
             if child.kill_at is not None and child.kill_at <= now and child.pid:
                 child.kill_at = None
                 self._say(f"{child.node.name} did not stop within {STOP_TIMEOUT_S:g} s and is killed")
-                os.kill(child.pid, signal.SIGKILL)
+                child.kill()
 
     # stopping -------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Brokers first, while the controllers can still move their leadership; then the controllers."""
+        """Proxies first, for their clients have nowhere to go; then brokers, while the controllers can still move
+        their leadership; then the controllers."""
         if self._ending:
             return
         self._ending = True
         for child in self._children.values():
             child.wanted, child.restart_at = False, None
-            if child.node.role == "broker":
-                self._terminate(child)
-        self._stop_controllers_last()
+        if self._tenants_making is not None:
+            self._tenants_making.terminate()
+        self._stop_next()
 
-    def _stop_controllers_last(self) -> None:
-        if any(c.pid for c in self._children.values() if c.node.role == "broker"):
-            return
-        for child in self._children.values():
-            self._terminate(child)
+    def _stop_next(self) -> None:
+        for role in reversed(ROLES):
+            running = [child for child in self._children.values() if child.pid and child.node.role == role]
+            for child in running:
+                self._terminate(child)
+            if running:
+                return
 
     def _terminate(self, child: Child) -> None:
         if child.pid and not child.stopping:
@@ -415,7 +428,7 @@ class Supervisor:
             answer({"ok": False, "error": f"{child.node.name} is not running"})
             return
         child.waiting.append(answer)
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
 
     def _answer_waiting(self, child: Child, *, late: bool = False) -> None:
         """A start is answered when the node is ready, has died, or takes long; a stop or kill when it is gone."""
@@ -445,21 +458,26 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> int:
-    """`DIR [FD]`: run the cluster in DIR; the ready line and later notices go to FD (standard output when absent)."""
+    """`DIR [TENANT,… [FD]]`: run the cluster in DIR, with these tenants; the line that it is ready, or why it is not,
+    goes to FD (standard output when absent)."""
     root = Path(arguments[0]).resolve()
     layout = load_layout(root)
     if layout is None:
         raise SystemExit(f"tidelog: there is no cluster in {root}")
-    out = int(arguments[1]) if len(arguments) > 1 else 1
+    tenants = [name for name in "".join(arguments[1:2]).split(",") if name]
+    out = int(arguments[2]) if len(arguments) > 2 else 1
     (root / LOGS).mkdir(exist_ok=True)
     configure_logs("info", "supervisor")
 
     def say(line: str) -> None:
         with contextlib.suppress(OSError):
-            if line.startswith("ready ") or out == 1:
-                os.write(out if line.startswith("ready ") else 2, line.encode() + b"\n")
+            if out != 1 and line.startswith(("ready ", "failed ")):
+                os.write(out, line.encode() + b"\n")
+            elif out == 1:
+                shown = f"tidelog: {line[7:]}" if line.startswith("failed ") else line
+                os.write(1 if line.startswith("ready ") else 2, shown.encode() + b"\n")
 
-    return Supervisor(root, layout, say).run()
+    return Supervisor(root, layout, say, tenants).run()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ API_VERSIONS = 18
 PRODUCE_ANNOUNCED_MIN = 0  # librdkafka takes a broker without Produce 0 for one without any
 
 _EVERYONE = frozenset(ListenerKind)
+_CLIENTS = frozenset({ListenerKind.OPERATOR, ListenerKind.TENANT})
 _NODES = frozenset({ListenerKind.INTERNAL})
 _OPERATORS = frozenset({ListenerKind.OPERATOR, ListenerKind.INTERNAL})
 _UNSUPPORTED = Struct(">ihihhh")  # correlation, error, one range: key, min, max
@@ -73,6 +74,7 @@ _TABLE = (
     _api("SyncGroup", 0, 5, _EVERYONE),
     _api("DescribeGroups", 0, 6, _EVERYONE),
     _api("ListGroups", 0, 5, _EVERYONE),
+    _api("SaslHandshake", 0, 1, _CLIENTS),
     _api("ApiVersions", 0, 4, _EVERYONE),
     _api("CreateTopics", 2, 7, _EVERYONE),
     _api("DeleteTopics", 1, 6, _EVERYONE),
@@ -82,6 +84,7 @@ _TABLE = (
     _api("DescribeConfigs", 1, 4, _EVERYONE),
     _api("AlterConfigs", 0, 2, _EVERYONE),
     _api("DescribeLogDirs", 1, 4, _EVERYONE),  # v5 is newer than Apache Kafka 4.1
+    _api("SaslAuthenticate", 0, 2, _CLIENTS),
     _api("CreatePartitions", 0, 3, _EVERYONE),
     _api("DeleteGroups", 0, 2, _EVERYONE),
     _api("ElectLeaders", 0, 2, _OPERATORS),
@@ -89,12 +92,17 @@ _TABLE = (
     _api("AlterPartitionReassignments", 0, 1, _OPERATORS),
     _api("ListPartitionReassignments", 0, 0, _OPERATORS),
     _api("OffsetDelete", 0, 0, _EVERYONE),
+    _api("DescribeAcls", 1, 3, _EVERYONE),
+    _api("CreateAcls", 1, 3, _EVERYONE),
+    _api("DeleteAcls", 1, 3, _EVERYONE),
+    _api("DescribeUserScramCredentials", 0, 0, _OPERATORS),
+    _api("AlterUserScramCredentials", 0, 0, _OPERATORS),
     _api("DescribeCluster", 0, 2, _EVERYONE),
     _api("DescribeProducers", 0, 0, _EVERYONE),
     _api("DescribeTopicPartitions", 0, 0, _EVERYONE),
     _api("DescribeQuorum", 0, 2, _NODES),
     _api("AlterPartition", 2, 3, _NODES),
-    _api("UpdateFeatures", 0, 2, _NODES),
+    _api("UpdateFeatures", 0, 2, _OPERATORS),
     _api("Envelope", 0, 0, _NODES),
     _api("FetchSnapshot", 0, 1, _NODES),
     _api("BrokerRegistration", 0, 4, _NODES),
@@ -105,6 +113,17 @@ _TABLE = (
     _api("AppendAudit", 0, 0, _NODES),
     _api("DescribeTier", 0, 0, _OPERATORS),
     _api("RestoreTopic", 0, 0, _OPERATORS),
+    _api("CreateTenant", 0, 0, _OPERATORS),
+    _api("DescribeTenants", 0, 0, _OPERATORS),
+    _api("AlterTenant", 0, 0, _OPERATORS),
+    _api("DeleteTenant", 0, 0, _OPERATORS),
+    _api("MoveTenant", 0, 0, _OPERATORS),
+    _api("CreateApiKey", 0, 0, _OPERATORS),
+    _api("DeleteApiKey", 0, 0, _OPERATORS),
+    _api("DescribeApiKeys", 0, 0, _OPERATORS),
+    _api("DescribeCells", 0, 0, _OPERATORS),
+    _api("AlterCell", 0, 0, _OPERATORS),
+    _api("TenantGroupsCleared", 0, 0, _NODES),
 )
 
 APIS: Mapping[int, Api] = {api.key: api for api in sorted(_TABLE, key=lambda api: api.key)}

@@ -15,6 +15,8 @@ from wire.primitives import INT32, request_head, skip_tags
 METADATA = 3
 METADATA_CLUSTER_OPERATIONS_UNTIL = 10
 WIDE_NULL = Struct(">i")
+ALTER_USER_SCRAM_CREDENTIALS = 51
+SECOND_TAG_COUNT = b"\0"  # librdkafka ends this request with two empty sets of tagged fields
 
 _ENCODE_BYTES_FIRST = 512
 _FRAMED_HEAD = Struct(">ihhih")
@@ -64,7 +66,8 @@ def decode_request(
     body = head.body
     if key == METADATA and api.flexible_from <= version:
         body = _after_wide_null(data, body, version)
-    return header, decode_body(api.request, version, data, body, elements_max)
+    surplus = SECOND_TAG_COUNT if key == ALTER_USER_SCRAM_CREDENTIALS else b""
+    return header, decode_body(api.request, version, data, body, elements_max, surplus)
 
 
 def _after_wide_null(data: memoryview, at: int, version: int) -> int:

@@ -18,6 +18,7 @@ from common.errors import MalformedFrame
 from common.invariants import check
 from common.ports import Address, Socket
 from wire.buffers import BUFFER_BYTES, BufferPool
+from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, SendQueue, release
 from wire.tick import Tick
@@ -81,7 +82,8 @@ class Connection:
 
     `closed` is called exactly once, after the socket is closed, never within the constructor. `violated` is called
     before it with a reason when the peer broke a rule (log it: one line); plain ends and resets are silent.
-    `state` belongs to the handler's owner (a session, a principal). `listener` is None on a client's side.
+    `state` belongs to the handler's owner (a session, a principal). `listener` and `identity` are None on a
+    client's side.
     """
 
     def __init__(
@@ -95,8 +97,10 @@ class Connection:
         violated: ViolationHandler,
         limits: ConnectionLimits,
         listener: ListenerConfig | None = None,
+        identity: PeerIdentity | None = None,
     ) -> None:
         self.listener = listener
+        self.identity = identity
         self.peer: Address = socket.peer
         self.state: object = None
         self.handler = handler

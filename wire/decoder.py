@@ -44,14 +44,21 @@ _Reader = Callable[[_Cursor], Any]
 _Step = Callable[[_Cursor, Any], None]
 
 
-def decode_body(message_class: Any, version: int, data: memoryview, at: int, elements_max: int = ELEMENTS_MAX) -> Any:
-    """The message at `data[at:]`, all of it. Raises MalformedFrame."""
+def decode_body(
+    message_class: Any,
+    version: int,
+    data: memoryview,
+    at: int,
+    elements_max: int = ELEMENTS_MAX,
+    surplus: bytes = b"",
+) -> Any:
+    """The message at `data[at:]`, all of it but for `surplus`, which may follow. Raises MalformedFrame."""
     cursor = _Cursor(data, at, elements_max)
     try:
         message = _body_reader(message_class, version)(cursor)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise MalformedFrame(message_class.name) from error
-    if cursor.at != cursor.end:
+    if cursor.at != cursor.end and data[cursor.at :] != surplus:
         raise MalformedFrame(f"{message_class.name}: {cursor.end - cursor.at} bytes too many")
     return message
 

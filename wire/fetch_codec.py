@@ -100,8 +100,11 @@ class FetchedRow(NamedTuple):
     erased_end: int = 0  # to the same, if not 0: below it no local copy of records is to stay
 
 
-def decode_fetch(buffer: bytearray, at: int, end: int, version: int) -> FetchCall:
-    """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame."""
+def decode_fetch(buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"") -> FetchCall:
+    """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame.
+
+    Topics that the request names get `prefix` before their names.
+    """
     flexible = version >= _FLEXIBLE_FROM
     replica = replica_epoch = -1
     session_id, session_epoch = 0, -1
@@ -118,9 +121,9 @@ def decode_fetch(buffer: bytearray, at: int, end: int, version: int) -> FetchCal
         else:
             wait, least, most, isolation = _HEAD_4.unpack_from(buffer, at)
             at += _HEAD_4.size
-        parts, at = _parts(buffer, at, end, version)
+        parts, at = _parts(buffer, at, end, version, prefix)
         if version >= _SESSIONS_FROM:
-            forgotten, at = _forgotten(buffer, at, end, version)
+            forgotten, at = _forgotten(buffer, at, end, version, prefix)
         if version >= _RACK_FROM:
             text, at = string_at(buffer, at, end, flexible)
             if text is None:
@@ -151,14 +154,14 @@ def decode_fetch(buffer: bytearray, at: int, end: int, version: int) -> FetchCal
     )
 
 
-def _parts(buffer: bytearray, at: int, end: int, version: int) -> tuple[list[FetchPart], int]:
+def _parts(buffer: bytearray, at: int, end: int, version: int, prefix: bytes) -> tuple[list[FetchPart], int]:
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     layout = _PART_12 if flexible else _PART_9 if version >= 9 else _PART_5 if version >= 5 else _PART_4
     unpack, size = layout.unpack_from, layout.size
     parts: list[FetchPart] = []
     topics, at = count_at(buffer, at, end, flexible)
     for _ in range(topics):
-        topic, at = topic_at(buffer, at, end, flexible, by_id)
+        topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
         count, at = count_at(buffer, at, end, flexible)
         if len(parts) + count > PARTS_MAX:
             raise MalformedFrame("fetch: too many partitions")
@@ -179,12 +182,14 @@ def _parts(buffer: bytearray, at: int, end: int, version: int) -> tuple[list[Fet
     return parts, at
 
 
-def _forgotten(buffer: bytearray, at: int, end: int, version: int) -> tuple[list[tuple[bytes, int]], int]:
+def _forgotten(
+    buffer: bytearray, at: int, end: int, version: int, prefix: bytes
+) -> tuple[list[tuple[bytes, int]], int]:
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     forgotten: list[tuple[bytes, int]] = []
     topics, at = count_at(buffer, at, end, flexible)
     for _ in range(topics):
-        topic, at = topic_at(buffer, at, end, flexible, by_id)
+        topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
         count, at = count_at(buffer, at, end, flexible)
         if len(forgotten) + count > PARTS_MAX:
             raise MalformedFrame("fetch: too many partitions")
@@ -222,8 +227,11 @@ def encode_fetch_response(
     rows: list[FetchedRow],
     throttle_ms: int = 0,
     endpoints: Sequence[Endpoint] = (),
+    prefix: bytes = b"",
 ) -> list[Part]:
     """A whole frame as bytes and regions in turn; rows keep their order within a topic.
+
+    `prefix` is left out of topics' names, all of which begin with it.
 
     No records are sent as empty, never as null. Fields that `version` lacks are left out.
     """
@@ -240,9 +248,9 @@ def encode_fetch_response(
         head += _SESSION.pack(error, session_id)
     head += put_count(len(topics), flexible)
     parts: list[Part] = [head]
-    sent = 0
+    sent, cut = 0, len(prefix)
     for topic, of_topic in topics.items():
-        head += topic if by_id else put_string(topic, flexible)
+        head += topic if by_id else put_string(topic[cut:] if cut else topic, flexible)
         head += put_count(len(of_topic), flexible)
         for row in of_topic:
             records = row.records

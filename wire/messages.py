@@ -240,6 +240,94 @@ class RestoreTopicResponse(ApiMessage, metaclass=_OwnSchemas):
     pass
 
 
+class CreateTenantRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Not Apache Kafka's, as all up to AlterCell: for operators. `cell` null lets the controller choose."""
+
+
+class CreateTenantResponse(ApiMessage, metaclass=_OwnSchemas):
+    """`tenant_id` and `cell` are empty after an error."""
+
+
+class DescribeTenantsRequest(ApiMessage, metaclass=_OwnSchemas):
+    """By id or name; null is all."""
+
+
+class DescribeTenantsResponse(ApiMessage, metaclass=_OwnSchemas):
+    """In order of names. `partitions_to_move` are those that are not wholly in the cell where the tenant is going."""
+
+
+class AlterTenantRequest(ApiMessage, metaclass=_OwnSchemas):
+    """`tenant` is an id or a name. A limit of -1 goes back to the default; null leaves the networks as they are."""
+
+
+class AlterTenantResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class DeleteTenantRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Answered when nobody of the tenant may log in any more; what it has goes in steps after that."""
+
+
+class DeleteTenantResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class MoveTenantRequest(ApiMessage, metaclass=_OwnSchemas):
+    """`cell` null lets the controller choose. Answered when the move is committed, not when it has ended."""
+
+
+class MoveTenantResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class CreateApiKeyRequest(ApiMessage, metaclass=_OwnSchemas):
+    """`key_id` null makes a key; else the one of that id gets new verifiers. The secret itself stays with who asks."""
+
+
+class CreateApiKeyResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class DeleteApiKeyRequest(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class DeleteApiKeyResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class DescribeApiKeysRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Of one tenant, by id or name, or of all (null); `keys` narrows it to these."""
+
+
+class DescribeApiKeysResponse(ApiMessage, metaclass=_OwnSchemas):
+    """`mechanisms` for which the key has a verifier: none after a rebuild."""
+
+
+class DescribeCellsRequest(ApiMessage, metaclass=_OwnSchemas):
+    """Null is all."""
+
+
+class DescribeCellsResponse(ApiMessage, metaclass=_OwnSchemas):
+    """`full_reason` says why a cell takes no more tenants, null while it does."""
+
+
+class AlterCellRequest(ApiMessage, metaclass=_OwnSchemas):
+    """`open`: 1 or 0, -1 leaves it. A limit of -1 goes back to the default."""
+
+
+class AlterCellResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
+class TenantGroupsClearedRequest(ApiMessage, metaclass=_OwnSchemas):
+    """A broker tells the controller that it removed the groups of tenants from these partitions of their topic."""
+
+
+class TenantGroupsClearedResponse(ApiMessage, metaclass=_OwnSchemas):
+    pass
+
+
 class UnregisterBrokerRequest(ApiMessage, metaclass=_OwnSchemas):
     pass
 
@@ -265,6 +353,8 @@ __all__ = [
     "AddPartitionsToTxnResponse",
     "AllocateProducerIdsRequest",
     "AllocateProducerIdsResponse",
+    "AlterCellRequest",
+    "AlterCellResponse",
     "AlterClientQuotasRequest",
     "AlterClientQuotasResponse",
     "AlterConfigsRequest",
@@ -275,6 +365,8 @@ __all__ = [
     "AlterPartitionResponse",
     "AlterReplicaLogDirsRequest",
     "AlterReplicaLogDirsResponse",
+    "AlterTenantRequest",
+    "AlterTenantResponse",
     "AlterUserScramCredentialsRequest",
     "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
@@ -287,20 +379,32 @@ __all__ = [
     "BrokerRegistrationResponse",
     "CreateAclsRequest",
     "CreateAclsResponse",
+    "CreateApiKeyRequest",
+    "CreateApiKeyResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
+    "CreateTenantRequest",
+    "CreateTenantResponse",
     "CreateTopicsRequest",
     "CreateTopicsResponse",
     "DeleteAclsRequest",
     "DeleteAclsResponse",
+    "DeleteApiKeyRequest",
+    "DeleteApiKeyResponse",
     "DeleteGroupsRequest",
     "DeleteGroupsResponse",
     "DeleteRecordsRequest",
     "DeleteRecordsResponse",
+    "DeleteTenantRequest",
+    "DeleteTenantResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
     "DescribeAclsRequest",
     "DescribeAclsResponse",
+    "DescribeApiKeysRequest",
+    "DescribeApiKeysResponse",
+    "DescribeCellsRequest",
+    "DescribeCellsResponse",
     "DescribeClientQuotasRequest",
     "DescribeClientQuotasResponse",
     "DescribeClusterRequest",
@@ -315,6 +419,8 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeQuorumRequest",
     "DescribeQuorumResponse",
+    "DescribeTenantsRequest",
+    "DescribeTenantsResponse",
     "DescribeTierRequest",
     "DescribeTierResponse",
     "DescribeTopicPartitionsRequest",
@@ -357,6 +463,8 @@ __all__ = [
     "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
+    "MoveTenantRequest",
+    "MoveTenantResponse",
     "OffsetCommitRequest",
     "OffsetCommitResponse",
     "OffsetDeleteRequest",
@@ -375,6 +483,8 @@ __all__ = [
     "SaslHandshakeResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
+    "TenantGroupsClearedRequest",
+    "TenantGroupsClearedResponse",
     "TierStateRequest",
     "TierStateResponse",
     "TxnOffsetCommitRequest",

@@ -157,14 +157,16 @@ def string_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[byt
     return bytes(buffer[at:stop]), stop
 
 
-def topic_at(buffer: bytearray, at: int, end: int, flexible: bool, by_id: bool) -> tuple[bytes, int]:
-    """A topic as the version names it: 16 bytes of id, or its name."""
+def topic_at(
+    buffer: bytearray, at: int, end: int, flexible: bool, by_id: bool, prefix: bytes = b""
+) -> tuple[bytes, int]:
+    """A topic as the version names it: 16 bytes of id, or its name with `prefix` before it."""
     if by_id:
         return bytes(buffer[at : at + 16]), at + 16
     name, at = string_at(buffer, at, end, flexible)
     if name is None:
         raise MalformedFrame("topic name")
-    return name, at
+    return (prefix + name if prefix else name), at
 
 
 def put_string(value: bytes | None, flexible: bool) -> bytes:

@@ -74,8 +74,11 @@ class ProducedRow(NamedTuple):
     leader: LeaderHint | None = None
 
 
-def decode_produce(buffer: bytearray, at: int, end: int, version: int) -> ProduceCall:
-    """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame."""
+def decode_produce(buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"") -> ProduceCall:
+    """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame.
+
+    Topics that the request names get `prefix` before their names.
+    """
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     parts: list[ProducedPart] = []
     try:
@@ -83,7 +86,7 @@ def decode_produce(buffer: bytearray, at: int, end: int, version: int) -> Produc
         acks, timeout_ms = _ACKS.unpack_from(buffer, at)
         topics, at = count_at(buffer, at + _ACKS.size, end, flexible)
         for _ in range(topics):
-            topic, at = topic_at(buffer, at, end, flexible, by_id)
+            topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
             count, at = count_at(buffer, at, end, flexible)
             if len(parts) + count > PARTS_MAX:
                 raise MalformedFrame("produce: too many partitions")
@@ -112,13 +115,20 @@ def decode_produce(buffer: bytearray, at: int, end: int, version: int) -> Produc
 
 
 def encode_produce_response(
-    version: int, correlation: int, rows: list[ProducedRow], throttle_ms: int = 0, endpoints: Sequence[Endpoint] = ()
+    version: int,
+    correlation: int,
+    rows: list[ProducedRow],
+    throttle_ms: int = 0,
+    endpoints: Sequence[Endpoint] = (),
+    prefix: bytes = b"",
 ) -> bytes:
     """A whole frame, length and header included; rows of one topic need not be neighbours.
 
+    `prefix` is left out of topics' names, all of which begin with it.
+
     Fields that `version` lacks (record errors below v8, leader and endpoints below v10) are left out.
     """
-    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
+    flexible, by_id, cut = version >= _FLEXIBLE_FROM, version >= _IDS_FROM, len(prefix)
     topics: dict[bytes, list[ProducedRow]] = {}
     for row in rows:
         topics.setdefault(row.topic, []).append(row)
@@ -128,7 +138,7 @@ def encode_produce_response(
         out.append(0)
     out += put_count(len(topics), flexible)
     for topic, of_topic in topics.items():
-        out += topic if by_id else put_string(topic, flexible)
+        out += topic if by_id else put_string(topic[cut:] if cut else topic, flexible)
         out += put_count(len(of_topic), flexible)
         for row in of_topic:
             _, index, error, base, append_ms, log_start, record_errors, message, leader = row

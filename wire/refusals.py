@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _TRANSACTIONS = "transactions are not served yet"
-_SASL = "listeners have no SASL yet"
-_ACLS = "access control lists are not served yet"
 _QUOTAS = "client quotas are not served yet"
 
 # API names, without Request and Response.
@@ -15,18 +13,11 @@ REFUSED_APIS: Mapping[str, str] = {
     "AddPartitionsToTxn": _TRANSACTIONS,
     "AlterClientQuotas": _QUOTAS,
     "AlterReplicaLogDirs": "a broker has one log directory",
-    "AlterUserScramCredentials": _SASL,
-    "CreateAcls": _ACLS,
-    "DeleteAcls": _ACLS,
-    "DescribeAcls": _ACLS,
     "DescribeClientQuotas": _QUOTAS,
     "DescribeTransactions": _TRANSACTIONS,
-    "DescribeUserScramCredentials": _SASL,
     "EndTxn": _TRANSACTIONS,
     "ListConfigResources": "it names client metrics and group configs, which are not served",
     "ListTransactions": _TRANSACTIONS,
-    "SaslAuthenticate": _SASL,
-    "SaslHandshake": _SASL,
     "TxnOffsetCommit": _TRANSACTIONS,
     "WriteTxnMarkers": _TRANSACTIONS,
 }

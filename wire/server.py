@@ -1,21 +1,26 @@
-"""A node's listening side: named listeners, accept limits, node authentication on internal ones."""
+"""A node's listening side: named listeners, accept limits, TLS and proxies, node authentication on internal ones."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import MalformedFrame
 from common.ports import Address, Listener, Ports, Socket
+from wire.accept_rate import AcceptRate
 from wire.buffers import BufferPool
 from wire.connection import ClosedHandler, Connection, ConnectionLimits, FrameHandler, ViolationHandler
-from wire.listeners import ListenerConfig, ListenerKind
+from wire.failure_log import FailureLog
+from wire.identity import PeerIdentity
+from wire.listeners import UNBOUNDED, ListenerConfig, ListenerKind, ProxyForm
 from wire.node_auth import HELLO_BYTES, Acceptor, AuthenticationFailed
+from wire.opening import OPENING_S, OPENINGS_MAX, Openings
 from wire.primitives import INT32
 from wire.tick import Tick
+from wire.tls import CertificateWatch
 from wire.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -29,19 +34,27 @@ class ServerLimits:
     off. There the third one holds, over which the connection that has waited longest with its proof is closed.
     """
 
-    connections_max: int = 2**31 - 1  # max.connections
-    connections_per_ip_max: int = 2**31 - 1  # max.connections.per.ip
+    connections_max: int = UNBOUNDED  # max.connections
+    connections_per_ip_max: int = UNBOUNDED  # max.connections.per.ip
+    connections_per_ip: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
+    creation_rate: int = UNBOUNDED  # max.connection.creation.rate; internal listeners are outside it too
+    openings_max: int = OPENINGS_MAX  # on each listener, before TLS and PROXY header are done
+    opening_s: float = OPENING_S
+    certificates_interval_s: float = 5.0  # tidelog.certificates.interval.ms
     strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
     handshake_s: float = 5.0  # what a peer may take to prove itself
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 class Server:
-    """Accepts on `listeners` and hands every frame to `handler`; `connection.listener` says where it came in.
+    """Accepts on `listeners` and hands every frame to `handler`; `connection.listener` says where it came in, and
+    `connection.identity` who came.
 
     On internal listeners no frame reaches `handler` before the peer has proven that it knows `secret`; without a
-    secret an internal listener is refused (ValueError). A connection over the limits is closed at once, with one log
-    line. `closed` and `violated` are called as `Connection` does, also for connections that never sent a frame.
+    secret an internal listener is refused (ValueError). A connection over the limits is closed at once; where they come
+    too fast, accepting pauses. Failures before a peer is known are logged once per cause and address. `began` is called
+    with each connection before its first frame, with an internal one before its proof; `closed` and `violated` as
+    `Connection` does, also for connections that never sent a frame.
     """
 
     def __init__(
@@ -58,6 +71,7 @@ class Server:
         *,
         secret: bytes | None = None,
         cluster: str = "",
+        began: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
         if secret is None and any(listener.kind is ListenerKind.INTERNAL for listener in listeners):
             raise ValueError("an internal listener needs the cluster secret")
@@ -65,6 +79,7 @@ class Server:
         self._configs = list(listeners)
         self._handler = handler
         self._on_closed = closed
+        self._on_began = began
         self._on_violation = violated
         self._limits = limits
         self._tick = tick
@@ -72,13 +87,17 @@ class Server:
         self._watch = watch
         self._secret = secret
         self._cluster = cluster
-        self._listeners: dict[str, Listener] = {}
+        self._loop = asyncio.get_running_loop()
+        self._doors = {config.name: _Door(config, self) for config in self._configs}
+        self._rate = AcceptRate(limits.creation_rate, self._loop.time())
         self._connections: dict[Connection, None] = {}
         self._clients = 0
         self._clients_of_ip: dict[str, int] = {}
         self._strangers: dict[Connection, None] = {}
         self._emptied: asyncio.Event | None = None
-        self.refused = 0  # connections over a limit, since the start
+        contexts = [config.tls for config in self._configs if config.tls is not None]
+        self._certificates = CertificateWatch(contexts, limits.certificates_interval_s)
+        self.failures = FailureLog(_log, "connection refused", self._loop.time)
 
     def check_addresses(self) -> None:
         """Raises OSError, with a sentence that names the listener, when one cannot be bound now.
@@ -92,10 +111,11 @@ class Server:
         """Bind all listeners. Raises OSError when one cannot be bound; none is open then."""
         for config in self._configs:
             try:
-                self._listeners[config.name] = self._listen(config, partial(self._accepted, config))
+                self._doors[config.name].listener = self._listen(config, partial(self._accepted, config))
             except OSError:
                 self.stop_accepting()
                 raise
+        self._certificates.start()
 
     def _listen(self, config: ListenerConfig, accepted: Callable[[Socket], None]) -> Listener:
         host, port = config.address
@@ -108,29 +128,79 @@ class Server:
     @property
     def addresses(self) -> dict[str, Address]:
         """The bound address of each listener by name, while it is open."""
-        return {name: listener.address for name, listener in self._listeners.items()}
+        return {name: door.listener.address for name, door in self._doors.items() if door.listener is not None}
 
     @property
     def connections(self) -> list[Connection]:
         """Open connections, oldest first."""
         return list(self._connections)
 
+    @property
+    def openings(self) -> int:
+        """Connections that have not got to their first Kafka byte."""
+        return sum(len(door.openings) for door in self._doors.values())
+
+    def certificate_ends(self) -> dict[str, int]:
+        """Wall time in milliseconds, by listener with TLS."""
+        found = ((config.name, config.tls.expires_ms) for config in self._configs if config.tls is not None)
+        return {name: expires_ms for name, expires_ms in found if expires_ms is not None}
+
+    @property
+    def refused(self) -> int:
+        """Connections that were refused before their first Kafka byte, since the start."""
+        return sum(self.failures.counts.values())
+
     def _accepted(self, listener: ListenerConfig, socket: Socket) -> None:
-        internal = listener.kind is ListenerKind.INTERNAL
+        door = self._doors[listener.name]
+        self._throttle(door)
         ip = socket.peer[0]
-        if not internal:
-            of_ip = self._clients_of_ip.get(ip, 0)
-            reached = "max.connections" if self._clients >= self._limits.connections_max else ""
-            if of_ip >= self._limits.connections_per_ip_max:
+        reached = door.limit_reached()
+        if listener.kind is not ListenerKind.INTERNAL:
+            if self._clients >= self._limits.connections_max:
+                reached = "max.connections"
+            elif listener.proxies is ProxyForm.NONE and self._ip_is_full(ip):
                 reached = "max.connections.per.ip"
-            if reached:
-                self._refuse(socket, reached)
-                return
+        if reached:
+            self._refuse(socket, reached)
+            return
+        door.connections += 1
+        if listener.kind is not ListenerKind.INTERNAL:
             self._clients += 1
-            self._clients_of_ip[ip] = of_ip + 1
+        if door.opens_in_steps:
+            door.openings.begin(socket, listener)
+        else:
+            self._opened(listener, socket, PeerIdentity(listener.protocol, socket.peer))
+
+    def _throttle(self, door: _Door) -> None:
+        """Count a connection against the rates, and accept no other for as long as they say."""
+        now = self._loop.time()
+        pause_s = door.rate.take(now)
+        if door.config.kind is not ListenerKind.INTERNAL:
+            everywhere_s = self._rate.take(now)
+            if everywhere_s:
+                for other in self._doors.values():
+                    if other.config.kind is not ListenerKind.INTERNAL:
+                        other.pause_for(everywhere_s)
+        if pause_s:
+            door.pause_for(pause_s)
+
+    def _ip_is_full(self, ip: str) -> bool:
+        most = self._limits.connections_per_ip.get(ip, self._limits.connections_per_ip_max)
+        return self._clients_of_ip.get(ip, 0) >= most
+
+    def _opened(self, listener: ListenerConfig, socket: Socket, identity: PeerIdentity) -> None:
+        """The peer is known as far as its transport tells."""
+        internal = listener.kind is ListenerKind.INTERNAL
+        if not internal:
+            ip = identity.client_address[0]
+            if listener.proxies is not ProxyForm.NONE and self._ip_is_full(ip):
+                self._forget(listener)
+                self._refuse(socket, "max.connections.per.ip", ip)
+                return
+            self._clients_of_ip[ip] = self._clients_of_ip.get(ip, 0) + 1
         connection = Connection(
             socket, self._tick, self._pool, self._watch, self._handler, self._closed, self._on_violation,
-            self._limits.connection, listener,
+            self._limits.connection, listener, identity,
         )  # fmt: skip
         self._connections[connection] = None
         if internal:
@@ -138,24 +208,39 @@ class Server:
             _Handshake(connection, self, self._handler, self._strangers)
             if len(self._strangers) > self._limits.strangers_max:
                 next(iter(self._strangers)).close("node authentication: no proof while others wait to give theirs")
+        self._on_began(connection)
 
-    def _refuse(self, socket: Socket, reached: str) -> None:
-        self.refused += 1
-        peer = f"{socket.peer[0]}:{socket.peer[1]}"
-        _log.warning("connection refused", extra={"peer": peer, "reason": f"{reached} is reached"})
+    def failed(self, listener: ListenerConfig, peer: Address, cause: str, detail: str) -> None:
+        """A connection did not get to its first Kafka byte."""
+        self._forget(listener)
+        details = {"detail": detail} if detail else {}
+        self.failures.report(cause, peer[0], listener=listener.name, **details)
+
+    def opened(self, listener: ListenerConfig, socket: Socket, identity: PeerIdentity) -> None:
+        self._opened(listener, socket, identity)
+
+    def _refuse(self, socket: Socket, reached: str, ip: str | None = None) -> None:
+        self.failures.report(f"{reached} is reached", ip if ip is not None else socket.peer[0])
         socket.abort()
+
+    def _forget(self, listener: ListenerConfig) -> None:
+        self._doors[listener.name].connections -= 1
+        if listener.kind is not ListenerKind.INTERNAL:
+            self._clients -= 1
 
     def _closed(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
-        if connection.listener is not None and connection.listener.kind is not ListenerKind.INTERNAL:
-            ip = connection.peer[0]
-            self._clients -= 1
-            left = self._clients_of_ip[ip] - 1
-            if left:
-                self._clients_of_ip[ip] = left
-            else:
-                del self._clients_of_ip[ip]
+        listener, identity = connection.listener, connection.identity
+        if listener is not None:
+            self._forget(listener)
+            if identity is not None and listener.kind is not ListenerKind.INTERNAL:
+                ip = identity.client_address[0]
+                left = self._clients_of_ip[ip] - 1
+                if left:
+                    self._clients_of_ip[ip] = left
+                else:
+                    del self._clients_of_ip[ip]
         if self._emptied is not None and not self._connections:
             self._emptied.set()
         self._on_closed(connection)
@@ -172,14 +257,18 @@ class Server:
     def watch(self) -> Watch:
         return self._watch
 
+    @property
+    def limits(self) -> ServerLimits:
+        return self._limits
+
     def stop_accepting(self) -> None:
-        for listener in self._listeners.values():
-            listener.close()
-        self._listeners.clear()
+        for door in self._doors.values():
+            door.close()
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop accepting, let unsent replies leave for `grace_s`, close every connection."""
         self.stop_accepting()
+        await self._certificates.stop()
         if grace_s > 0 and self._connections:
             self._emptied = asyncio.Event()
             for connection in self.connections:
@@ -192,6 +281,59 @@ class Server:
                     pass
         for connection in self.connections:
             connection.close()
+
+
+class _Door:
+    """One listener while the server runs: what comes in there, and whether anything may."""
+
+    def __init__(self, config: ListenerConfig, server: Server) -> None:
+        limits = server.limits
+        self._loop = asyncio.get_running_loop()
+        self.config = config
+        self.listener: Listener | None = None
+        self.connections = 0  # with those on their way
+        self.rate = AcceptRate(config.creation_rate, self._loop.time())
+        self.opens_in_steps = config.tls is not None or config.proxies is not ProxyForm.NONE
+        self.openings = Openings(
+            partial(server.opened, config), partial(server.failed, config), self._crowded, limits.openings_max,
+            limits.opening_s,
+        )  # fmt: skip
+        self._is_crowded = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit_reached(self) -> str:
+        return "max.connections of the listener" if self.connections >= self.config.connections_max else ""
+
+    def pause_for(self, pause_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(pause_s, self._go_on)
+        if self.listener is not None:
+            self.listener.pause()
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self._settle()
+
+    def _crowded(self, is_crowded: bool) -> None:
+        self._is_crowded = is_crowded
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.listener is not None:
+            if self._is_crowded or self._timer is not None:
+                self.listener.pause()
+            else:
+                self.listener.resume()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+        self.openings.close()
 
 
 class _Handshake:

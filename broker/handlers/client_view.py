@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from common.errors import ErrorCode
 from kraft.image.brokers import BrokerImage
+from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 
@@ -42,16 +43,30 @@ class ClientView:
     """
 
     def __init__(
-        self, image: MetadataImage, listener: str, node_id: int, is_doubted: Callable[[int], bool] = lambda _: False
+        self,
+        image: MetadataImage,
+        listener: str,
+        node_id: int,
+        is_doubted: Callable[[int], bool] = lambda _: False,
+        tenant: str | None = None,
     ) -> None:
+        """`tenant` is shown the brokers of its cell, and whichever else have replicas of what it has asked for."""
         self.image = image
+        self._home = _home(image, tenant)
+        self._named: dict[int, None] = {}
         self._listener = listener
         self._node_id = node_id
         self._is_doubted = is_doubted
-        self._reachable = {broker.broker_id: broker for broker in self.brokers()}
+        self._reachable = {broker.broker_id: broker for broker in self._with_address(fenced_too=False)}
 
     def brokers(self, *, fenced_too: bool = False) -> list[VisibleBroker]:
-        """Brokers with an address on this listener, by id."""
+        """Brokers with an address on this listener, by id; asked last, it holds those that partitions have named."""
+        return [broker for broker in self._with_address(fenced_too=fenced_too) if self._shows(broker.broker_id)]
+
+    def _shows(self, broker_id: int) -> bool:
+        return self._home is None or broker_id in self._home or broker_id in self._named
+
+    def _with_address(self, *, fenced_too: bool) -> list[VisibleBroker]:
         found = []
         for broker_id in sorted(self.image.brokers):
             broker = self.image.brokers[broker_id]
@@ -73,12 +88,14 @@ class ClientView:
     @property
     def controller_id(self) -> int:
         """A live broker, which forwards what controllers decide: this one, if it is live."""
-        if self._node_id in self._reachable:
+        if self._node_id in self._reachable and self._shows(self._node_id):
             return self._node_id
-        return next(iter(self._reachable), NO_NODE)
+        return next((broker_id for broker_id in self._reachable if self._shows(broker_id)), NO_NODE)
 
     def partition(self, partition: PartitionImage, *, listener_not_found: bool = True) -> VisiblePartition:
         reachable = self._reachable
+        if self._home is not None:
+            self._named.update(dict.fromkeys(partition.replicas))
         error, leader = ErrorCode.NONE, partition.leader
         if leader not in reachable:
             alive = self.image.brokers.get(leader)
@@ -96,3 +113,12 @@ class ClientView:
             list(partition.isr),
             [replica for replica in partition.replicas if replica not in reachable],
         )
+
+
+def _home(image: MetadataImage, tenant_id: str | None) -> frozenset[int] | None:
+    """The brokers of the cells where a tenant lives; None for who is shown every broker."""
+    if tenant_id is None:
+        return None
+    tenant = image.tenants.get(tenant_id)
+    cells = () if tenant is None else dict.fromkeys((tenant.cell, tenant.home))
+    return frozenset(broker.broker_id for cell in cells for broker in brokers_of(cell, image.brokers))

@@ -1,4 +1,5 @@
-"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6, UnregisterBroker 0.
+"""The cluster itself: ApiVersions 0-4, DescribeCluster 0-2, FindCoordinator 0-6, UnregisterBroker 0,
+UpdateFeatures 0-2.
 
 Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
 internal topic when it is first needed. There is no transaction coordinator, and its seekers are told so for good.
@@ -28,11 +29,13 @@ from wire.messages import (
     DescribeClusterResponse,
     FindCoordinatorResponse,
     UnregisterBrokerResponse,
+    UpdateFeaturesResponse,
 )
 
 SOFTWARE_FROM = 3
 MANY_KEYS_FROM = 4
 UNREGISTER_VERSION = 0
+UPDATE_FEATURES_VERSION = 1  # the last with a result for each feature, which the next one leaves out
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 BROKERS, CONTROLLERS = 1, 2
 
@@ -58,7 +61,7 @@ class ClusterHandlers:
         self._node_id = node_id
 
     def _view(self, context: RequestContext) -> ClientView:
-        return ClientView(self._forwarder.image, context.listener, self._node_id)
+        return ClientView(self._forwarder.image, context.listener, self._node_id, tenant=context.tenant)
 
     def api_versions(self, context: RequestContext, request: Any) -> Any:
         version = context.api_version
@@ -69,7 +72,8 @@ class ClusterHandlers:
             context.session.client_software = f"{name} {software_version}"
         image = self._forwarder.image
         finalized = {name: level for name, level in image.features.items() if level > 0}
-        return api_versions(_kind(context), version, Features(image.offset, finalized, SUPPORTED_FEATURES))
+        epoch = image.offset if context.tenant is None else 0  # what others change is no tenant's business
+        return api_versions(_kind(context), version, Features(epoch, finalized, SUPPORTED_FEATURES))
 
     def describe_cluster(self, context: RequestContext, request: Any) -> Any:
         if request.endpoint_type != BROKERS:
@@ -108,6 +112,12 @@ class ClusterHandlers:
             return await self._forwarder.forward(context, request, UNREGISTER_VERSION)
         except ProtocolError as error:
             return UnregisterBrokerResponse(error_code=error.code, error_message=error.message or None)
+
+    async def update_features(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, UPDATE_FEATURES_VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            return UpdateFeaturesResponse(error_code=error.code, error_message=error.message or None, results=[])
 
     # FindCoordinator ---------------------------------------------------------------------------------------
 
@@ -159,6 +169,8 @@ class ClusterHandlers:
 
 
 def _kind(context: RequestContext) -> ListenerKind:
+    """Of the listener and not of the client, who may ask before it has said who it is."""
     if context.internal:
         return ListenerKind.INTERNAL
-    return ListenerKind.OPERATOR if context.tenant is None else ListenerKind.TENANT
+    listener = context.connection.listener if context.connection is not None else None
+    return ListenerKind.OPERATOR if listener is None else listener.kind

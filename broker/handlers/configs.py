@@ -71,6 +71,7 @@ class ConfigHandlers:
         results = []
         for resource in request.resources:
             try:
+                _check_tenant(context, resource)
                 configs, message, code = self._describe(resource, request), None, ErrorCode.NONE
             except ProtocolError as error:
                 configs, message, code = [], error.message or None, error.code
@@ -150,19 +151,37 @@ class ConfigHandlers:
         return await self._alter(context, request, INCREMENTAL_VERSION, IncrementalAlterConfigsResponse)
 
     async def _alter(self, context: RequestContext, request: Any, version: int, response_class: Any) -> Any:
+        refused, allowed = [], []
+        for resource in request.resources:
+            try:
+                _check_tenant(context, resource)
+                allowed.append(resource)
+            except ProtocolError as error:
+                refused.append(_refused(response_class, resource, error))
+        if refused and not allowed:
+            return response_class(responses=refused)
+        request.resources = allowed
         try:
-            return await self._forwarder.forward(context, request, version)
+            response = await self._forwarder.forward(context, request, version)
         except ProtocolError as error:
-            results = [
-                response_class.AlterConfigsResourceResponse(
-                    error_code=error.code,
-                    error_message=error.message or None,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in request.resources
-            ]
-            return response_class(responses=results)
+            response = response_class(responses=[_refused(response_class, resource, error) for resource in allowed])
+        response.responses = [*response.responses, *refused]
+        return response
+
+
+def _check_tenant(context: RequestContext, resource: Any) -> None:
+    """Brokers and what else is the cluster's have no settings for a tenant. Raises CLUSTER_AUTHORIZATION_FAILED."""
+    if context.tenant is not None and resource.resource_type != ResourceType.TOPIC:
+        raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Tenants have settings of topics alone.")
+
+
+def _refused(response_class: Any, resource: Any, error: ProtocolError) -> Any:
+    return response_class.AlterConfigsResourceResponse(
+        error_code=error.code,
+        error_message=error.message or None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 def _config(setting: Setting, sources: list[Source], read_only: bool, request: Any) -> Any:

@@ -123,7 +123,7 @@ class PendingFetch:
     def _watch(self, positions: Iterable[Position]) -> None:
         reader, call, session = self._handler.reader, self.call, self._session
         for position in positions:
-            position.watch(reader.find(position, self._version))
+            position.watch(reader.find(position, self._version, self._client))
             if call.replica >= 0 and session is not None:
                 reader.acknowledge(position, call, session)
 
@@ -153,7 +153,7 @@ class PendingFetch:
             self._session.waiting = self
         else:
             for position in self._positions:
-                position.watch(self._handler.reader.find(position, self._version))
+                position.watch(self._handler.reader.find(position, self._version, self._client))
         self._handler.add_deadline(wait_ms, self)
 
     # waiting -----------------------------------------------------------------------------------------------
@@ -339,12 +339,12 @@ class FetchHandler:
         self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int
     ) -> None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
-        call = decode_fetch(buffer, at, end, version)
+        call = decode_fetch(buffer, at, end, version, client.topic_prefix)
         now = self._loop.time()
         try:
             if call.replica >= 0:
                 self._check_replica(client, call)
-            session = self._sessions.resume(call, version, now)
+            session = self._sessions.resume(call, version, now, client.tenant)
         except ProtocolError as error:
             self.reply(client, None, version, correlation, error.code, NO_SESSION, [])
             if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
@@ -356,7 +356,7 @@ class FetchHandler:
             if not session.positions:
                 self._sessions.remove(session.id)
             return
-        session = self._sessions.create(call, version, now) if version >= SESSIONS_FROM else None
+        session = self._sessions.create(call, version, now, client.tenant) if version >= SESSIONS_FROM else None
         PendingFetch(self, client, call, version, correlation, session).start_full()
 
     @property
@@ -390,8 +390,10 @@ class FetchHandler:
         connection: Connection = client.connection
         pause_ms = 0 if client.internal else self._throttle.charge(client, FETCH, 0)
         hints = [row.leader for row in rows if row.leader is not None]
-        endpoints: Sequence[Endpoint] = self._hints.endpoints(hints, client.listener) if hints else ()
-        parts = encode_fetch_response(version, correlation, error, session_id, rows, pause_ms, endpoints)
+        endpoints: Sequence[Endpoint] = self._hints.endpoints(hints, client.listener, client.tenant) if hints else ()
+        parts = encode_fetch_response(
+            version, correlation, error, session_id, rows, pause_ms, endpoints, client.topic_prefix
+        )
         if reply is not None:
             reply.send(parts)
         else:

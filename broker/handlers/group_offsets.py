@@ -128,7 +128,7 @@ class GroupOffsetHandlers:
             for topic in group.topics
         ]
         if group.error_code and version < TOP_LEVEL_ERROR_FROM:
-            topics = _old_failure(request.topics, group.error_code)
+            topics = old_failure(request.topics, group.error_code)
         return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
     async def _fetch_group(self, group_id: str, topics: list[Any] | None, by_id: bool) -> Any:
@@ -226,7 +226,7 @@ def _topic(name: str, topic_id: bytes | None, rows: list[Any]) -> Any:
     return _Topics(name=name, topic_id=None if topic_id is None else schema_uuid(topic_id), partitions=rows)
 
 
-def _old_failure(topics: list[Any], code: int) -> list[Any]:
+def old_failure(topics: list[Any], code: int) -> list[Any]:
     """Version 1 has no error but the partitions'."""
     return [
         _OldTopic(

@@ -24,6 +24,7 @@ from broker.coordination.groups.values import (
 )
 from broker.handlers.authorized_operations import GROUP_OPERATIONS
 from broker.request import RequestContext
+from broker.tenancy.scope import prefix_of
 from common.errors import ErrorCode, ProtocolError
 from wire.messages import (
     DeleteGroupsResponse,
@@ -171,7 +172,8 @@ class GroupHandlers:
         states = {state.lower() for state in request.states_filter or ()}
         types = {group_type.lower() for group_type in request.types_filter or ()}
         try:
-            groups = await self._coordinator.list_groups()
+            prefix = "" if context.tenant is None else prefix_of(context.tenant)
+            groups = await self._coordinator.list_groups(prefix)
         except ProtocolError as error:
             return ListGroupsResponse(error_code=error.code, groups=[])
         return ListGroupsResponse(

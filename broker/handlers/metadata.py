@@ -65,7 +65,8 @@ class MetadataHandler:
         wants_all = request.topics is None or (version == 0 and not request.topics)
         if wants_all:
             view = self._view(context)
-            topics = await _in_turns(self._known(view, topic, request, version) for topic in view.image.topics)
+            known = view.image.topics if context.tenant is None else view.image.topics.of_tenant(context.tenant)
+            topics = await _in_turns(self._known(view, topic, request, version) for topic in known)
         else:
             failed = await self._create_missing(context, request)
             view = self._view(context)
@@ -86,7 +87,9 @@ class MetadataHandler:
         )
 
     def _view(self, context: RequestContext) -> ClientView:
-        return ClientView(self._forwarder.image, context.listener, self._config.node_id, self._is_doubted)
+        return ClientView(
+            self._forwarder.image, context.listener, self._config.node_id, self._is_doubted, context.tenant
+        )
 
     # topics ------------------------------------------------------------------------------------------------
 

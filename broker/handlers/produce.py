@@ -21,9 +21,12 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.request import ClientSession, Throttle
+from broker.security.authorizer import Access
+from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
 from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.records import AclOperation, AclResource
 from records.record import InvalidRecords
 from storage.partition_log import Appended
 from wire.connection import Connection, Reply
@@ -42,6 +45,7 @@ ALL, LEADER, NONE = -1, 1, 0
 BY_ID_FROM = 13
 TIMEOUT_MS_MAX = 2**31 - 1
 _EMPTY: Mapping[int, Partition] = {}
+_WRITE, _TOPIC = int(AclOperation.WRITE), int(AclResource.TOPIC)
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,6 +78,11 @@ class PendingProduce:
         self.correlation = correlation
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
         self.settled = False
+
+    @property
+    def access(self) -> Access | None:
+        """The rights of whoever asks; None for all."""
+        return self._session.access
 
     def answer(self, at: int, row: ProducedRow) -> None:
         """The row of part `at` is known; the last one releases the reply."""
@@ -154,28 +163,34 @@ class ProduceHandler:
         correlation: int,
     ) -> None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
-        call = decode_produce(buffer, at, end, version)
+        prefix = session.topic_prefix
+        call = decode_produce(buffer, at, end, version, prefix)
         refusal = _refusal(call)
         pending = PendingProduce(self, session, call, version, correlation)
         if refusal is not None:
             for number, part in enumerate(call.parts):
                 pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
         else:
-            self._append_all(pending, buffer, view)
+            self._append_all(pending, buffer, view, prefix)
         if not call.parts:
             self.reply(session, None, call.acks, version, correlation, [])
         elif call.acks != NONE and pending.park(0):
             timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
             self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
 
-    def _append_all(self, pending: PendingProduce, buffer: bytearray, view: memoryview) -> None:
+    def _append_all(self, pending: PendingProduce, buffer: bytearray, view: memoryview, prefix: bytes) -> None:
         call = pending.call
         topics = self._hosted.by_id if pending.version >= BY_ID_FROM else self._hosted.by_name
         now_ms = self._clock.wall_ms()
+        access = pending.access
         for number, part in enumerate(call.parts):
             partition = topics.get(part.topic, _EMPTY).get(part.partition)
-            if partition is None:
-                pending.answer(number, self._missing(part, pending.version))
+            if access is not None and not self._may_write(access, part, partition, pending.version, prefix):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                pending.answer(number, ProducedRow(part.topic, part.partition, error, -1))
+                continue
+            if partition is None or (prefix and not partition.name.startswith(prefix)):
+                pending.answer(number, self._missing(part, pending.version, prefix))
                 continue
             if partition.topic in INTERNAL_TOPICS:  # a coordinator's state: what it did not decide must not be replayed
                 error = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -190,6 +205,17 @@ class ProduceHandler:
                 pending.answer(number, self._failed(part, error, partition, pending.version))
                 continue
             self._appended(pending, number, partition, appended)
+
+    def _may_write(
+        self, access: Access, part: ProducedPart, partition: Partition | None, version: int, prefix: bytes
+    ) -> bool:
+        """Whether or not there is such a topic; an id that is none, or is nobody's of this tenant, is told as such."""
+        if partition is not None and partition.name.startswith(prefix):
+            return access.may(_WRITE, _TOPIC, partition.topic)
+        if version < BY_ID_FROM:
+            return access.may(_WRITE, _TOPIC, part.topic.decode(errors="replace"))
+        topic = self._hosted.image.topics.get_by_id(part.topic)
+        return topic is None or not topic.name.encode().startswith(prefix) or access.may(_WRITE, _TOPIC, topic.name)
 
     def _inspect(
         self, pending: PendingProduce, number: int, partition: Partition, view: memoryview, now_ms: int
@@ -234,9 +260,9 @@ class ProduceHandler:
         if not waits:
             pending.answer(number, row)
 
-    def _missing(self, part: ProducedPart, version: int) -> ProducedRow:
+    def _missing(self, part: ProducedPart, version: int, prefix: bytes) -> ProducedRow:
         if version >= BY_ID_FROM:
-            error = self._hosted.missing_by_id(part.topic, part.partition)
+            error = self._hosted.missing_by_id(part.topic, part.partition, prefix)
         else:
             error = self._hosted.missing_by_name(part.topic, part.partition)
         return ProducedRow(part.topic, part.partition, error, -1)
@@ -269,8 +295,11 @@ class ProduceHandler:
         endpoints: Sequence[Endpoint] = ()
         if any(row.error == ErrorCode.NOT_LEADER_OR_FOLLOWER for row in rows):
             rows = [self._hinted(row, version) for row in rows]
-            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener)
-        frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints)
+            endpoints = self._hints.endpoints((row.leader for row in rows), session.listener, session.tenant)
+        prefix = session.topic_prefix
+        if prefix:
+            rows = [_told(row, prefix.decode()) if row.error else row for row in rows]
+        frame = encode_produce_response(version, correlation, rows, pause_ms, endpoints, prefix)
         if reply is not None:
             reply.send([frame])
         else:
@@ -283,6 +312,16 @@ class ProduceHandler:
             return row
         find = self._hints.by_id if version >= BY_ID_FROM else self._hints.by_name
         return row._replace(leader=find(row.topic, row.partition))
+
+
+def _told(row: ProducedRow, prefix: str) -> ProducedRow:
+    """An error as a tenant may read it."""
+
+    def told(text: bytes | None) -> bytes | None:
+        return None if text is None else tenant_text(text.decode(errors="replace"), prefix, row.error).encode()
+
+    record_errors = [RecordError(one.batch_index, told(one.message)) for one in row.record_errors]
+    return row._replace(record_errors=record_errors, error_message=told(row.error_message))
 
 
 def _refusal(call: ProduceCall) -> ErrorCode | None:

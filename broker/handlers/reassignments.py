@@ -55,11 +55,11 @@ class ReassignmentHandlers:
         except ProtocolError as error:
             response = ElectLeadersResponse(error_code=error.code, replica_election_results=[])
         if context.api_version < WHOLE_ERROR_FROM and response.error_code:
-            response = _each(request, response.error_code)
+            response = for_each_partition(request, response.error_code)
         return response
 
 
-def _each(request: Any, error_code: int) -> Any:
+def for_each_partition(request: Any, error_code: int) -> Any:
     """The first version has no place for an error of the whole request: each partition carries it."""
     return ElectLeadersResponse(
         error_code=0,

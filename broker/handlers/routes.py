@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
+from broker.handlers.cells import CellHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -18,10 +20,13 @@ from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.scram import ScramHandlers
+from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.request import Handler
+from broker.security.plane import Security
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,6 +49,11 @@ class Handlers:
     tier_state: TierStateHandler
     tier: TierDescriptions
     audit: AppendAudit
+    acls: AclHandlers
+    scram: ScramHandlers
+    tenants: TenantHandlers
+    cells: CellHandlers
+    security: Security
 
 
 def routes(of: Handlers) -> dict[int, Handler]:
@@ -60,15 +70,20 @@ def routes(of: Handlers) -> dict[int, Handler]:
         14: of.groups.sync_group,
         15: of.groups.describe_groups,
         16: of.groups.list_groups,
+        17: of.security.handshake,
         18: of.cluster.api_versions,
         19: of.topics.create_topics,
         20: of.topics.delete_topics,
         21: of.delete_records.handle,
         22: of.init_producer_id.handle,
         23: of.leader_epochs.handle,
+        29: of.acls.describe_acls,
+        30: of.acls.create_acls,
+        31: of.acls.delete_acls,
         32: of.configs.describe_configs,
         33: of.configs.alter_configs,
         35: of.log_dirs.handle,
+        36: of.security.authenticate,
         37: of.topics.create_partitions,
         42: of.groups.delete_groups,
         43: of.reassignments.elect_leaders,
@@ -76,6 +91,9 @@ def routes(of: Handlers) -> dict[int, Handler]:
         45: of.reassignments.alter_partition_reassignments,
         46: of.reassignments.list_partition_reassignments,
         47: of.offsets.offset_delete,
+        50: of.scram.describe_user_scram_credentials,
+        51: of.scram.alter_user_scram_credentials,
+        57: of.cluster.update_features,
         60: of.cluster.describe_cluster,
         61: of.producers.handle,
         64: of.cluster.unregister_broker,
@@ -84,4 +102,14 @@ def routes(of: Handlers) -> dict[int, Handler]:
         10001: of.tier.describe_tier,
         10002: of.tier.restore_topic,
         10003: of.audit.handle,
+        10004: of.tenants.create_tenant,
+        10005: of.tenants.describe_tenants,
+        10006: of.tenants.alter_tenant,
+        10007: of.tenants.delete_tenant,
+        10008: of.tenants.move_tenant,
+        10009: of.tenants.create_api_key,
+        10010: of.tenants.delete_api_key,
+        10011: of.tenants.describe_api_keys,
+        10012: of.cells.describe_cells,
+        10013: of.cells.alter_cell,
     }

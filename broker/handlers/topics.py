@@ -90,9 +90,11 @@ class TopicHandlers:
 
     def describe_topic_partitions(self, context: RequestContext, request: Any) -> Any:
         """No topics asked for means all. A topic that went away under the cursor is passed over."""
-        view = ClientView(self._forwarder.image, context.listener, self._node_id)
+        tenant = context.tenant
+        view = ClientView(self._forwarder.image, context.listener, self._node_id, tenant=tenant)
+        topics = view.image.topics
         asked = {topic.name: None for topic in request.topics}
-        names = sorted(asked or view.image.topics.by_name)
+        names = sorted(asked or (topics.by_name if tenant is None else topics.names_by_tenant.get(tenant, {})))
         first_name, first_partition = "", 0
         if request.cursor is not None:
             first_name, first_partition = request.cursor.topic_name, max(request.cursor.partition_index, 0)

@@ -168,9 +168,10 @@ class HostedPartitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def missing_by_id(self, topic_id: bytes, index: int) -> ErrorCode:
+    def missing_by_id(self, topic_id: bytes, index: int, prefix: bytes = b"") -> ErrorCode:
+        """Likewise; a topic whose name does not begin with `prefix` does not exist for who asks."""
         image = self.image.topics.get_by_id(topic_id)
-        if image is None:
+        if image is None or (prefix and not image.name.encode().startswith(prefix)):
             return ErrorCode.UNKNOWN_TOPIC_ID
         if index not in image.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

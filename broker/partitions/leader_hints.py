@@ -7,15 +7,20 @@ from collections.abc import Iterable
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica import NO_LEADER
+from broker.tenancy.scope import ProxyAddress
 from kraft.image.partitions import PartitionImage
 from wire.hot_codec import Endpoint, LeaderHint
+
+_OWN_ADDRESSES = ProxyAddress()
 
 
 class LeaderHints:
     """Answers from the image; a partition hosted here may know more than that, and then wins."""
 
-    def __init__(self, hosted: HostedPartitions) -> None:
+    def __init__(self, hosted: HostedPartitions, proxies: ProxyAddress = _OWN_ADDRESSES) -> None:
+        """`proxies`: where tenants are sent."""
         self._hosted = hosted
+        self._proxies = proxies
 
     def of(self, partition: Partition) -> LeaderHint | None:
         return self._of_image(self._hosted.image.partition(partition.topic_id, partition.index))
@@ -26,7 +31,7 @@ class LeaderHints:
     def by_id(self, topic_id: bytes, index: int) -> LeaderHint | None:
         return self._of_image(self._hosted.image.partition(topic_id, index))
 
-    def endpoints(self, hints: Iterable[LeaderHint | None], listener: str) -> list[Endpoint]:
+    def endpoints(self, hints: Iterable[LeaderHint | None], listener: str, tenant: str | None = None) -> list[Endpoint]:
         """Where the hinted leaders are reached on `listener`, each once; unknown ones are left out."""
         found: dict[int, Endpoint] = {}
         for hint in hints:
@@ -35,6 +40,8 @@ class LeaderHints:
             broker = self._hosted.image.brokers.get(hint.leader)
             address = broker.address(listener) if broker is not None else None
             if broker is not None and address is not None:
+                if tenant is not None:
+                    address = self._proxies.of(hint.leader, tenant) or address
                 rack = broker.rack.encode() if broker.rack else None
                 found[hint.leader] = Endpoint(hint.leader, address[0].encode(), address[1], rack)
         return list(found.values())

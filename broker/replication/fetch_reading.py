@@ -20,6 +20,7 @@ from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import Doubts, ReadableReplica, Redirections, preferred_replica
 from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
+from kraft.records import AclOperation, AclResource
 from storage.region import Region
 from tiering.downloads import Ticket
 from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
@@ -28,6 +29,7 @@ READ_COMMITTED = 1
 READ_FROM_FOLLOWERS_FROM = 11
 NO_REPLICA = -1
 CONSUMER = -1
+_READ, _TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
 _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -58,14 +60,16 @@ class FetchReader:
         """Set while this broker has a tier."""
         self._quota = hosted.throttles.leader
 
-    def find(self, position: Position, version: int) -> Partition | None:
-        """The partition that the position is in, looked up (again) unless it is hosted here."""
+    def find(self, position: Position, version: int, client: ClientSession) -> Partition | None:
+        """The partition that the position is in, looked up (again) unless it is hosted here. A client's own alone."""
         partition = position.partition
         if partition is None or partition.role is Role.OFFLINE:
             topics = self._hosted.by_id if version >= BY_ID_FROM else self._hosted.by_name
             hosted = topics.get(position.topic)
             partition = hosted.get(position.index) if hosted is not None else None
-            if partition is not None and partition.role is Role.OFFLINE:
+            if partition is not None and (
+                partition.role is Role.OFFLINE or not partition.name.startswith(client.topic_prefix)
+            ):
                 partition = None
         return partition
 
@@ -79,10 +83,12 @@ class FetchReader:
         client: ClientSession,
     ) -> Read:
         """The row for `position`; at most `bytes_left` bytes of records, but a first batch if `at_least_one`."""
-        partition = self.find(position, version)
+        partition = self.find(position, version, client)
         try:
+            if client.access is not None:
+                self._authorize(client, position, partition, version)
             if partition is None:
-                raise ProtocolError(self._missing(position, version))
+                raise ProtocolError(self._missing(position, version, client))
             partition.check_epoch(position.leader_epoch)
             if call.replica >= 0:
                 return self._read_as_replica(call, position, partition, bytes_left, at_least_one)
@@ -92,6 +98,20 @@ class FetchReader:
             if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._is_doubtful(position, partition, call, client):
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return self._failed(position, partition, call, version, code)
+
+    def _authorize(self, client: ClientSession, position: Position, partition: Partition | None, version: int) -> None:
+        """Raises TOPIC_AUTHORIZATION_FAILED whether or not there is such a topic; unknown ids are told as such."""
+        name: str | None
+        if partition is not None:
+            name = partition.topic
+        elif version >= BY_ID_FROM:
+            topic = self._hosted.image.topics.get_by_id(position.topic)
+            is_own = topic is not None and topic.name.encode().startswith(client.topic_prefix)
+            name = topic.name if topic is not None and is_own else None
+        else:
+            name = position.topic.decode(errors="replace")
+        if name is not None and client.access is not None and not client.access.may(_READ, _TOPIC, name):
+            raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def acknowledge(self, position: Position, call: FetchCall, session: FetchSession) -> None:
         """A follower named this position in its request: it holds everything before, if it is on our lineage.
@@ -300,9 +320,9 @@ class FetchReader:
             hint = find(position.topic, position.index)
         return Read(FetchedRow(position.topic, position.index, error, -1, -1, log_start, leader=hint), 0, True, True)
 
-    def _missing(self, position: Position, version: int) -> ErrorCode:
+    def _missing(self, position: Position, version: int, client: ClientSession) -> ErrorCode:
         if self._hosted.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if version >= BY_ID_FROM:
-            return self._hosted.missing_by_id(position.topic, position.index)
+            return self._hosted.missing_by_id(position.topic, position.index, client.topic_prefix)
         return self._hosted.missing_by_name(position.topic, position.index)

@@ -113,7 +113,7 @@ class Position:
 
 
 class FetchSession:
-    """One reader's positions. `replica` is -1 for a consumer."""
+    """One reader's positions. `replica` is -1 for a consumer; nobody but clients of `tenant` can go on with it."""
 
     __slots__ = (
         "changed",
@@ -124,12 +124,16 @@ class FetchSession:
         "id",
         "positions",
         "replica",
+        "tenant",
         "uses_topic_ids",
         "waiting",
     )
 
-    def __init__(self, session_id: int, replica: int, uses_topic_ids: bool, now: float) -> None:
+    def __init__(
+        self, session_id: int, replica: int, uses_topic_ids: bool, now: float, tenant: str | None = None
+    ) -> None:
         self.id = session_id
+        self.tenant = tenant
         self.replica = replica
         self.epoch = 1  # the one that the next fetch must carry
         self.uses_topic_ids = uses_topic_ids
@@ -234,16 +238,20 @@ class FetchSessionCache:
     def __contains__(self, session_id: int) -> bool:
         return session_id in self._sessions
 
-    def resume(self, call: FetchCall, version: int, now: float) -> FetchSession | None:
+    def resume(self, call: FetchCall, version: int, now: float, tenant: str | None = None) -> FetchSession | None:
         """The session that an incremental fetch continues; None for a full fetch, which ends the one it names.
+
+        A session of another tenant does not exist.
 
         Raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
-        if call.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if call.session_id != NO_SESSION:
-                self.remove(call.session_id)
-            return None
         session = self._sessions.get(call.session_id)
+        if session is not None and session.tenant != tenant:
+            session = None
+        if call.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session is not None:
+                self.remove(session.id)
+            return None
         if session is None or session.replica != max(call.replica, -1):
             raise ProtocolError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != call.session_epoch:
@@ -259,13 +267,13 @@ class FetchSessionCache:
         session.awake()
         return session
 
-    def create(self, call: FetchCall, version: int, now: float) -> FetchSession | None:
+    def create(self, call: FetchCall, version: int, now: float, tenant: str | None = None) -> FetchSession | None:
         """A session for a full fetch that asks for one; None when it does not, or all places are taken."""
         if call.session_epoch != INITIAL_EPOCH or not call.parts:
             return None
         if len(self._sessions) >= self._slots and not self._evict(call, now):
             return None
-        session = FetchSession(self._new_id(), max(call.replica, -1), version >= BY_ID_FROM, now)
+        session = FetchSession(self._new_id(), max(call.replica, -1), version >= BY_ID_FROM, now, tenant)
         self._sessions[session.id] = session
         return session
 

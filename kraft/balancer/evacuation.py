@@ -2,14 +2,16 @@
 
 Each replica is replaced in its place, so that who was preferred to lead is followed by who is preferred to lead. It
 goes to a live broker that has no replica of the partition: in a rack that has none where there is such a broker, and
-among those to the one with the fewest replicas.
+among those to the one with the fewest replicas. A tenant's replicas stay in the tenant's cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from kraft.image.tenants import tenant_of
 
 
 class PlacedPartition(NamedTuple):
@@ -36,8 +38,16 @@ class NoRoom(Exception):
 class Evacuation:
     """Plans the moves off `leaving`; each planned move counts for the next ones."""
 
-    def __init__(self, leaving: int, rooms: Iterable[Room], racks: dict[int, str | None]) -> None:
-        """`racks` are those of all brokers, `rooms` the brokers that may take replicas."""
+    def __init__(
+        self,
+        leaving: int,
+        rooms: Iterable[Room],
+        racks: dict[int, str | None],
+        homes: Mapping[str, Collection[int]] | None = None,
+    ) -> None:
+        """`racks` are those of all brokers, `rooms` the brokers that may take replicas; `homes` the only brokers for
+        a tenant's topics, by its id."""
+        self._homes = homes or {}
         self._leaving = leaving
         self._rooms = {room.broker_id: room for room in rooms if room.broker_id != leaving}
         self._racks = racks
@@ -61,7 +71,12 @@ class Evacuation:
         stays = [replica for replica in partition.replicas if replica != self._leaving]
         used = {self._racks.get(replica) for replica in stays}
         rooms = [room for room in self._rooms.values() if room.broker_id not in stays]
+        home = self._homes.get(tenant_of(partition.topic) or "")
+        name = f"{partition.topic}-{partition.partition}"
+        if rooms and home is not None:
+            rooms = [room for room in rooms if room.broker_id in home]
+            if not rooms:
+                raise NoRoom(f"{name} is a tenant's, and there is no other broker in its cell to take a replica")
         if not rooms:
-            name = f"{partition.topic}-{partition.partition}"
             raise NoRoom(f"{name} has {len(partition.replicas)} replicas, and there is no other broker to take one")
         return min(rooms, key=lambda room: (room.rack in used, room.replica_count, room.broker_id))

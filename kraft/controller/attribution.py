@@ -10,23 +10,41 @@ from common.decision import Decision
 from kraft.controller.driver import Decide
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
+    AclRecord,
+    ApiKeyRecord,
+    CellRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    RemoveAclRecord,
+    RemoveApiKeyRecord,
+    RemoveScramCredentialRecord,
+    RemoveTenantRecord,
     RemoveTopicRecord,
+    ScramCredentialRecord,
+    TenantRecord,
     TopicRecord,
     UnregisterBrokerRecord,
 )
 from records.audit_event import client_actor
 
 _ATTRIBUTED = (
-    ConfigRecord
+    AclRecord
+    | ApiKeyRecord
+    | CellRecord
+    | ConfigRecord
     | FeatureLevelRecord
     | PartitionChangeRecord
     | PartitionRecord
+    | RemoveAclRecord
+    | RemoveApiKeyRecord
+    | RemoveScramCredentialRecord
+    | RemoveTenantRecord
     | RemoveTopicRecord
+    | ScramCredentialRecord
+    | TenantRecord
     | TopicRecord
     | UnregisterBrokerRecord
 )

@@ -14,6 +14,7 @@ from common.errors import ErrorCode
 from kraft.controller.elections import changes_when_broker_leaves, changes_when_broker_returns, leads_anything
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.brokers import BrokerImage
+from kraft.image.cells import CELL_NAME
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
     BrokerRegistrationChangeRecord,
@@ -66,6 +67,7 @@ def decide_registration(
             log_dirs=log_dirs,
             features={f.name: (f.min_supported_version, f.max_supported_version) for f in request.features},
             clean_stop=clean,
+            cell=request.cell,
         )
     )
     return Decision(BrokerRegistrationResponse(error_code=0, broker_epoch=epoch), records)
@@ -78,6 +80,8 @@ def _registration_refusal(image: MetadataImage, request: Any) -> ErrorCode | Non
     if request.broker_id < 0 or len(set(names)) != len(names):
         return ErrorCode.INVALID_REGISTRATION
     if request.incarnation_id is None or len(request.rack or "") > RACK_CHARACTERS_MAX:
+        return ErrorCode.INVALID_REGISTRATION
+    if request.cell is not None and not CELL_NAME.fullmatch(request.cell):
         return ErrorCode.INVALID_REGISTRATION
     supported = {f.name: (f.min_supported_version, f.max_supported_version) for f in request.features}
     for name, level in image.features.items():

@@ -11,18 +11,31 @@ from kraft.records import FeatureLevelRecord, MetadataRecord
 from wire.messages import UpdateFeaturesResponse
 
 METADATA_VERSION = "metadata.version"
+TIDELOG_VERSION = "tidelog.version"
+ACCESS_LEVEL = 1
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, 27),
+    TIDELOG_VERSION: (0, 1),
     "group.version": (0, 0),
     "transaction.version": (0, 0),
 }
 """(lowest, highest) level by name, as nodes of this version register them. Levels are Apache Kafka's (27 is 4.1-IV1);
-groups of KIP-848 and the transactions of KIP-890 raise the other two when they are served."""
+groups of KIP-848 and the transactions of KIP-890 raise the other two when they are served. `tidelog.version` is ours,
+for records that Apache Kafka has not or not in this form: 1 has credentials, ACLs, tenants, keys and cells."""
 
-INITIAL_LEVELS = {METADATA_VERSION: 27}
+INITIAL_LEVELS = {METADATA_VERSION: 27, TIDELOG_VERSION: 1}
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+def check_access_level(image: MetadataImage) -> None:
+    """Raises UNSUPPORTED_VERSION while nodes may run that do not know the records of who may do what."""
+    if image.features.get(TIDELOG_VERSION, 0) < ACCESS_LEVEL:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The cluster's {TIDELOG_VERSION} is below {ACCESS_LEVEL}; raise it when all nodes run this version.",
+        )
 
 
 def decide_update_features(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
@@ -60,8 +73,8 @@ def _updated(image: MetadataImage, update: Any) -> FeatureLevelRecord | None:
             )
     if level < present and update.upgrade_type == UPGRADE:
         raise ProtocolError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} is {present}; {level} would be a downgrade.")
-    if level < present and name == METADATA_VERSION:
-        raise ProtocolError(ErrorCode.INVALID_UPDATE_VERSION, f"{METADATA_VERSION} cannot be lowered.")
+    if level < present and name in (METADATA_VERSION, TIDELOG_VERSION):
+        raise ProtocolError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot be lowered.")
     return FeatureLevelRecord(name, level) if level != present else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
@@ -18,6 +18,7 @@ from kraft.controller.node_metrics import register_metrics
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
+from kraft.controller.tenant_duties import TenantDuties, TenantDutiesConfig
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import TAIL_BATCHES_MAX, TAIL_BYTES_MAX, MetadataLog
@@ -25,8 +26,10 @@ from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX, BufferPool
 from wire.connection import Connection
 from wire.listeners import ListenerConfig
+from wire.mutual_network import MutualNetwork
 from wire.server import Server, ServerLimits
 from wire.tick import Tick
+from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
 from wire.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -38,12 +41,14 @@ READY_POLL_S = 0.02
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
     """`voters` holds the consensus address of every voter, this one included; `listener` is internal. `directory`
-    is below the node's disk. `cluster` binds the nodes' proofs to one cluster's name."""
+    is below the node's disk. `cluster` binds the nodes' proofs to one cluster's name. `tls` is the listener's, and of
+    the links between voters."""
 
     node_id: int
     voters: Mapping[int, Address]
     listener: ListenerConfig
     secret: bytes
+    tls: TlsConfig | None = None
     directory: str = "__cluster_metadata-0"
     cluster: str = ""
     policy: ControllerPolicy = field(default_factory=ControllerPolicy)
@@ -62,10 +67,11 @@ class ControllerNode:
     """Make it while its event loop runs. `fatal` is called, with a sentence, when the node has to stop."""
 
     def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
+        listener, ports, voters_ports = _secured(config, ports)
         self._config = config
         self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
         self.quorum = RaftQuorum(
-            ports,
+            voters_ports,
             config.node_id,
             dict(config.voters),
             config.directory,
@@ -90,12 +96,16 @@ class ControllerNode:
         )
         self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
         self.machine.subscribe(self._leader_return.applied)
+        self._tenants = TenantDuties(self.driver, config.policy, ports.random, TenantDutiesConfig())
+        self.machine.subscribe(self._tenants.applied)
         self._requests = ControllerRequests(
             self.driver,
             self.liveness,
             MetadataFetch(self.machine, self._in_touch),
             config.policy,
+            self._tenants,
             ports.random,
+            ports.clock,
             sorted(config.voters),
         )
         self._watch = Watch()
@@ -103,7 +113,7 @@ class ControllerNode:
         register_metrics(self.metrics, self)
         self.server = Server(
             ports,
-            [config.listener],
+            [listener],
             self._requests.frame,
             self._requests.closed,
             self._violated,
@@ -121,6 +131,7 @@ class ControllerNode:
         await self.driver.start()
         self.liveness.start()
         self._leader_return.start()
+        self._tenants.start()
         await self.quorum.start()
         self.server.start()
 
@@ -142,6 +153,7 @@ class ControllerNode:
     async def stop(self) -> None:
         """Resign, hand the leadership over and leave."""
         self.server.stop_accepting()
+        await self._tenants.stop()
         await self._leader_return.stop()
         await self.liveness.stop()
         await self.driver.stop()
@@ -168,9 +180,22 @@ class ControllerNode:
         if is_active:
             self.liveness.became_active()
             self._leader_return.became_active()
+            self._tenants.became_active()
 
     def _in_touch(self) -> bool:
         return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None
 
     def _violated(self, connection: Connection, reason: str) -> None:
         log.warning("connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason})
+
+
+def _secured(config: ControllerConfig, ports: Ports) -> tuple[ListenerConfig, Ports, Ports]:
+    """The listener, the ports with a network for links, and those with one for voters: plain, or both over TLS."""
+    if config.tls is None:
+        return config.listener, ports, ports
+    contexts = TlsContexts(config.tls, ports.clock)
+    return (
+        replace(config.listener, tls=contexts),
+        replace(ports, network=SecuredNetwork(ports.network, contexts)),
+        replace(ports, network=MutualNetwork(ports.network, contexts)),
+    )

@@ -6,11 +6,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.cells import REPLICAS_PER_BROKER_MAX, TENANTS_MAX
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX, TenantImage
 
 MIN_ISR = "min.insync.replicas"
 CORDONED = "tidelog.broker.cordoned"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLimits:
+    """How many there may be of what operators and tenants make; the settings that set them stand beside.
+
+    `tenant` and `cell` hold the defaults of the limits that a tenant and a cell may have of their own, by name.
+    """
+
+    acls_max: int = 100_000  # tidelog.acls.max
+    users_max: int = 10_000  # tidelog.users.max
+    tenants_max: int = 10_000  # tidelog.tenants.max
+    tenant: Mapping[str, int] = field(
+        default_factory=lambda: {
+            PARTITIONS_MAX: 1_000,
+            CONNECTIONS_MAX: 1_000,
+            CONNECTION_RATE: 100,
+            KEYS_MAX: 100,
+            ACLS_MAX: 1_000,
+        }
+    )  # tidelog.tenant.<limit>
+    cell: Mapping[str, int] = field(
+        default_factory=lambda: {REPLICAS_PER_BROKER_MAX: 4_000, TENANTS_MAX: 1_000}
+    )  # tidelog.cell.<limit>
+    move_partitions_max: int = 20  # tidelog.tenant.move.partitions.max
+    move_bytes_per_second: int = 50_000_000  # tidelog.tenant.move.bytes.per.second
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +55,13 @@ class ControllerPolicy:
     delete_topic_enable: bool = True  # delete.topic.enable
     partitions_per_request_max: int = 10_000
     static: Mapping[str, str] = field(default_factory=dict)
+    access: AccessLimits = field(default_factory=AccessLimits)
+
+
+def tenant_limit(tenant: TenantImage, limit: str, policy: ControllerPolicy) -> int:
+    """The tenant's own limit of that name, else the setting's."""
+    own = tenant.limits.get(limit)
+    return policy.access.tenant[limit] if own is None else own
 
 
 def min_insync_replicas(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> int:

@@ -9,7 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.ports import Clock
+from kraft.controller.acls import decide_create_acls, decide_delete_acls
+from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
 from kraft.controller.attribution import actor_of, attributed
+from kraft.controller.cells import decide_alter_cell, decide_describe_cells
 from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
 from kraft.controller.features import SUPPORTED_FEATURES, decide_update_features
@@ -24,6 +28,14 @@ from kraft.controller.reassignment_requests import (
 )
 from kraft.controller.requested_elections import decide_elect_leaders
 from kraft.controller.restored_topics import decide_restore_topic
+from kraft.controller.scram_credentials import decide_alter_user_scram_credentials
+from kraft.controller.tenant_duties import TenantDuties
+from kraft.controller.tenants import (
+    decide_alter_tenant,
+    decide_create_tenant,
+    decide_delete_tenant,
+    decide_move_tenant,
+)
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.records import METADATA_TOPIC
 from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
@@ -39,6 +51,7 @@ from wire.messages import (
     EnvelopeResponse,
     FetchResponse,
     FetchSnapshotResponse,
+    TenantGroupsClearedResponse,
     UnregisterBrokerResponse,
 )
 
@@ -57,14 +70,18 @@ class ControllerRequests:
         liveness: BrokerLiveness,
         fetch: MetadataFetch,
         policy: ControllerPolicy,
+        tenants: TenantDuties,
         rng: random.Random,
+        clock: Clock,
         voters: list[int],
     ) -> None:
         self._driver = driver
         self._liveness = liveness
         self._fetch = fetch
         self._policy = policy
+        self._tenants = tenants
         self._random = rng
+        self._clock = clock
         self._voters = voters
         self._connections = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -78,6 +95,7 @@ class ControllerRequests:
             63: (self._heartbeat, BrokerHeartbeatResponse),
             64: (self._unregister, UnregisterBrokerResponse),
             67: (self._allocate_producer_ids, AllocateProducerIdsResponse),
+            10014: (self._tenant_groups_cleared, TenantGroupsClearedResponse),
         }
 
     def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -147,6 +165,9 @@ class ControllerRequests:
     async def _allocate_producer_ids(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
         return await self._driver.write(lambda image: decide_allocate_producer_ids(image, request))
 
+    async def _tenant_groups_cleared(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return self._tenants.groups_cleared(request)
+
     async def _metadata_fetch(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
         return await self._fetch.fetch(request)
 
@@ -170,18 +191,29 @@ class ControllerRequests:
         )
 
     def _decision(self, header: RequestHeader, inner: Any) -> Decide:
-        policy, rng = self._policy, self._random
+        policy, rng, now_ms = self._policy, self._random, self._clock.wall_ms()
         decisions: dict[int, Decide] = {
             19: lambda image: decide_create_topics(image, inner, policy, rng),
             20: lambda image: decide_delete_topics(image, inner, policy),
+            30: lambda image: decide_create_acls(image, inner, policy, rng),
+            31: lambda image: decide_delete_acls(image, inner),
             33: lambda image: decide_alter_configs(image, inner, policy),
             37: lambda image: decide_create_partitions(image, inner, policy, rng),
             43: lambda image: decide_elect_leaders(image, inner, policy),
             44: lambda image: decide_incremental_alter_configs(image, inner, policy),
             45: lambda image: decide_alter_partition_reassignments(image, inner, policy),
             46: lambda image: decide_list_partition_reassignments(image, inner),
+            51: lambda image: decide_alter_user_scram_credentials(image, inner, policy),
             57: lambda image: decide_update_features(image, inner),
             10002: lambda image: decide_restore_topic(image, inner, policy, rng),
+            10004: lambda image: decide_create_tenant(image, inner, policy, rng, now_ms),
+            10006: lambda image: decide_alter_tenant(image, inner),
+            10007: lambda image: decide_delete_tenant(image, inner, policy),
+            10008: lambda image: decide_move_tenant(image, inner, policy, rng),
+            10009: lambda image: decide_create_api_key(image, inner, policy, rng, now_ms),
+            10010: lambda image: decide_delete_api_key(image, inner),
+            10012: lambda image: decide_describe_cells(image, inner, policy),
+            10013: lambda image: decide_alter_cell(image, inner, policy),
         }
         decide = decisions.get(header.api_key)
         if decide is None:

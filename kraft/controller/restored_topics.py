@@ -9,10 +9,10 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
 from kraft.controller.configs import check_together
-from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.tenant_topics import TenantTopics
 from kraft.controller.tier_configs import REMOTE_STORAGE, check_tier
-from kraft.controller.topics import check_new_name, partition_records, topic_overrides, usable_brokers
+from kraft.controller.topics import check_new_name, partition_records, topic_overrides
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, TopicRecord
 from wire.messages import RestoreTopicResponse, raw_uuid
@@ -24,7 +24,7 @@ def decide_restore_topic(
     """Its first leaders adopt what the manifests say. `leader_epochs` are above those of the records in the tier."""
     name, topic_id, epochs = request.topic_name, raw_uuid(request.topic_id), list(request.leader_epochs)
     try:
-        check_new_name(image, name, {})
+        tenant, tenants = check_new_name(image, name, {}), TenantTopics(image, policy, rng)
         if topic_id == ZERO_UUID or image.topics.get_by_id(topic_id) is not None:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, "A topic of that id exists, or it is none.")
         if not 0 < len(epochs) <= policy.partitions_per_request_max or min(epochs) < 0:
@@ -36,7 +36,9 @@ def decide_restore_topic(
         factor = policy.default_replication_factor if wanted == -1 else wanted
         if factor < 1:
             raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be above 0, or -1.")
-        assignments = ReplicaPlacer(usable_brokers(image), rng).place(len(epochs), factor)
+        tenants.check_partitions(tenant, len(epochs))
+        assignments = tenants.placer(tenant).place(len(epochs), factor)
+        tenants.take(tenant, assignments)
         records: list[MetadataRecord] = [TopicRecord(name, topic_id, adopts_tier=True)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
         records += partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED, epochs)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 from common.errors import ErrorCode, ProtocolError
+from kraft.image.tenants import local_name
 
 GROUP_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
@@ -19,13 +20,19 @@ _PERIODS_TRIED_MAX = 8
 
 
 def check_topic_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION unless `name` may name a topic (it becomes part of a directory's name)."""
+    """Raises INVALID_TOPIC_EXCEPTION unless `name` may name a topic (it becomes part of a directory's name).
+
+    A tenant's topic is judged, and spoken of, by the name that the tenant knows; its prefix takes from the length.
+    """
+    most = NAME_CHARACTERS_MAX - len(name)
+    name = local_name(name)
+    most += len(name)
     if not name:
         raise _invalid("the empty string is not allowed")
     if name in (".", ".."):
         raise _invalid("'.' and '..' are not allowed")
-    if len(name) > NAME_CHARACTERS_MAX:
-        raise _invalid(f"it has {len(name)} characters, at most {NAME_CHARACTERS_MAX} are allowed")
+    if len(name) > most:
+        raise _invalid(f"it has {len(name)} characters, at most {most} are allowed")
     if not _LEGAL.fullmatch(name):
         raise _invalid(f"{name!r} contains characters other than ASCII letters, digits, '.', '_' and '-'")
 

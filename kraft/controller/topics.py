@@ -13,12 +13,13 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from kraft.controller.configs import check_together, check_topic_configs
-from kraft.controller.placement import ReplicaPlacer, UsableBroker
-from kraft.controller.policy import ControllerPolicy, is_cordoned
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.tenant_topics import TenantTopics, check_home, check_owner
 from kraft.controller.tier_configs import check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
 from kraft.controller.topic_names import AUDIT_TOPIC, INTERNAL_TOPICS, check_topic_name, colliding_name
 from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
 from kraft.records import (
     METADATA_TOPIC,
@@ -105,11 +106,12 @@ def decide_create_partitions(
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
     results = []
+    tenants = TenantTopics(image, policy, rng)
     for topic in request.topics:
         try:
             if topic.name in repeated:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records += _added_partitions(image, topic, policy, rng)
+            records += _added_partitions(image, topic, policy, tenants)
             results.append(_PartitionsResult(name=topic.name, error_code=0))
         except ProtocolError as error:
             results.append(_PartitionsResult(name=topic.name, error_code=int(error.code), error_message=error.message))
@@ -124,18 +126,23 @@ class _Creation:
         self._policy = policy
         self._random = rng
         self._describes = describes
-        self._placer = ReplicaPlacer(usable_brokers(image), rng)
+        self._tenants = TenantTopics(image, policy, rng)
         self._names: dict[str, None] = {}
 
     def create(self, topic: Any) -> tuple[list[MetadataRecord], Any]:
         """Records and result of one topic. Raises ProtocolError."""
         image, name = self._image, topic.name
-        check_new_name(image, name, self._names)
+        tenant = check_new_name(image, name, self._names)
         overrides = topic_overrides(topic.configs or ())
         overrides |= default_tier_overrides(image, self._policy, name, overrides)
         check_together(image, self._policy, {}, overrides)
         check_tier(image, self._policy, name, {}, overrides)
-        assignments = _manual(image, topic) if topic.assignments else self._automatic(topic)
+        if topic.assignments:
+            assignments = _manual(image, topic)
+            self._tenants.check_partitions(tenant, len(assignments))
+        else:
+            assignments = self._automatic(topic, tenant)
+        self._tenants.take(tenant, assignments)
         topic_id = random_uuid(self._random)
         while topic_id in image.topics.by_id:
             topic_id = random_uuid(self._random)
@@ -154,7 +161,7 @@ class _Creation:
         )
         return records, result
 
-    def _automatic(self, topic: Any) -> list[tuple[int, ...]]:
+    def _automatic(self, topic: Any, tenant: TenantImage | None) -> list[tuple[int, ...]]:
         count, factor = topic.num_partitions, topic.replication_factor
         if count == 0 or count < -1:
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0, or -1.")
@@ -162,15 +169,17 @@ class _Creation:
             raise ProtocolError(
                 ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be larger than 0, or -1."
             )
-        return self._placer.place(
-            self._policy.num_partitions if count == -1 else count,
-            self._policy.default_replication_factor if factor == -1 else factor,
-        )
+        count = self._policy.num_partitions if count == -1 else count
+        self._tenants.check_partitions(tenant, count)
+        factor = self._policy.default_replication_factor if factor == -1 else factor
+        return self._tenants.placer(tenant).place(count, factor)
 
 
-def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> None:
-    """Raises ProtocolError unless a topic may be made by that name; `others` are made in the same commit."""
+def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> TenantImage | None:
+    """The tenant whose topic it would be, None for an operator's. Raises ProtocolError unless a topic may be made by
+    that name; `others` are made in the same commit."""
     check_topic_name(name)
+    tenant = check_owner(image, name)
     if name == METADATA_TOPIC:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} belongs to the controllers.")
     by_name = image.topics.by_name
@@ -181,6 +190,7 @@ def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) 
         raise ProtocolError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
         )
+    return tenant
 
 
 def topic_overrides(configs: Any) -> dict[str, str | None]:
@@ -212,6 +222,7 @@ def _manual(image: MetadataImage, topic: Any) -> list[tuple[int, ...]]:
     assignments = [by_index[index] for index in range(len(by_index))]
     for replicas in assignments:
         check_assignment(image, replicas, len(assignments[0]))
+        check_home(image, topic.name, replicas)
     return assignments
 
 
@@ -229,13 +240,6 @@ def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replicatio
         reason = f"The assignment {list(replicas)} has not the replication factor {replication_factor} of the others."
     if reason is not None:
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, reason)
-
-
-def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    return [
-        UsableBroker(b.broker_id, b.rack, fenced=not b.is_active or is_cordoned(image, b.broker_id))
-        for b in image.brokers.values()
-    ]
 
 
 def partition_records(
@@ -261,7 +265,7 @@ def partition_records(
 
 
 def _added_partitions(
-    image: MetadataImage, wanted: Any, policy: ControllerPolicy, rng: random.Random
+    image: MetadataImage, wanted: Any, policy: ControllerPolicy, tenants: TenantTopics
 ) -> list[MetadataRecord]:
     topic = image.topics.get(wanted.name)
     if topic is None:
@@ -277,6 +281,8 @@ def _added_partitions(
         )
     if added > policy.partitions_per_request_max:
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"{added} partitions are too many for one request.")
+    tenant = image.tenants.owner(wanted.name)
+    tenants.check_partitions(tenant, added)
     factor = topic.partitions[0].settled_replica_count
     if wanted.assignments is not None:
         assignments = [tuple(assignment.broker_ids) for assignment in wanted.assignments]
@@ -287,8 +293,10 @@ def _added_partitions(
             )
         for replicas in assignments:
             check_assignment(image, replicas, factor)
+            check_home(image, wanted.name, replicas)
     else:
-        assignments = ReplicaPlacer(usable_brokers(image), rng).place(added, factor)
+        assignments = tenants.placer(tenant).place(added, factor)
+    tenants.take(tenant, assignments)
     return list(partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 
 

@@ -11,14 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.invariants import check
+from kraft.image.access_delta import AccessDelta
 from kraft.image.brokers import BrokerImage
 from kraft.image.configs import ConfigsImage, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
-from kraft.image.topics import TopicImage, TopicsImage
+from kraft.image.topics import TopicImage, TopicsImage, names_changed
 from kraft.records import (
+    AclRecord,
+    ApiKeyRecord,
     Batch,
     BrokerRegistrationChangeRecord,
+    CellRecord,
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -29,8 +33,14 @@ from kraft.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAclRecord,
+    RemoveApiKeyRecord,
+    RemoveScramCredentialRecord,
+    RemoveTenantRecord,
     RemoveTopicRecord,
     ResourceType,
+    ScramCredentialRecord,
+    TenantRecord,
     TopicRecord,
     UnregisterBrokerRecord,
 )
@@ -72,6 +82,8 @@ class MetadataDelta:
         """Broker id → the broker in `base`, None for a new one."""
         self.configs_changed: dict[ResourceKey, None] = {}
         self.features_changed = False
+        self.access = AccessDelta(base)
+        """Changes of credentials, ACLs, tenants, keys and cells."""
         self._offset = base.offset
         self._epoch = base.epoch
         self._leader_id = base.leader_id
@@ -111,6 +123,7 @@ class MetadataDelta:
             or self.brokers_changed
             or self.configs_changed
             or self.features_changed
+            or not self.access.is_empty
         )
 
     def image(self) -> MetadataImage:
@@ -130,6 +143,11 @@ class MetadataDelta:
             base.features if self._features is None else self._features,
             self._next_producer_id,
             self._incarnation,
+            self.access.scram_image(),
+            self.access.acls_image(),
+            self.access.tenants_image(),
+            self.access.keys_image(),
+            self.access.cells_image(),
         )
         return self._result
 
@@ -163,7 +181,8 @@ class MetadataDelta:
         for topic_id, partitions in self._partitions.items():
             topic = by_id[topic_id]
             by_id[topic_id] = by_name[topic.name] = TopicImage(topic.name, topic_id, partitions, topic.adopts_tier)
-        return TopicsImage(by_name, by_id)
+        names = names_changed(base.names_by_tenant, self.topics_deleted.values(), self.topics_created.values())
+        return TopicsImage(by_name, by_id, names)
 
     def _configs_image(self) -> ConfigsImage:
         if not self.configs_changed:
@@ -342,6 +361,15 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     RemoveTopicRecord: MetadataDelta._replay_remove_topic,
     ConfigRecord: MetadataDelta._replay_config,
     ProducerIdsRecord: MetadataDelta._replay_producer_ids,
+    ScramCredentialRecord: lambda delta, record: delta.access.scram(record),
+    RemoveScramCredentialRecord: lambda delta, record: delta.access.remove_scram(record),
+    AclRecord: lambda delta, record: delta.access.acl(record),
+    RemoveAclRecord: lambda delta, record: delta.access.remove_acl(record),
+    TenantRecord: lambda delta, record: delta.access.tenant(record),
+    RemoveTenantRecord: lambda delta, record: delta.access.remove_tenant(record),
+    ApiKeyRecord: lambda delta, record: delta.access.key(record),
+    RemoveApiKeyRecord: lambda delta, record: delta.access.remove_key(record),
+    CellRecord: lambda delta, record: delta.access.cell(record),
 }
 
 

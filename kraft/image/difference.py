@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kraft.image.access_delta import access_difference
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 
@@ -30,4 +31,5 @@ def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         if old.configs.of(*key) != new.configs.of(*key):
             delta.configs_changed[key] = None
     delta.features_changed = old.features != new.features
+    access_difference(delta.access, old, new)
     return delta

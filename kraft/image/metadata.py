@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kraft.image.acls import AclsImage
 from kraft.image.brokers import BrokerImage
+from kraft.image.cells import CellImage
 from kraft.image.configs import ConfigsImage
+from kraft.image.credentials import ApiKeysImage, ScramCredentials
 from kraft.image.partitions import PartitionImage
+from kraft.image.sharded_map import ShardedMap
+from kraft.image.tenants import TenantsImage
 from kraft.image.topics import TopicsImage
 
 
@@ -18,6 +23,7 @@ class MetadataImage:
     `offset` is that of the last record in it (-1: none), `epoch` the controller epoch (the Raft term) and `leader_id`
     the controller of that epoch, `sequence` the number of its last batch. `cluster_id` is None until the first
     controller has made it, `incarnation` goes with it. `next_producer_id` is the first producer id not yet given away.
+    `scram` has the verifiers of users and API keys by name, `cells` what operators said of them, by name.
     """
 
     offset: int = -1
@@ -31,6 +37,11 @@ class MetadataImage:
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     incarnation: int = 1
+    scram: ShardedMap[str, ScramCredentials] = field(default_factory=ShardedMap)
+    acls: AclsImage = field(default_factory=AclsImage)
+    tenants: TenantsImage = field(default_factory=TenantsImage)
+    keys: ApiKeysImage = field(default_factory=ApiKeysImage)
+    cells: Mapping[str, CellImage] = field(default_factory=dict)
 
     @property
     def next_offset(self) -> int:

@@ -91,6 +91,21 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         for name, value in overrides.items():
             yield ConfigRecord(resource_type, resource_name, name, value)
     yield ProducerIdsRecord(-1, -1, image.next_producer_id)
+    yield from _access_records(image)
+
+
+def _access_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    for cell in image.cells.values():
+        yield cell.record()
+    for tenant in image.tenants.values():
+        yield tenant.record()
+    for key in image.keys.values():
+        yield key.record()
+    for name, credentials in image.scram.items():
+        for mechanism, credential in credentials.items():
+            yield credential.record(name, mechanism)
+    for acl in image.acls:
+        yield acl.record()
 
 
 def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:

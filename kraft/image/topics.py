@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kraft.image.partitions import PartitionImage
+from kraft.image.tenants import tenant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,14 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """Two views of the same topics. The mappings must not be changed by their readers."""
+    """Views of the same topics. The mappings must not be changed by their readers.
+
+    `names_by_tenant` holds the internal names of tenants' topics, by tenant id.
+    """
 
     by_name: Mapping[str, TopicImage] = field(default_factory=dict)
     by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    names_by_tenant: Mapping[str, Mapping[str, None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -40,6 +45,10 @@ class TopicsImage:
     def get_by_id(self, topic_id: bytes) -> TopicImage | None:
         return self.by_id.get(topic_id)
 
+    def of_tenant(self, tenant_id: str) -> list[TopicImage]:
+        """In order of creation; the cost is that of what is found."""
+        return [self.by_name[name] for name in self.names_by_tenant.get(tenant_id, ())]
+
     def partition(self, topic_id: bytes, partition: int) -> PartitionImage | None:
         topic = self.by_id.get(topic_id)
         return topic.partitions.get(partition) if topic is not None else None
@@ -52,3 +61,23 @@ class TopicsImage:
     @property
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.by_id.values())
+
+
+def names_changed(
+    base: Mapping[str, Mapping[str, None]], deleted: Iterable[TopicImage], created: Iterable[TopicImage]
+) -> Mapping[str, Mapping[str, None]]:
+    """`names_by_tenant` after a change; what did not change is shared."""
+    changed: dict[str, dict[str, None]] = {}
+    for topics, is_new in ((deleted, False), (created, True)):
+        for topic in topics:
+            tenant_id = tenant_of(topic.name)
+            if tenant_id is None:
+                continue
+            names = changed.setdefault(tenant_id, dict(base.get(tenant_id, {})))
+            if is_new:
+                names[topic.name] = None
+            else:
+                names.pop(topic.name, None)
+    if not changed:
+        return base
+    return {tenant_id: names for tenant_id, names in {**base, **changed}.items() if names}

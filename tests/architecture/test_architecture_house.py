@@ -17,8 +17,10 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "misc", "manager", "imp
 WORLD = {"socket", "time", "random", "secrets", "uuid", "datetime", "os", "pathlib", "threading", "tempfile", "select"}
 WORLD_USERS = {
     "common/machine.py",  # is the real world
+    "common/certificate_files.py",  # an operator's files, for OpenSSL; the simulator has no TLS
     "common/http_endpoint.py",
     "common/logs.py",  # stamps lines; no decision depends on it
+    "proxy/sockets.py",  # peeks, shares a port among processes, and lends descriptors to OpenSSL: no port has that
     "spark_offload/java_home.py",  # prepares a machine for Spark
     "spark_offload/rewriting/spool.py",  # what does not fit an executor's memory
     # The simulator has an object store of its own.

@@ -43,7 +43,7 @@ async def test_a_leader_hears_who_named_it_before_it_led(tmp_path: Path) -> None
         reader, call = lab[0].plane.fetch.reader, replica_call(lab, 2, leader_epoch=1)
         session = FetchSession(7, 2, True, 0.0)
         (position,) = session.update(call.parts, ())
-        position.watch(reader.find(position, VERSION))
+        position.watch(reader.find(position, VERSION, CLIENT))
         reader.acknowledge(position, call, session)
         lab.controller.elect(0)
         assert reader.read(position, call, VERSION, BYTES_MAX, True, CLIENT).row.error == ErrorCode.NONE

@@ -196,6 +196,34 @@ def test_a_group_is_deleted_once_it_is_empty() -> None:
     assert (after.shard.committed, after.shard.offsets.groups()) == ({}, [])
 
 
+@pytest.mark.parametrize("most", [1, 100])
+def test_groups_of_a_prefix_go_in_whatever_state_they_are_and_the_others_stay(most: int) -> None:
+    driver = GroupDriver()
+    driver.commit({("t", 0): 1, ("t", 1): 2}, group="doomed-simple")
+    driver.join(group="doomed-gathering")
+    driver.join(group="doomed-unnamed", known=False)
+    waiting = driver.join(group="doomed-static", instance="i")
+    driver.join(group="kept-gathering")
+    driver.commit({("t", 0): 3}, group="kept-simple")
+    driver.advance(4.0)
+    assert driver.replies[waiting].error is ErrorCode.NONE
+    joined = driver.join(group="doomed-late")
+    rounds = 0
+    while True:
+        decision = driver.shard.remove_groups(("doomed-",), most, driver.now)
+        driver._append(decision.records)
+        driver._collect()
+        if not decision.reply:
+            break
+        rounds += 1
+        assert rounds < 20
+    assert driver.replies[joined].error is not ErrorCode.NONE, "who waits is told"
+    for shard in (driver.shard, GroupDriver(log=driver.log).shard):
+        assert {g.group_id for g in shard.list_groups()} - {"kept-gathering"} == {"kept-simple"}
+        assert not [name for name in (*shard.committed, *shard.offsets.groups()) if name.startswith("doomed-")]
+    assert fetched(driver, group="kept-simple") == 3
+
+
 # records --------------------------------------------------------------------------------------------------------
 
 TOPIC_ID = bytes(range(16))

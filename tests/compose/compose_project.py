@@ -27,8 +27,9 @@ class ComposeProject:
 
     def __init__(self) -> None:
         self.name = f"tidelog-test-{uuid.uuid4().hex[:8]}"
-        self.ports = free_ports(BROKERS)
+        self.ports, self.proxy_port = free_ports(BROKERS), free_ports(1)[0]
         self._environment = os.environ | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
+        self._environment["PROXY_PORT"] = str(self.proxy_port)
 
     @property
     def bootstrap(self) -> str:
@@ -52,6 +53,10 @@ class ComposeProject:
     def inspect(self, service: str) -> dict[str, object]:
         found: list[dict[str, object]] = json.loads(self.docker("inspect", self.container(service)))
         return found[0]
+
+    def here(self, command: list[str], timeout_s: float = 120.0) -> str:
+        """What a program on this host prints."""
+        return self._run(*command, timeout_s=timeout_s)
 
     def in_volumes(self, script: str) -> str:
         """What a shell prints that sees the volumes of the secrets below /cluster and /store."""

@@ -77,8 +77,9 @@ def test_each_partition_has_a_replica_in_each_rack(project: ComposeProject) -> N
 
 
 def test_secrets_are_drawn_anew_and_seen_by_their_users_alone(project: ComposeProject) -> None:
-    names = "/cluster/cluster.secret /store/user /store/password /store/credentials"
-    modes = project.in_volumes(f"stat -c '%a %U %n' {names}").split("\n")[:4]
+    names = "/cluster/cluster.secret /store/user /store/password /store/credentials /cluster/tls/ca.pem"
+    names += "".join(f" /cluster/tls/{node}.pem" for node in NODES)
+    modes = project.in_volumes(f"stat -c '%a %U %n' {names}").strip().split("\n")
     assert modes == [f"600 tidelog {name}" for name in names.split()]
     values = project.in_volumes("cat /cluster/cluster.secret; echo; cat /store/user; echo; cat /store/password").split()
     assert len(set(values)) == 3 and min(map(len, values)) >= 16
@@ -88,9 +89,31 @@ def test_secrets_are_drawn_anew_and_seen_by_their_users_alone(project: ComposePr
     assert not [value for value in values if value in shown]
     mounted = {
         service: [mount["Name"] for mount in project.inspect(service)["Mounts"] if "Name" in mount]  # type: ignore[attr-defined]
-        for service in ("minio", "bucket")
+        for service in ("minio", "bucket", *NODES)
     }
-    assert not [name for names in mounted.values() for name in names if name.endswith("cluster-secret")]
+    held = {name for service in ("minio", "bucket") for name in mounted[service]}
+    assert not [name for name in held if name.endswith("cluster-secret")]
+    assert not [name for names in mounted.values() for name in names if name.endswith("authority")]
+
+
+def test_nodes_speak_to_each_other_over_mutual_tls_alone(project: ComposeProject) -> None:
+    """The listener for nodes, and the voters' own, take nobody who shows no certificate of the cluster's authority."""
+    ask = (
+        "import socket, ssl, sys\n"
+        "context = ssl.create_default_context(cafile='/run/tidelog/tls/ca.pem')\n"
+        "if sys.argv[1]: context.load_cert_chain(sys.argv[1])\n"
+        "for host, port in (('broker-1', 9190), ('controller-1', 9190), ('controller-1', 9191)):\n"
+        "    raw = socket.create_connection((host, port), 10)\n"
+        "    raw.settimeout(2)\n"
+        "    with context.wrap_socket(raw, server_hostname=host) as link:\n"
+        "        try: link.send(b'x'); print(link.recv(1) and 'spoke')\n"
+        "        except TimeoutError: print('waits')\n"
+        "        except ssl.SSLError as error: print(error.reason)\n"
+    )
+    run = ("exec", "-T", "broker-0", "python", "-c", ask)
+    assert project.compose(*run, "").split() == ["TLSV13_ALERT_CERTIFICATE_REQUIRED"] * 3
+    known = project.compose(*run, "/run/tidelog/tls/broker-0.pem").split()
+    assert "TLSV13_ALERT_CERTIFICATE_REQUIRED" not in known and len(known) == 3
 
 
 def test_nodes_run_without_privileges_and_no_secret_lies_in_the_image(project: ComposeProject) -> None:

@@ -34,6 +34,15 @@ def test_a_partition_on_all_brokers_has_nowhere_to_go() -> None:
         evacuation.check([PlacedPartition("t", 1, (0, 1, 2))])
 
 
+def test_a_tenants_replicas_stay_in_its_cell() -> None:
+    counts, racks = rooms(9, 5, 7, 0)
+    evacuation = Evacuation(0, counts, racks, {"lkc-aaaaaa": (0, 1, 2), "lkc-bbbbbb": (0, 1)})
+    moved = evacuation.plan([PlacedPartition(name, 0, (0, 1)) for name in ("lkc-aaaaaa_t", "plain", "lkc-cccccc_t")])
+    assert [partition.replicas for partition in moved] == [(2, 1), (3, 1), (3, 1)]
+    with pytest.raises(NoRoom, match="cell"):
+        evacuation.check([PlacedPartition("lkc-bbbbbb_t", 0, (0, 1))])
+
+
 @given(placed=st.lists(st.permutations(range(6)).map(lambda order: tuple(order[:3])), max_size=40))
 def test_the_moves_leave_nothing_behind_and_spread_evenly(placed: list[tuple[int, ...]]) -> None:
     partitions = [PlacedPartition("t", index, replicas) for index, replicas in enumerate(placed)]

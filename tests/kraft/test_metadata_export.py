@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
 import typing
 
@@ -14,6 +16,7 @@ from kraft.controller.placement import UsableBroker
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
+from kraft.metadata_audit import MetadataAudit
 from kraft.metadata_export import EXPORT_RULES, metadata_events
 from kraft.rebuild import (
     EPOCH_MARGIN,
@@ -27,16 +30,31 @@ from kraft.rebuild import (
 )
 from kraft.records import (
     NO_LEADER,
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclRecord,
+    AclResource,
+    ApiKeyRecord,
+    Batch,
+    BatchHeader,
     Cause,
+    CellRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RemoveScramCredentialRecord,
     ResourceType,
+    ScramCredentialRecord,
+    ScramMechanism,
+    TenantRecord,
+    TenantState,
     TopicRecord,
 )
+from records.audit_event import to_fields
 from tests.kraft.images import CLUSTER_ID, POLICY, beaten, new_cluster, registration
 
 TIERED, PLAIN, LOST = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
@@ -132,6 +150,55 @@ def test_a_topic_whose_name_was_used_again_is_passed_over_and_told() -> None:
     rebuild = rebuilt(old_cluster(), [TieredTopic("tiered", LOST, {0: TieredPartition(0, 5, 0)})])
     assert rebuild.image.topics.get_by_id(LOST) is None
     assert any(LOST.hex() in note for note in rebuild.notes)
+
+
+ACCESS: list[MetadataRecord] = [
+    CellRecord("east", is_open=False, limits={"tenants.max": 3}),
+    TenantRecord("lkc-aaaaaa", "a", "east", 5, {"keys.max": 2}, ("10.0.0.0/8",), ("::/0",), 7, TenantState.MOVING,
+                 "west"),
+    TenantRecord("lkc-bbbbbb", "b", "east", 6),
+    ApiKeyRecord("TKA", "lkc-aaaaaa", "of a", ("read:x", "admin"), 8),
+    AclRecord(bytes(16), AclResource.GROUP, "lkc-aaaaaa_", AclPattern.PREFIXED, "User:lkc-aaaaaa_TKA", "*",
+              AclOperation.READ, AclPermission.DENY),
+    ScramCredentialRecord("TKA", ScramMechanism.SHA_256, b"salt-1", b"stored-1", b"server-1", 4096),
+    ScramCredentialRecord("alice", ScramMechanism.SHA_512, b"salt-2", b"stored-2", b"server-2", 8192),
+]  # fmt: skip
+VERIFIERS = [b"salt-1", b"stored-1", b"server-1", b"salt-2", b"stored-2", b"server-2"]
+
+
+def shows(text: str, secret: bytes) -> bool:
+    """In any of the forms in which bytes stand in text."""
+    return any(form in text for form in (secret.decode(), secret.hex(), base64.b64encode(secret).decode()[:6]))
+
+
+def test_tenants_keys_acls_and_cells_are_rebuilt_as_they_were() -> None:
+    image = replayed(old_cluster(), ACCESS)
+    rebuild = rebuilt(image, [])
+    new = rebuild.image
+    assert dict(new.tenants) == dict(image.tenants)
+    assert dict(new.keys) == dict(image.keys)
+    assert list(new.acls) == list(image.acls)
+    assert dict(new.cells) == dict(image.cells)
+    assert not new.scram
+    assert any("alice" in note and "password" in note for note in rebuild.notes)
+    assert any("TKA" in note and "secret" in note for note in rebuild.notes)
+    begun = replayed(replayed(EMPTY_IMAGE, first_records(EMPTY_IMAGE, new, random.Random(1))), [])
+    assert dict(begun.tenants) == dict(image.tenants)
+    assert list(begun.acls) == list(image.acls)
+
+
+def test_no_verifier_is_in_an_export_or_in_the_audit() -> None:
+    image = replayed(old_cluster(), ACCESS)
+    exported = "\n".join(json.dumps(event) for event in metadata_events(image))
+    changes = [*ACCESS, RemoveScramCredentialRecord("alice", ScramMechanism.SHA_512)]
+    batch = Batch(BatchHeader(1, 1, 1, image.next_offset), changes)
+    audited = "\n".join(str(to_fields(event)) for event in MetadataAudit(image.next_offset, image).events(batch))
+    assert "alice" in exported
+    assert "alice" in audited
+    for secret in VERIFIERS:
+        assert not shows(exported, secret)
+        assert not shows(audited, secret)
+        assert shows(repr({"planted": secret}), secret), "the check sees what it looks for"
 
 
 def test_no_secret_leaves_the_cluster_in_clear() -> None:

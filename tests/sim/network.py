@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import random
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from common.ports import Address, Buffer, File, Socket
+from common.ports import Address, Buffer, File, SecureSocket, Socket
 from tests.sim.disk import SimFile
 from tests.sim.loop import MS, NS, Scheduler, SimLoop
 
@@ -225,6 +226,9 @@ class SimSocket:
             self.flights.clear()
             self._leave(RESET)
 
+    def secure(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> SecureSocket:
+        raise NotImplementedError("the simulated world has no TLS: its draws are not the seed's, and its peers agree")
+
     def _leave(self, how: str) -> None:
         if not self.gone:
             self.gone = True
@@ -355,17 +359,32 @@ class SimSocket:
 class SimListener:
     def __init__(self, fabric: Fabric, loop: SimLoop, address: Address, accepted: Callable[[Socket], None]) -> None:
         self.fabric, self.loop, self.address, self._accepted = fabric, loop, address, accepted
-        self._closed = False
+        self._closed = self._paused = False
+        self._waiting: deque[SimSocket] = deque()
 
     def accept(self, socket: SimSocket) -> None:
         if self._closed:
             socket.abort()
+        elif self._paused:
+            self._waiting.append(socket)
         elif not socket.gone:
             self._accepted(socket)
+
+    def pause(self) -> None:
+        self.loop.check_alive()
+        self._paused = True
+
+    def resume(self) -> None:
+        self.loop.check_alive()
+        self._paused = False
+        while self._waiting:
+            self.loop.deliver(self.accept, self._waiting.popleft())
 
     def close(self) -> None:
         self.loop.check_alive()
         self._closed = True
+        while self._waiting:
+            self._waiting.popleft().abort()
         if self.fabric.listeners.get((self.loop.name, self.address[1])) is self:
             del self.fabric.listeners[(self.loop.name, self.address[1])]
 

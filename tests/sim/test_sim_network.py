@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 
 import pytest
 
@@ -133,3 +134,32 @@ def test_connect_is_refused_or_cut() -> None:
     world.run_for(5)
     assert errors == ["both"]
     world.close()
+
+
+def test_a_listener_that_pauses_hands_on_later_what_came_meanwhile() -> None:
+    accepted = list[float]()
+
+    async def server(ports: Ports) -> None:
+        listener = ports.network.listen(("b", 1), lambda socket: accepted.append(ports.clock.monotonic()))
+        listener.pause()
+        await asyncio.sleep(2)
+        assert accepted == []
+        listener.resume()
+        await forever()
+
+    async def client(ports: Ports) -> None:
+        await asyncio.sleep(0.5)
+        await ports.network.connect(("b", 1))  # the system answers for a listener that accepts nothing
+        await forever()
+
+    world = world_of(b=server, a=client)
+    world.run_for(5)
+    assert len(accepted) == 1
+    world.close()
+
+
+def test_there_is_no_tls_and_it_says_so() -> None:
+    pair = Pair()
+    with pytest.raises(NotImplementedError, match="no TLS"):
+        pair.client.socket.secure(ssl.create_default_context(), server_side=False)
+    pair.world.close()

@@ -23,10 +23,9 @@ from tidelog.cluster_layout import (
     prepare_layout,
 )
 from tidelog.controller_config import controller_config
+from tidelog.listener_config import host_and_port, parse_listeners
 from tidelog.node_config import (
     broker_config,
-    host_and_port,
-    parse_listeners,
     parse_voters,
 )
 from tidelog.settings_check import check_settings

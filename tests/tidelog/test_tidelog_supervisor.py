@@ -15,7 +15,8 @@ from bench.embedded import free_ports
 from tests.tidelog.test_tidelog_command import tidelog
 from tidelog import supervisor as module
 from tidelog.cluster_layout import ClusterLayout, NodeLayout
-from tidelog.supervisor import RESTART_BACKOFF_S, Child, Supervisor
+from tidelog.node_child import Child
+from tidelog.supervisor import RESTART_BACKOFF_S, Supervisor
 
 
 @pytest.fixture

@@ -115,6 +115,9 @@ class FakeSocket:
                 self._writable()
                 self._poll()
 
+    def secure(self, context: Any, *, server_side: bool, server_hostname: str | None = None) -> Any:
+        raise NotImplementedError("no TLS over memory")
+
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
@@ -138,6 +141,16 @@ class FakeListener:
     address: Address
     accepted: Callable[[Any], None]
     network: FakeNetwork
+    is_paused: bool = False
+    waiting: list[Any] = field(default_factory=list)
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        while self.waiting and not self.is_paused:
+            self.accepted(self.waiting.pop(0))
 
     def close(self) -> None:
         self.network.listeners.pop(self.address, None)
@@ -162,7 +175,11 @@ class FakeNetwork:
             raise ConnectionRefusedError(f"nobody listens on {address}")
         here, there = socket_pair()
         here.peer, there.peer = address, (self.client_ip, 40000)
-        self.listeners[address].accepted(there)
+        listener = self.listeners[address]
+        if listener.is_paused:
+            listener.waiting.append(there)
+        else:
+            listener.accepted(there)
         return here
 
 

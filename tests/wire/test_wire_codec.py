@@ -24,6 +24,7 @@ from wire.codec import (
 )
 from wire.decoder import decode_body
 from wire.messages import (
+    AlterUserScramCredentialsRequest,
     CreateTopicsRequest,
     FetchSnapshotRequest,
     MetadataRequest,
@@ -118,7 +119,7 @@ def test_a_cut_or_lengthened_request_is_refused(api: Api, version: int) -> None:
         with pytest.raises(MalformedFrame):
             decode_request(frame[:cut])
     with pytest.raises(MalformedFrame):
-        decode_request(frame + b"\0")
+        decode_request(frame + b"\1")
 
 
 def test_claimed_counts_cost_neither_memory_nor_time() -> None:
@@ -254,3 +255,17 @@ def test_librdkafkas_wide_null_of_all_topics_is_read(version: int) -> None:
     for surplus in (1, 4):
         with pytest.raises(MalformedFrame):
             decode_request(frame[:at] + bytes(surplus) + frame[at:])
+
+
+def test_librdkafkas_second_end_of_a_scram_request_is_read() -> None:
+    """As librdkafka 2.16 sends AlterUserScramCredentials: one zero byte more than there is to read."""
+    request = AlterUserScramCredentialsRequest(
+        deletions=[AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="a", mechanism=1)], upsertions=[]
+    )
+    frame = encode_request(request, 0, 7, "rdkafka")[4:]
+    for surplus in (b"", b"\0"):
+        _, decoded = decode_request(frame + surplus)
+        assert decoded.deletions[0].name == "a"
+    for surplus in (b"\1", b"\0\0"):
+        with pytest.raises(MalformedFrame):
+            decode_request(frame + surplus)

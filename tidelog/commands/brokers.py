@@ -20,6 +20,7 @@ from tidelog.cluster_layout import load_layout
 from tidelog.commands.cluster import DEFAULT_DATA, START_TIMEOUT_S, Json, ask_supervisor
 from tidelog.output import fail, show
 from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
+from tidelog.tenant_admin import TenantAdmin
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -153,7 +154,14 @@ def _check_room(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> N
 def _evacuation(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> Evacuation:
     rows = _rows(client, moves)
     rooms = [Room(row["broker"], row["rack"], row["replicas"]) for row in rows if row["state"] == "running"]
-    return Evacuation(broker, rooms, {row["broker"]: row["rack"] for row in rows})
+    return Evacuation(broker, rooms, {row["broker"]: row["rack"] for row in rows}, _homes(client))
+
+
+def _homes(client: KafkaAdminClient) -> dict[str, list[int]]:
+    """The brokers of the cell where each tenant lives, or is going."""
+    admin = TenantAdmin(client)
+    cells = {cell["cell"]: [broker["broker"] for broker in cell["brokers"]] for cell in admin.cells()}
+    return {row["id"]: cells.get(row["target_cell"] or row["cell"], []) for row in admin.tenants()}
 
 
 def _holding(moves: ReplicaMoves, broker: int) -> list[PlacedPartition]:

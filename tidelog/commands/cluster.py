@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +17,12 @@ from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog import control
-from tidelog.cluster_layout import PortTaken, is_free, prepare_layout
+from tidelog.cluster_layout import ClusterLayout, PortTaken, is_free, load_layout, prepare_layout
 from tidelog.output import EXIT_USAGE, fail, show
 from tidelog.settings_check import check_settings
 from tidelog.supervisor import LOGS
 
-DEFAULT_DATA = Path("tidelog-data")
+DEFAULT_DATA: Path = Path("tidelog-data")
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 90.0
 
@@ -47,6 +48,18 @@ def up(
     data: Data = DEFAULT_DATA,
     brokers: Annotated[int | None, typer.Option(help="How many brokers; 3 for a new cluster.")] = None,
     controllers: Annotated[int | None, typer.Option(help="How many controllers; 3 for a new cluster.")] = None,
+    proxies: Annotated[int | None, typer.Option(help="How many proxies, all at the port + 1000; 0.")] = None,
+    tenants: Annotated[
+        str | None,
+        typer.Option(
+            "--tenants",
+            help="Tenants to make where they do not exist; keys and ready client configurations go to DIR/tenants.",
+            metavar="NAME,…",
+        ),
+    ] = None,
+    cells: Annotated[
+        int | None, typer.Option(help="Into how many cells a new cluster's brokers are divided, a few each.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Broker i listens on this port + i; 9092.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, NAME=VALUE.", metavar="NAME=VALUE")
@@ -54,14 +67,24 @@ def up(
     tier: Annotated[
         str | None, typer.Option("--tier", help="The object store of the tier; DIR/tier.", metavar="URI")
     ] = None,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="TLS between nodes, and a listener SSL on brokers; certificates in DIR/tls."),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the cluster is ready; it stays up.")] = False,
 ) -> None:
     """Run a whole cluster on this machine until SIGINT or SIGTERM, one process per node."""
-    root = prepare_cluster(data, brokers, controllers, port, set_ or [], tier)
+    root = prepare_cluster(data, brokers, controllers, port, set_ or [], tier, tls=tls, proxies=proxies, cells=cells)
+    names = _tenant_names(root, tenants)
     if not detach:
         sys.stdout.flush()
-        os.execv(sys.executable, supervisor_line(root))  # a supervisor that holds nothing but what nodes need
-    print(start_detached(root), flush=True)
+        os.execv(sys.executable, supervisor_line(root, names))  # a supervisor that holds nothing but what nodes need
+    print(start_detached(root, names), flush=True)
+    if names:
+        from tidelog.embedded_tenants import tell_tenants  # noqa: PLC0415
+
+        for line in tell_tenants(root, require_layout(root), names):
+            print(line, file=sys.stderr, flush=True)
 
 
 def prepare_cluster(
@@ -71,6 +94,10 @@ def prepare_cluster(
     port: int | None,
     assignments: list[str],
     tier: str | None,
+    *,
+    tls: bool = False,
+    proxies: int | None = None,
+    cells: int | None = None,
 ) -> Path:
     """The directory of a cluster that can be started; ends the command when it cannot."""
     try:
@@ -84,7 +111,7 @@ def prepare_cluster(
         root = data.resolve()
         if _running(root):
             fail(f"a cluster is running in {data} already")
-        prepare_layout(root, brokers, controllers, port, settings, is_free)
+        prepare_layout(root, brokers, controllers, port, settings, is_free, tls=tls, proxies=proxies, cells=cells)
     except SettingError as error:
         fail(str(error), EXIT_USAGE)
     except PortTaken as error:
@@ -95,16 +122,40 @@ def prepare_cluster(
     return root
 
 
-def supervisor_line(root: Path) -> list[str]:
-    return [sys.executable, "-m", "tidelog.supervisor", str(root)]
+def _tenant_names(root: Path, text: str | None) -> list[str]:
+    """Those that `--tenants` names; the configurations of all that are here follow the cluster's port."""
+    from tidelog.embedded_tenants import parse_names, refresh_client_files  # noqa: PLC0415
+
+    layout = require_layout(root)
+    try:
+        names = parse_names(text) if text else []
+        refresh_client_files(root, layout)
+    except SettingError as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}")
+    if names and not layout.proxies:
+        fail("--tenants: tenants are reached through proxies, so --proxies must be 1 or more", EXIT_USAGE)
+    return names
 
 
-def start_detached(root: Path) -> str:
+def require_layout(root: Path) -> ClusterLayout:
+    layout = load_layout(root)
+    if layout is None:
+        fail(f"there is no cluster in {root}")
+    return layout
+
+
+def supervisor_line(root: Path, tenants: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, "-m", "tidelog.supervisor", str(root), ",".join(tenants)]
+
+
+def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:
     """Start the cluster so that it outlives this command; its ready line. Ends the command when it does not come up."""
     read, write = os.pipe()
     with open(root / LOGS / "supervisor.log", "ab") as log:
         process = subprocess.Popen(
-            [*supervisor_line(root), str(write)],
+            [*supervisor_line(root, tenants), str(write)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -122,7 +173,10 @@ def start_detached(root: Path) -> str:
         if not received:
             fail(f"the cluster did not start; see {root / LOGS}")
         line += received
-    return line.decode().rstrip("\n")
+    text = line.decode().rstrip("\n")
+    if text.startswith("failed "):
+        fail(f"{text.removeprefix('failed ')}; the cluster stops")
+    return text
 
 
 def down(data: Data = DEFAULT_DATA) -> None:

@@ -1,4 +1,4 @@
-"""`tidelog broker | controller --config FILE`: one node in the foreground."""
+"""`tidelog broker | controller | proxy --config FILE`: one node in the foreground."""
 
 from __future__ import annotations
 
@@ -29,14 +29,21 @@ def controller(config: Config = None, set_: Set = None) -> None:
     _run("controller", config, set_ or [])
 
 
+def proxy(config: Config = None, set_: Set = None) -> None:
+    """Run one proxy in the foreground until SIGINT or SIGTERM; SIGHUP reads certificates, SIGUSR1 replaces workers."""
+    _run("proxy", config, set_ or [])
+
+
 def _run(role: str, config: Path | None, assignments: list[str]) -> None:
     import_node(role)  # only here: the other commands need nothing of what a node is made of
-    from tidelog.node_process import run_node  # noqa: PLC0415
 
-    try:
+    def read() -> dict[str, str]:
         given = read_properties(config.read_text()) if config else {}
         given |= NODE_SETTINGS.from_environment(os.environ)
-        given |= parse_assignments(assignments)
+        return given | parse_assignments(assignments)
+
+    try:
+        given = read()
         _check(role, given)
     except SettingError as error:
         fail(f"{config}: {error}" if config and str(error).startswith("line ") else str(error), EXIT_USAGE)
@@ -44,6 +51,12 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
         fail(f"{config}: {error.strerror}", EXIT_USAGE)
     except UnicodeDecodeError:
         fail(f"{config}: this is no text in UTF-8", EXIT_USAGE)
+    if role == "proxy":
+        from tidelog.proxy_process import run_proxy  # noqa: PLC0415
+
+        raise typer.Exit(run_proxy(given, reread=read))
+    from tidelog.node_process import run_node  # noqa: PLC0415
+
     raise typer.Exit(run_node(role, given))
 
 
@@ -53,6 +66,10 @@ def _check(role: str, given: Mapping[str, str]) -> None:
         from tidelog.node_config import broker_config  # noqa: PLC0415
 
         broker_config(given)
+    elif role == "proxy":
+        from tidelog.proxy_config import proxy_config  # noqa: PLC0415
+
+        proxy_config(given)
     else:
         from tidelog.controller_config import controller_config  # noqa: PLC0415
 

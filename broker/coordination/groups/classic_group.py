@@ -27,6 +27,7 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Ticket
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
+from kraft.image.tenants import local_name, tenant_of
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -315,9 +316,12 @@ class ClassicGroup:
         return subscribed_topics(member.metadata_for(self.protocol) for member in self.members.values())
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Where nothing is known of a consumer group's topics, it counts as subscribed to all of them."""
+        """Where nothing is known of a consumer group's topics, it counts as subscribed to all of them.
+
+        Members name topics as they know them: those of a tenant's group without the tenant's prefix.
+        """
         if self.subscribed is not None:
-            return topic in self.subscribed
+            return (topic if tenant_of(self.group_id) is None else local_name(topic)) in self.subscribed
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     # values ------------------------------------------------------------------------------------------------

@@ -132,6 +132,14 @@ class GroupCoordinator:
         for index in self._runtime.active(GROUP_TOPIC):
             self._runtime.write_unattended(GROUP_TOPIC, index, decide)
 
+    async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
+        """In one partition here, at most so many of those whose ids begin so; how many there were before that."""
+
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
+            return shard.remove_groups(prefixes, most, now)
+
+        return await self._runtime.write(GROUP_TOPIC, index, decide)
+
     # exporting ---------------------------------------------------------------------------------------------
 
     def hosted(self) -> list[int]:
@@ -150,11 +158,14 @@ class GroupCoordinator:
 
         return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
 
-    async def list_groups(self) -> list[ListedGroup]:
-        """Groups of every shard here. Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet."""
+    async def list_groups(self, prefix: str = "") -> list[ListedGroup]:
+        """Groups of every shard here whose ids begin with `prefix`.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet.
+        """
 
         def query(shard: GroupShard, _: Now) -> list[ListedGroup]:
-            return shard.list_groups()
+            return shard.list_groups(prefix)
 
         if self._runtime.is_loading(GROUP_TOPIC):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -45,6 +45,7 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.image.tenants import local_name
 
 TopicIdOf = Callable[[str], bytes | None]
 RETENTION_TURN_S = 0.02
@@ -155,7 +156,7 @@ class GroupShard:
         return Decision(codes, self._effects.take_records())
 
     def _group_of_member(self, group_id: str) -> ClassicGroup:
-        if not group_id:
+        if not local_name(group_id):
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
         if group is None:
@@ -275,15 +276,17 @@ class GroupShard:
         state = GroupState.EMPTY if self.offsets.has(group_id) else GroupState.DEAD
         return GroupDescription(group_id, state, "", "", ())
 
-    def list_groups(self) -> list[ListedGroup]:
+    def list_groups(self, prefix: str = "") -> list[ListedGroup]:
+        """Those whose ids begin with `prefix`."""
         listed = [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state, group.type)
-            for group in self.groups.values()
+            ListedGroup(group_id, group.protocol_type or "", group.state, group.type)
+            for group_id, group in self.groups.items()
+            if group_id.startswith(prefix)
         ]
         listed.extend(
             ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC)
             for group_id in self.offsets.groups()
-            if group_id not in self.groups
+            if group_id.startswith(prefix) and group_id not in self.groups
         )
         return listed
 
@@ -297,3 +300,19 @@ class GroupShard:
         if group_id in self.committed:
             records.append(group_record(group_id, None))
         return Decision(ErrorCode.NONE, records)
+
+    def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
+        """Groups whose ids begin so go, whoever is in them; `most` at a time. How many there were before."""
+        known = dict.fromkeys([*self.offsets.groups(), *self.committed, *self.groups])
+        doomed = [group_id for group_id in known if group_id.startswith(prefixes)]
+        records: list[CoordinatorRecord] = []
+        for group_id in doomed[:most]:
+            group = self.groups.get(group_id)
+            if group is not None and (group.members or group.pending):
+                leaving = [MemberIdentity(member.member_id, None) for member in group.members.values()]
+                leaving += [MemberIdentity(member_id, None) for member_id in group.pending]
+                self._memberships.leave(group, tuple(leaving), now)
+                records += self._effects.take_records()
+                self._forget_if_idle(group_id)
+            records += self.delete_group(group_id).records
+        return Decision(len(doomed), records)

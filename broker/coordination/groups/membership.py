@@ -25,6 +25,7 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import PARKED, Now, Parked, Ticket
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
+from kraft.image.tenants import local_name
 
 STRING_BYTES_MAX = 32_000  # the records keep strings with 16-bit lengths; a member id is a name and a uuid
 
@@ -42,7 +43,7 @@ class Memberships:
 
     def check_join(self, request: JoinRequest) -> None:
         """Raises for what no group could accept: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST."""
-        if not request.group_id:
+        if not local_name(request.group_id):
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         config = self._config
         timeout_ms = request.session_timeout_ms

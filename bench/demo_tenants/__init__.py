@@ -1,0 +1,1 @@
+"""Sixteen airlines as sixteen tenants, whose topics have the same name."""

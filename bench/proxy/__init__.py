@@ -1,0 +1,1 @@
+"""What the proxy costs beside haproxy, and beside no proxy at all."""

@@ -1,0 +1,109 @@
+"""The groups of deleted tenants go, with all that they committed, wherever this broker coordinates them.
+
+While the metadata shows a tenant that is being deleted, every shard here is asked to remove its groups, and the
+controller is told of the partitions from which they are gone. It is told again until the tenant is gone too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from broker.coordination.groups.coordinator import GroupCoordinator
+from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
+from common.lifecycle import duty
+from kraft.controller_channel import ControllerUnavailable
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.records import TenantState
+from wire.messages import TenantGroupsClearedRequest
+
+log = logging.getLogger(__name__)
+
+VERSION = 0
+
+
+class Channel(Protocol):
+    """The way to the active controller."""
+
+    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupConfig:
+    """`groups_at_once`: removed from a shard in one decision."""
+
+    round_s: float = 0.5
+    call_timeout_s: float = 5.0
+    groups_at_once: int = 100
+
+
+class TenantGroupCleanup:
+    """Owns one task, which sleeps while no tenant is being deleted."""
+
+    def __init__(
+        self,
+        groups: GroupCoordinator,
+        channel: Channel,
+        broker: Callable[[], tuple[int, int]],
+        config: CleanupConfig | None = None,
+    ) -> None:
+        """`broker` gives this broker's id and epoch."""
+        self._groups = groups
+        self._channel = channel
+        self._broker = broker
+        self._config = config or CleanupConfig()
+        self._doomed: dict[str, str] = {}  # tenant id → the prefix of its groups
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for tenant_id in delta.access.tenants_changed:
+            tenant = image.tenants.get(tenant_id)
+            if tenant is not None and tenant.state is TenantState.DELETING:
+                self._doomed[tenant_id] = tenant.prefix
+            else:
+                self._doomed.pop(tenant_id, None)
+        if self._doomed:
+            self._changed.set()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name=duty("tenant-groups"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._doomed:
+                await self._changed.wait()
+                continue
+            doomed = dict(self._doomed)
+            cleared = [index for index in self._groups.hosted() if await self._clear(index, doomed)]
+            if cleared:
+                await self._tell(list(doomed), cleared)
+            await asyncio.sleep(self._config.round_s)
+
+    async def _clear(self, index: int, doomed: dict[str, str]) -> bool:
+        """Whether nothing of these tenants is left in that partition, and that is committed."""
+        try:
+            left = await self._groups.remove_groups(index, tuple(doomed.values()), self._config.groups_at_once)
+        except ProtocolError:
+            return False
+        return not left
+
+    async def _tell(self, tenants: list[str], partitions: list[int]) -> None:
+        broker_id, broker_epoch = self._broker()
+        request = TenantGroupsClearedRequest(
+            broker_id=broker_id, broker_epoch=broker_epoch, tenants=tenants, partitions=partitions
+        )
+        try:
+            await self._channel.call(request, VERSION, timeout_s=self._config.call_timeout_s)
+        except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
+            log.debug("the controller was not told of removed groups", extra={"reason": str(error)})

@@ -1,0 +1,147 @@
+"""Access control lists: DescribeAcls 1-3, CreateAcls 1-3, DeleteAcls 1-3.
+
+Behaviour: descriptions come from this broker's image, changes are the controller's to decide and travel to it in an
+Envelope. Filters mean what they mean to Apache Kafka; the error codes are its own.
+Versions: 2 and 3 differ in encoding and in the resource type USER alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+from broker.forwarding import Forwarder
+from broker.request import RequestContext
+from broker.tenancy.tenant_acls import find_acls
+from common.errors import ProtocolError
+from kraft.acl_filter import AclFilter
+from kraft.image.acls import AclImage
+from wire.messages import CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse, DescribeAclsResponse
+
+CREATE_VERSION = 3
+DELETE_VERSION = 3
+
+_Resource = DescribeAclsResponse.DescribeAclsResource
+_Deleted = DeleteAclsResponse.DeleteAclsFilterResult
+
+
+class AclHandlers:
+    """One method per API."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    def describe_acls(self, context: RequestContext, request: Any) -> Any:
+        wanted = _filter(request)
+        try:
+            wanted.check()
+        except ProtocolError as error:
+            return DescribeAclsResponse(error_code=error.code, error_message=error.message or None, resources=[])
+        by_resource: dict[tuple[int, str, int], list[AclImage]] = {}
+        acls, tenant = self._forwarder.image.acls, context.tenant
+        for acl in wanted.find(acls) if tenant is None else find_acls(wanted, tenant, acls):
+            key = (acl.resource_type, acl.resource_name, acl.pattern_type)
+            by_resource.setdefault(key, []).append(acl)
+        return DescribeAclsResponse(
+            error_code=0, error_message=None, resources=[_resource(acls) for acls in by_resource.values()]
+        )
+
+    async def create_acls(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, CREATE_VERSION)
+        except ProtocolError as error:
+            result = CreateAclsResponse.AclCreationResult(error_code=error.code, error_message=error.message or None)
+            return CreateAclsResponse(results=[result for _ in request.creations])
+
+    async def delete_acls(self, context: RequestContext, request: Any) -> Any:
+        if context.tenant is not None:
+            return await self._delete_of_tenant(context, context.tenant, request)
+        try:
+            return await self._forwarder.forward(context, request, DELETE_VERSION)
+        except ProtocolError as error:
+            result = DeleteAclsResponse.DeleteAclsFilterResult(
+                error_code=error.code, error_message=error.message or None, matching_acls=[]
+            )
+            return DeleteAclsResponse(filter_results=[result for _ in request.filters])
+
+    async def _delete_of_tenant(self, context: RequestContext, tenant: str, request: Any) -> Any:
+        """What the tenant's filters mean is known here; the controller is asked for each ACL by all that it says."""
+        acls = self._forwarder.image.acls
+        meant: list[list[AclImage] | ProtocolError] = []
+        doomed: dict[bytes, AclImage] = {}
+        for one in request.filters:
+            wanted = _filter(one)
+            try:
+                wanted.check()
+                found = find_acls(wanted, tenant, acls)
+                meant.append(found)
+                doomed.update((acl.id, acl) for acl in found)
+            except ProtocolError as error:
+                meant.append(error)
+        removed: dict[bytes, Any] = {}
+        if doomed:
+            exact = DeleteAclsRequest(filters=[_exactly(acl) for acl in doomed.values()])
+            try:
+                response = await self._forwarder.forward(context, exact, DELETE_VERSION)
+            except ProtocolError as error:
+                meant = [error if isinstance(one, list) and one else one for one in meant]
+            else:
+                removed = dict(zip(doomed, response.filter_results, strict=True))
+        return DeleteAclsResponse(filter_results=[_deleted(one, removed) for one in meant])
+
+
+def _filter(given: Any) -> AclFilter:
+    """Of DescribeAcls, or one of DeleteAcls."""
+    return AclFilter(
+        given.resource_type_filter,
+        given.resource_name_filter,
+        given.pattern_type_filter,
+        given.principal_filter,
+        given.host_filter,
+        given.operation,
+        given.permission_type,
+    )
+
+
+def _exactly(acl: AclImage) -> Any:
+    return DeleteAclsRequest.DeleteAclsFilter(
+        resource_type_filter=int(acl.resource_type),
+        resource_name_filter=acl.resource_name,
+        pattern_type_filter=int(acl.pattern_type),
+        principal_filter=acl.principal,
+        host_filter=acl.host,
+        operation=int(acl.operation),
+        permission_type=int(acl.permission),
+    )
+
+
+def _deleted(meant: list[AclImage] | ProtocolError, removed: Mapping[bytes, Any]) -> Any:
+    """One filter's result, from those of the ACLs that it means; each is copied, for two filters may mean one ACL."""
+    if isinstance(meant, ProtocolError):
+        return _Deleted(error_code=meant.code, error_message=meant.message or None, matching_acls=[])
+    results = [removed[acl.id] for acl in meant]
+    failed = next((result for result in results if result.error_code), None)
+    if failed is not None:
+        return _Deleted(error_code=failed.error_code, error_message=failed.error_message, matching_acls=[])
+    return _Deleted(
+        error_code=0, error_message=None, matching_acls=[copy(acl) for one in results for acl in one.matching_acls]
+    )
+
+
+def _resource(acls: list[AclImage]) -> Any:
+    first = acls[0]
+    return _Resource(
+        resource_type=int(first.resource_type),
+        resource_name=first.resource_name,
+        pattern_type=int(first.pattern_type),
+        acls=[
+            _Resource.AclDescription(
+                principal=acl.principal,
+                host=acl.host,
+                operation=int(acl.operation),
+                permission_type=int(acl.permission),
+            )
+            for acl in acls
+        ],
+    )

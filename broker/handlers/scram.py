@@ -1,0 +1,67 @@
+"""Users' passwords: DescribeUserScramCredentials 0, AlterUserScramCredentials 0.
+
+Behaviour: descriptions come from this broker's image and never show a verifier; API keys are no users here. Changes
+are the controller's to decide and travel to it in an Envelope.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker.forwarding import Forwarder
+from broker.request import RequestContext
+from common.errors import ErrorCode, ProtocolError
+from kraft.image.metadata import MetadataImage
+from wire.messages import AlterUserScramCredentialsResponse, DescribeUserScramCredentialsResponse
+
+ALTER_VERSION = 0
+
+_Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+_Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+
+
+class ScramHandlers:
+    """One method per API."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    def describe_user_scram_credentials(self, context: RequestContext, request: Any) -> Any:
+        image = self._forwarder.image
+        asked = Counter(user.name for user in request.users or ())
+        names = list(asked) if asked else sorted(name for name in image.scram if name not in image.keys)
+        return DescribeUserScramCredentialsResponse(
+            error_code=0,
+            error_message=None,
+            results=[_described(image, name, twice=asked[name] > 1) for name in names],
+        )
+
+    async def alter_user_scram_credentials(self, context: RequestContext, request: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, ALTER_VERSION)
+        except ProtocolError as error:
+            users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+            return AlterUserScramCredentialsResponse(
+                results=[
+                    _Altered(user=name, error_code=error.code, error_message=error.message or None) for name in users
+                ]
+            )
+
+
+def _described(image: MetadataImage, name: str, *, twice: bool) -> Any:
+    code, message = ErrorCode.NONE, None
+    credentials = {} if name in image.keys else image.scram.get(name, {})
+    if twice:
+        code = ErrorCode.DUPLICATE_RESOURCE
+        message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+    elif not credentials:
+        code = ErrorCode.RESOURCE_NOT_FOUND
+        message = f"Attempt to describe a user credential that does not exist: {name}"
+    infos = [] if code else sorted((int(mechanism), found.iterations) for mechanism, found in credentials.items())
+    return _Described(
+        user=name,
+        error_code=int(code),
+        error_message=message,
+        credential_infos=[_Described.CredentialInfo(mechanism=m, iterations=i) for m, i in infos],
+    )

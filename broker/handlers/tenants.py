@@ -1,0 +1,128 @@
+"""Tenants and their API keys, for operators: our own APIs 10004 to 10011.
+
+Behaviour: descriptions come from this broker's image, changes are the controller's to decide and travel to it in an
+Envelope. No answer holds any part of a key's secret.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.forwarding import Forwarder
+from broker.request import RequestContext
+from common.errors import ErrorCode, ProtocolError
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.tenant_usage import TenantUsage, usage_by_tenant
+from wire.messages import (
+    AlterTenantResponse,
+    CreateApiKeyResponse,
+    CreateTenantResponse,
+    DeleteApiKeyResponse,
+    DeleteTenantResponse,
+    DescribeApiKeysResponse,
+    DescribeTenantsResponse,
+    MoveTenantResponse,
+)
+
+VERSION = 0
+
+_Tenant = DescribeTenantsResponse.DescribedTenant
+_Key = DescribeApiKeysResponse.DescribedApiKey
+
+
+class TenantHandlers:
+    """One method per API."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def create_tenant(self, context: RequestContext, request: Any) -> Any:
+        return await self._forward(context, request, CreateTenantResponse)
+
+    async def alter_tenant(self, context: RequestContext, request: Any) -> Any:
+        return await self._forward(context, request, AlterTenantResponse)
+
+    async def delete_tenant(self, context: RequestContext, request: Any) -> Any:
+        return await self._forward(context, request, DeleteTenantResponse)
+
+    async def move_tenant(self, context: RequestContext, request: Any) -> Any:
+        return await self._forward(context, request, MoveTenantResponse)
+
+    async def create_api_key(self, context: RequestContext, request: Any) -> Any:
+        return await self._forward(context, request, CreateApiKeyResponse)
+
+    async def delete_api_key(self, context: RequestContext, request: Any) -> Any:
+        return await self._forward(context, request, DeleteApiKeyResponse)
+
+    async def _forward(self, context: RequestContext, request: Any, response: Any) -> Any:
+        try:
+            return await self._forwarder.forward(context, request, VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            return response(error_code=error.code, error_message=error.message or None)
+
+    def describe_tenants(self, context: RequestContext, request: Any) -> Any:
+        image = self._forwarder.image
+        try:
+            tenants = list(image.tenants.values())
+            if request.tenants is not None:
+                tenants = list({tenant.id: tenant for tenant in (_find(image, t) for t in request.tenants)}.values())
+        except ProtocolError as error:
+            return DescribeTenantsResponse(error_code=error.code, error_message=error.message, tenants=[])
+        usage = usage_by_tenant(image) if tenants else {}
+        rows = [_tenant(image, tenant, usage[tenant.id]) for tenant in sorted(tenants, key=lambda t: t.name)]
+        return DescribeTenantsResponse(error_code=0, error_message=None, tenants=rows)
+
+    def describe_api_keys(self, context: RequestContext, request: Any) -> Any:
+        image = self._forwarder.image
+        try:
+            ids = list(image.keys) if request.tenant is None else image.keys.of_tenant(_find(image, request.tenant).id)
+            if request.keys is not None:
+                unknown = [key_id for key_id in request.keys if key_id not in ids]
+                if unknown:
+                    raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no key {unknown[0]}.")
+                ids = list(dict.fromkeys(request.keys))
+        except ProtocolError as error:
+            return DescribeApiKeysResponse(error_code=error.code, error_message=error.message, keys=[])
+        return DescribeApiKeysResponse(error_code=0, error_message=None, keys=[_key(image, i) for i in sorted(ids)])
+
+
+def _find(image: MetadataImage, id_or_name: str) -> TenantImage:
+    tenant = image.tenants.get(id_or_name) or image.tenants.by_name(id_or_name)
+    if tenant is None:
+        raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no tenant {id_or_name}.")
+    return tenant
+
+
+def _tenant(image: MetadataImage, tenant: TenantImage, usage: TenantUsage) -> Any:
+    return _Tenant(
+        id=tenant.id,
+        name=tenant.name,
+        cell=tenant.cell,
+        target_cell=tenant.target_cell,
+        state=tenant.state.name.lower(),
+        created_ms=tenant.created_ms,
+        limits=[_Tenant.DescribedTenantLimit(name=name, value=value) for name, value in tenant.limits.items()],
+        allow_networks=list(tenant.allow_networks),
+        deny_networks=list(tenant.deny_networks),
+        topics=usage.topics,
+        partitions=usage.partitions,
+        partitions_to_move=usage.to_move,
+        partitions_moving=usage.moving,
+        keys=len(image.keys.of_tenant(tenant.id)),
+        acls=len(image.acls.of_tenant(tenant.id)),
+    )
+
+
+def _key(image: MetadataImage, key_id: str) -> Any:
+    key = image.keys[key_id]
+    tenant = image.tenants.get(key.tenant)
+    return _Key(
+        id=key.id,
+        tenant=key.tenant,
+        tenant_name=tenant.name if tenant is not None else "",
+        description=key.description,
+        roles=list(key.roles),
+        created_ms=key.created_ms,
+        mechanisms=[mechanism.name for mechanism in sorted(image.scram.get(key.id, {}))],
+    )

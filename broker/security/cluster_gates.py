@@ -1,0 +1,202 @@
+"""Gates of APIs about the cluster: settings, log directories, ACLs, users, elections, reassignments, and our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.handlers.reassignments import WHOLE_ERROR_FROM, for_each_partition
+from broker.request import Handler, RequestContext
+from broker.security.authorizer import Access
+from broker.security.gating import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER_ACTION,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    MESSAGES,
+    NO_CLUSTER,
+    NO_GROUP,
+    NO_TOPIC,
+    TOPIC,
+    Gate,
+    extended,
+    free,
+    then,
+    whole,
+)
+from broker.security.topic_gates import cluster_operations
+from common.errors import ErrorCode
+from kraft.records import ResourceType
+from wire.apis import APIS
+from wire.messages import (
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsResponse,
+    AlterUserScramCredentialsResponse,
+    CreateAclsResponse,
+    DeleteAclsResponse,
+    DescribeAclsResponse,
+    DescribeConfigsResponse,
+    DescribeLogDirsResponse,
+    DescribeUserScramCredentialsResponse,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsResponse,
+    ListPartitionReassignmentsResponse,
+    UpdateFeaturesResponse,
+)
+
+GROUP_CONFIG = 32  # Kafka's ConfigResource.Type
+_WORDS = MESSAGES[NO_CLUSTER]
+_PLAIN = {64: ALTER, 10000: CLUSTER_ACTION, 10001: DESCRIBE, 10002: ALTER, 10003: CLUSTER_ACTION}
+_TENANCY = {
+    10004: ALTER,
+    10005: DESCRIBE,
+    10006: ALTER,
+    10007: ALTER,
+    10008: ALTER,
+    10009: ALTER,
+    10010: ALTER,
+    10011: DESCRIBE,
+    10012: DESCRIBE,
+    10013: ALTER,
+}
+
+
+def cluster_gates() -> dict[int, Gate]:
+    plain = {key: whole(operation, _refusal_of(key)) for key, operation in (_PLAIN | _TENANCY).items()}
+    return plain | {
+        17: free,
+        18: free,
+        29: whole(
+            DESCRIBE, lambda _, __: DescribeAclsResponse(error_code=NO_CLUSTER, error_message=_WORDS, resources=[])
+        ),
+        30: whole(ALTER, _acls_not_created),
+        31: whole(ALTER, _acls_not_deleted),
+        32: describe_configs,
+        33: _alter_configs(AlterConfigsResponse),
+        35: whole(DESCRIBE, lambda _, __: DescribeLogDirsResponse(error_code=NO_CLUSTER, results=[])),
+        36: free,
+        43: whole(ALTER, _not_elected),
+        44: _alter_configs(IncrementalAlterConfigsResponse),
+        45: whole(
+            ALTER,
+            lambda _, __: AlterPartitionReassignmentsResponse(
+                error_code=NO_CLUSTER, error_message=_WORDS, responses=[]
+            ),
+        ),
+        46: whole(
+            DESCRIBE,
+            lambda _, __: ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=_WORDS, topics=[]),
+        ),
+        50: whole(
+            DESCRIBE,
+            lambda _, __: DescribeUserScramCredentialsResponse(error_code=NO_CLUSTER, error_message=_WORDS, results=[]),
+        ),
+        51: whole(ALTER, _users_not_altered),
+        57: whole(
+            ALTER,
+            lambda _, __: UpdateFeaturesResponse(error_code=NO_CLUSTER, error_message=_WORDS, results=[]),
+        ),
+        60: describe_cluster,
+    }
+
+
+def _refusal_of(api_key: int) -> Callable[[RequestContext, Any], Any]:
+    """Of APIs whose answer has an error for the whole, and lists or texts that may be left empty."""
+
+    def refuse(context: RequestContext, request: Any) -> Any:
+        return APIS[api_key].response(error_code=NO_CLUSTER, error_message=_WORDS)
+
+    return refuse
+
+
+def describe_cluster(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    def complete(response: Any) -> Any:
+        if request.include_cluster_authorized_operations and not response.error_code:
+            response.authorized_operations = cluster_operations(access)
+        return response
+
+    return then(handler(context, request), complete)
+
+
+# settings --------------------------------------------------------------------------------------------------
+
+
+def _config_refusal(access: Access, operation: int, resource: Any) -> ErrorCode | None:
+    if resource.resource_type == ResourceType.TOPIC:
+        return None if access.may(operation, TOPIC, resource.resource_name) else NO_TOPIC
+    if resource.resource_type == GROUP_CONFIG:
+        return None if access.may(operation, GROUP, resource.resource_name) else NO_GROUP
+    return None if access.may_cluster(operation) else NO_CLUSTER
+
+
+def _split_resources(access: Access, operation: int, resources: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Those to go on with, and (resource, code) of the others."""
+    codes = [(resource, _config_refusal(access, operation, resource)) for resource in resources]
+    return [one for one, code in codes if code is None], [(one, code) for one, code in codes if code is not None]
+
+
+def describe_configs(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    allowed, refused = _split_resources(access, DESCRIBE_CONFIGS, request.resources)
+    rows = [
+        DescribeConfigsResponse.DescribeConfigsResult(
+            error_code=code,
+            error_message=MESSAGES[code],
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+        for resource, code in refused
+    ]
+    if not allowed and rows:
+        return DescribeConfigsResponse(results=rows)
+    request.resources = allowed
+    return then(handler(context, request), lambda answer: extended(answer, "results", rows))
+
+
+def _alter_configs(response: Any) -> Gate:
+    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        allowed, refused = _split_resources(access, ALTER_CONFIGS, request.resources)
+        rows = [
+            response.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=MESSAGES[code],
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, code in refused
+        ]
+        if not allowed and rows:
+            return response(responses=rows)
+        request.resources = allowed
+        return then(handler(context, request), lambda answer: extended(answer, "responses", rows))
+
+    return gate
+
+
+# refusals with a shape of their own ------------------------------------------------------------------------
+
+
+def _acls_not_created(context: RequestContext, request: Any) -> Any:
+    row = CreateAclsResponse.AclCreationResult(error_code=NO_CLUSTER, error_message=_WORDS)
+    return CreateAclsResponse(results=[row for _ in request.creations])
+
+
+def _acls_not_deleted(context: RequestContext, request: Any) -> Any:
+    row = DeleteAclsResponse.DeleteAclsFilterResult(error_code=NO_CLUSTER, error_message=_WORDS, matching_acls=[])
+    return DeleteAclsResponse(filter_results=[row for _ in request.filters])
+
+
+def _users_not_altered(context: RequestContext, request: Any) -> Any:
+    row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+    return AlterUserScramCredentialsResponse(
+        results=[row(user=user, error_code=NO_CLUSTER, error_message=_WORDS) for user in users]
+    )
+
+
+def _not_elected(context: RequestContext, request: Any) -> Any:
+    if context.api_version < WHOLE_ERROR_FROM:
+        return for_each_partition(request, NO_CLUSTER)
+    return ElectLeadersResponse(error_code=NO_CLUSTER, replica_election_results=[])

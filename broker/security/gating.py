@@ -1,0 +1,121 @@
+"""What gates are made of: a request goes on without what its sender may not have, which is answered beside it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from broker.request import Handler, RequestContext
+from broker.security.authorizer import Access
+from common.errors import ErrorCode
+from kraft.records import AclOperation, AclResource
+
+Gate = Callable[[RequestContext, Access, Any, Handler], "Awaitable[Any] | Any"]
+
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
+    int(AclResource.TOPIC),
+    int(AclResource.GROUP),
+    int(AclResource.CLUSTER),
+    int(AclResource.TRANSACTIONAL_ID),
+)
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = (
+    int(AclOperation.READ),
+    int(AclOperation.WRITE),
+    int(AclOperation.CREATE),
+    int(AclOperation.DELETE),
+    int(AclOperation.ALTER),
+    int(AclOperation.DESCRIBE),
+    int(AclOperation.CLUSTER_ACTION),
+    int(AclOperation.DESCRIBE_CONFIGS),
+    int(AclOperation.ALTER_CONFIGS),
+    int(AclOperation.IDEMPOTENT_WRITE),
+)
+
+NO_TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_GROUP = ErrorCode.GROUP_AUTHORIZATION_FAILED
+NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+NO_TRANSACTION = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+MESSAGES = {
+    NO_TOPIC: "Not authorized to access topics: [Topic authorization failed.]",
+    NO_GROUP: "Not authorized to access group: Group authorization failed.",
+    NO_CLUSTER: "Cluster authorization failed.",
+    NO_TRANSACTION: "Transactional id authorization failed.",
+}
+
+
+def split(
+    items: Iterable[Any], access: Access, operation: int, resource_type: int, name: Callable[[Any], str]
+) -> tuple[list[Any], list[Any]]:
+    """Those that `operation` is allowed for, and the others."""
+    allowed: list[Any] = []
+    refused: list[Any] = []
+    for item in items:
+        (allowed if access.may(operation, resource_type, name(item)) else refused).append(item)
+    return allowed, refused
+
+
+def then(outcome: Any, complete: Callable[[Any], Any]) -> Any:
+    """`complete` of a handler's answer, which may come at once or later."""
+    return _later(outcome, complete) if inspect.isawaitable(outcome) else complete(outcome)
+
+
+async def _later(outcome: Awaitable[Any], complete: Callable[[Any], Any]) -> Any:
+    return complete(await outcome)
+
+
+def by_topic(
+    operation: int,
+    response: Callable[[list[Any]], Any],
+    refusal: Callable[[Any], Any],
+    *,
+    name: str = "name",
+    answers: str = "topics",
+) -> Gate:
+    """Of an API that lists topics by name and answers for each: `refusal` makes the answer for one, `response` one
+    with nothing but such answers."""
+
+    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        allowed, refused = split(request.topics, access, operation, TOPIC, lambda topic: getattr(topic, name))
+        if not refused:
+            return handler(context, request)
+        rows = [refusal(topic) for topic in refused]
+        if not allowed:
+            return response(rows)
+        request.topics = allowed
+        return then(handler(context, request), lambda answer: extended(answer, answers, rows))
+
+    return gate
+
+
+def whole(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate:
+    """Of an API that needs a right over the cluster and is refused as a whole."""
+
+    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        if access.may_cluster(operation):
+            return handler(context, request)
+        return refusal(context, request)
+
+    return gate
+
+
+def by_group(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate:
+    """Of an API that names one group in `group_id`."""
+
+    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        if access.may(operation, GROUP, request.group_id):
+            return handler(context, request)
+        return refusal(context, request)
+
+    return gate
+
+
+def extended(answer: Any, field: str, more: list[Any]) -> Any:
+    """An answer with more rows in its list `field`."""
+    getattr(answer, field).extend(more)
+    return answer
+
+
+def free(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    """Everybody may ask."""
+    return handler(context, request)

@@ -1,0 +1,293 @@
+"""Gates of APIs about groups and their offsets. A group that may not be described is as if it were not listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.coordination.groups.values import NO_EPOCH, NO_OFFSET
+from broker.handlers.authorized_operations import GROUP_OPERATIONS
+from broker.handlers.cluster import GROUP_KEY, MANY_KEYS_FROM, TRANSACTION_KEY
+from broker.handlers.group_offsets import (
+    MANY_GROUPS_FROM,
+    TOP_LEVEL_ERROR_FROM,
+    TOPIC_IDS_FROM,
+    old_failure,
+)
+from broker.handlers.groups import PROTOCOL_NULLABLE_FROM
+from broker.request import Handler, RequestContext
+from broker.security.authorizer import Access
+from broker.security.gating import (
+    DELETE,
+    DESCRIBE,
+    GROUP,
+    MESSAGES,
+    NO_GROUP,
+    NO_TOPIC,
+    NO_TRANSACTION,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    Gate,
+    by_group,
+    extended,
+    split,
+    then,
+)
+from common.errors import ErrorCode
+from kraft.image.metadata import MetadataImage
+from wire.messages import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    FindCoordinatorResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+    raw_uuid,
+)
+
+_Coordinator = FindCoordinatorResponse.Coordinator
+_Committed = OffsetCommitResponse.OffsetCommitResponseTopic
+_Fetched = OffsetFetchResponse.OffsetFetchResponseTopic
+_FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+_GroupTopics = _FetchedGroup.OffsetFetchResponseTopics
+_Deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
+
+
+class GroupGates:
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def gates(self) -> dict[int, Gate]:
+        return {
+            8: self.offset_commit,
+            9: self.offset_fetch,
+            10: find_coordinator,
+            11: by_group(READ, _unjoined),
+            12: by_group(READ, lambda context, request: HeartbeatResponse(error_code=NO_GROUP)),
+            13: by_group(READ, lambda context, request: LeaveGroupResponse(error_code=NO_GROUP, members=[])),
+            14: by_group(READ, _unsynced),
+            15: describe_groups,
+            16: list_groups,
+            42: delete_groups,
+            47: offset_delete,
+        }
+
+    def _name(self, topic: Any, by_id: bool) -> str | None:
+        """The topic's name; None for an id that there is not, which everybody may hear."""
+        if not by_id:
+            return str(topic.name)
+        found = self._image().topics.get_by_id(raw_uuid(topic.topic_id))
+        return None if found is None else found.name
+
+    # offsets -----------------------------------------------------------------------------------------------
+
+    def offset_commit(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        by_id = context.api_version >= TOPIC_IDS_FROM
+        if not access.may(READ, GROUP, request.group_id):
+            return OffsetCommitResponse(topics=[_uncommitted(topic, NO_GROUP) for topic in request.topics])
+        allowed, refused = self._split(access, READ, request.topics, by_id)
+        if not refused:
+            return handler(context, request)
+        rows = [_uncommitted(topic, NO_TOPIC) for topic in refused]
+        if not allowed:
+            return OffsetCommitResponse(topics=rows)
+        request.topics = allowed
+        return then(handler(context, request), lambda answer: extended(answer, "topics", rows))
+
+    def _split(self, access: Access, operation: int, topics: list[Any], by_id: bool) -> tuple[list[Any], list[Any]]:
+        allowed: list[Any] = []
+        refused: list[Any] = []
+        for topic in topics:
+            name = self._name(topic, by_id)
+            (allowed if name is None or access.may(operation, TOPIC, name) else refused).append(topic)
+        return allowed, refused
+
+    def offset_fetch(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        if context.api_version >= MANY_GROUPS_FROM:
+            return self._fetch_groups(context, access, request, handler)
+        if not access.may(DESCRIBE, GROUP, request.group_id):
+            before = context.api_version < TOP_LEVEL_ERROR_FROM
+            topics = old_failure(request.topics, NO_GROUP) if before else []
+            return OffsetFetchResponse(topics=topics, error_code=NO_GROUP)
+        everything = request.topics is None
+        rows: list[Any] = []
+        if not everything:
+            request.topics, refused = split(request.topics, access, DESCRIBE, TOPIC, lambda topic: topic.name)
+            rows = old_failure(refused, NO_TOPIC)
+
+        def complete(answer: Any) -> Any:
+            if everything:
+                answer.topics, _ = split(answer.topics, access, DESCRIBE, TOPIC, lambda topic: topic.name)
+            return extended(answer, "topics", [] if answer.error_code else rows)
+
+        return then(handler(context, request), complete)
+
+    def _fetch_groups(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        by_id = context.api_version >= TOPIC_IDS_FROM
+        groups, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
+        unfetched = [_FetchedGroup(group_id=group.group_id, topics=[], error_code=NO_GROUP) for group in refused]
+        everything: list[bool] = []
+        rows: list[list[Any]] = []
+        for group in groups:
+            everything.append(group.topics is None)
+            topics: list[Any] = []
+            if group.topics is not None:
+                group.topics, topics = self._split(access, DESCRIBE, group.topics, by_id)
+            rows.append([_unfetched(topic) for topic in topics])
+        if not groups:
+            return OffsetFetchResponse(groups=unfetched)
+        request.groups = groups
+
+        def complete(answer: Any) -> Any:
+            for group, whole, more in zip(answer.groups, everything, rows, strict=True):
+                if whole:
+                    group.topics, _ = self._split(access, DESCRIBE, group.topics, by_id)
+                if not group.error_code:
+                    group.topics.extend(more)
+            return extended(answer, "groups", unfetched)
+
+        return then(handler(context, request), complete)
+
+
+def _uncommitted(topic: Any, code: ErrorCode) -> Any:
+    return _Committed(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            _Committed.OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
+            for partition in topic.partitions
+        ],
+    )
+
+
+def _unfetched(topic: Any) -> Any:
+    return _GroupTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            _GroupTopics.OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=NO_OFFSET,
+                committed_leader_epoch=NO_EPOCH,
+                metadata="",
+                error_code=NO_TOPIC,
+            )
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+# members ---------------------------------------------------------------------------------------------------
+
+
+def _unjoined(context: RequestContext, request: Any) -> Any:
+    return JoinGroupResponse(
+        error_code=NO_GROUP,
+        generation_id=-1,
+        protocol_type=None,
+        protocol_name="" if context.api_version < PROTOCOL_NULLABLE_FROM else None,
+        leader="",
+        member_id=request.member_id,
+        members=[],
+    )
+
+
+def _unsynced(context: RequestContext, request: Any) -> Any:
+    return SyncGroupResponse(error_code=NO_GROUP, assignment=b"")
+
+
+# administration --------------------------------------------------------------------------------------------
+
+
+def find_coordinator(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    resource = {GROUP_KEY: GROUP, TRANSACTION_KEY: TRANSACTIONAL_ID}.get(request.key_type)
+    if resource is None:
+        return handler(context, request)
+    code = NO_GROUP if resource == GROUP else NO_TRANSACTION
+    if context.api_version < MANY_KEYS_FROM:
+        if access.may(DESCRIBE, resource, request.key):
+            return handler(context, request)
+        return FindCoordinatorResponse(error_code=code, error_message=MESSAGES[code], node_id=-1, host="", port=-1)
+    keys, refused = split(request.coordinator_keys, access, DESCRIBE, resource, str)
+    rows = [
+        _Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=MESSAGES[code])
+        for key in refused
+    ]
+    if not keys and rows:
+        return FindCoordinatorResponse(coordinators=rows)
+    request.coordinator_keys = keys
+    return then(handler(context, request), lambda answer: extended(answer, "coordinators", rows))
+
+
+def describe_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    groups, refused = split(request.groups, access, DESCRIBE, GROUP, str)
+    rows = [
+        DescribeGroupsResponse.DescribedGroup(
+            error_code=NO_GROUP,
+            error_message=MESSAGES[NO_GROUP],
+            group_id=group,
+            group_state="",
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
+        for group in refused
+    ]
+
+    def complete(answer: Any) -> Any:
+        if request.include_authorized_operations:
+            for group in answer.groups:
+                group.authorized_operations = access.operations(GROUP_OPERATIONS, GROUP, group.group_id)
+        return extended(answer, "groups", rows)
+
+    if not groups and rows:
+        return DescribeGroupsResponse(groups=rows)
+    request.groups = groups
+    return then(handler(context, request), complete)
+
+
+def list_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    if access.may_cluster(DESCRIBE):
+        return handler(context, request)
+
+    def complete(answer: Any) -> Any:
+        answer.groups, _ = split(answer.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
+        return answer
+
+    return then(handler(context, request), complete)
+
+
+def delete_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    groups, refused = split(dict.fromkeys(request.groups_names), access, DELETE, GROUP, str)
+    rows = [DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=NO_GROUP) for group in refused]
+    if not groups and rows:
+        return DeleteGroupsResponse(results=rows)
+    request.groups_names = groups
+    return then(handler(context, request), lambda answer: extended(answer, "results", rows))
+
+
+def offset_delete(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    if not access.may(DELETE, GROUP, request.group_id):
+        return OffsetDeleteResponse(error_code=NO_GROUP, topics=[])
+    topics, refused = split(request.topics, access, READ, TOPIC, lambda topic: topic.name)
+    rows = [
+        _Deleted(
+            name=topic.name,
+            partitions=[
+                _Deleted.OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=NO_TOPIC)
+                for one in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+    if not topics and rows:
+        return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=rows)
+    request.topics = topics
+    return then(
+        handler(context, request), lambda answer: answer if answer.error_code else extended(answer, "topics", rows)
+    )

@@ -1,0 +1,212 @@
+"""How far the authentication of one connection has come: SaslHandshake 0-1, SaslAuthenticate 0-2.
+
+Behaviour: a handshake names a mechanism, the exchange follows in SaslAuthenticate, or after a handshake of version 0 in
+frames without a header. Until it is done nothing but these two and ApiVersions is served. A failure is answered late
+and alike, whatever it was, and the connection closes with it. A session may end (KIP-368): before it does the client
+authenticates anew over the same connection, as the same principal by the same mechanism; after it has, nothing else
+is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from broker.request import ClientSession
+from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
+from broker.security.oauth import OauthExchange
+from broker.security.verifications import TooManyVerifications
+from common.errors import ErrorCode
+from wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
+
+RAW_TOKENS_UNTIL = 0
+REAUTHENTICATION_S = 1.0  # at the least between two on one connection, as with Apache Kafka
+EXPIRED_GRACE_S = 10.0  # how long a connection is kept whose session has run out
+FRAMES_MAX = 32  # before authentication, and again each time that a session has run out
+
+
+class LoginServices(Protocol):
+    """What a login asks of the broker; `plane.Security` is one."""
+
+    mechanisms: Sequence[str]
+    """That the connection's listener offers."""
+    max_reauth_ms: int
+    failed_delay_s: float
+    authentication_s: float
+
+    def exchange(self, mechanism: str) -> Exchange: ...
+
+    async def verify(self, work: Callable[[], Authenticated]) -> Authenticated:
+        """Raises TooManyVerifications and what `work` raises."""
+        ...
+
+    def principal(self, user: str) -> str: ...
+
+    def admit(self, login: Login, user: str) -> str:
+        """The connection is this user's from now on: all APIs are open to it. Otherwise why not."""
+        ...
+
+    def shut(self, login: Login) -> None:
+        """Its session has run out: everything but authentication is closed to it."""
+        ...
+
+    def failed(self, cause: str, mechanism: str) -> None:
+        """Log it and count it."""
+        ...
+
+    def gone(self, login: Login) -> None:
+        """The connection is closed."""
+        ...
+
+    def now_ms(self) -> int: ...
+
+
+class Login:
+    """Owned by the session of its connection."""
+
+    def __init__(self, session: ClientSession, services: LoginServices) -> None:
+        self.session = session
+        self.user = ""
+        """Empty until somebody is known."""
+        self.mechanism = ""
+        self.takes_tokens = False
+        """Frames without a header are expected."""
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+        self._exchange: Exchange | None = None
+        self._asked = ""  # the mechanism of the exchange under way
+        self._begun_at = float("-inf")
+        self._frames = 0
+        self._is_over = False
+        self._timer = self._loop.call_later(services.authentication_s, self._late)
+
+    # what the dispatcher asks ------------------------------------------------------------------------------
+
+    def count_frame(self) -> bool:
+        """Whether another frame of a stranger is to be looked at."""
+        self._frames += 1
+        return self._frames <= FRAMES_MAX and not self._is_over
+
+    def handshake(self, version: int, mechanism: str) -> Any:
+        """The response to SaslHandshake."""
+        offered = list(self._services.mechanisms)
+        now = self._loop.time()
+        too_soon = self.user != "" and now - self._begun_at < REAUTHENTICATION_S
+        if self._exchange is not None or self._is_over or too_soon:
+            self._fail("handshake out of turn", "")
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=offered)
+        if mechanism not in offered or self.mechanism not in ("", mechanism):
+            self._fail("unsupported mechanism", "")
+            return SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=offered)
+        self._begun_at = now
+        self._asked = mechanism
+        self._exchange = self._services.exchange(mechanism)
+        self.takes_tokens = version <= RAW_TOKENS_UNTIL
+        if self.takes_tokens and self.user:
+            self._services.shut(self)  # what follows are tokens, and no requests
+        return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=offered)
+
+    async def authenticate(self, data: bytes) -> Any:
+        """The response to SaslAuthenticate."""
+        if self._exchange is None or self.takes_tokens or self._is_over:
+            self._fail("no handshake", "")
+            return _refusal(ErrorCode.ILLEGAL_SASL_STATE, "SaslHandshake comes before SaslAuthenticate.")
+        mechanism = self._asked
+        answer, lifetime_ms = await self._advance(data)
+        if answer is None:
+            return _refusal(
+                ErrorCode.SASL_AUTHENTICATION_FAILED,
+                f"Authentication failed due to invalid credentials with SASL mechanism {mechanism}",
+            )
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer, session_lifetime_ms=lifetime_ms
+        )
+
+    async def token(self, data: bytes) -> bytes | None:
+        """The answer to a frame without a header; None: there is none, and the connection closes."""
+        answer, _ = await self._advance(data)
+        return answer
+
+    def connection_closed(self) -> None:
+        self._timer.cancel()
+        self._is_over = True
+        self._services.gone(self)
+
+    # the exchange ------------------------------------------------------------------------------------------
+
+    async def _advance(self, data: bytes) -> tuple[bytes | None, int]:
+        exchange, services = self._exchange, self._services
+        if exchange is None:
+            return None, 0
+        try:
+            step = exchange.step(data)
+            if isinstance(step, bytes):
+                return step, 0
+            done = step if isinstance(step, Authenticated) else await services.verify(step)
+            return done.answer, self._succeeded(done)
+        except AuthenticationFailed as failure:
+            if isinstance(exchange, OauthExchange) and not exchange.is_refused:
+                return exchange.refuse(failure), 0
+            await self._failed(failure.cause)
+        except TooManyVerifications:
+            self._is_over = True
+            services.failed("too many at once", self._asked)
+            self.session.connection.close()
+        return None, 0
+
+    def _succeeded(self, done: Authenticated) -> int:
+        """The session's lifetime in milliseconds, 0 for one without an end. Raises AuthenticationFailed."""
+        services = self._services
+        if self.session.connection.is_closed:
+            raise AuthenticationFailed("closed meanwhile")
+        if self.user and services.principal(done.user) != self.session.principal:
+            raise AuthenticationFailed("another principal")
+        lifetime_ms = services.max_reauth_ms
+        if done.expires_ms is not None:
+            left_ms = max(done.expires_ms - services.now_ms(), 1)
+            lifetime_ms = min(lifetime_ms, left_ms) if lifetime_ms else left_ms
+        refusal = services.admit(self, done.user)
+        if refusal:
+            raise AuthenticationFailed(refusal)
+        self.user, self.mechanism = done.user, self._asked
+        self._exchange, self.takes_tokens = None, False
+        self._frames = 0
+        self._timer.cancel()
+        if lifetime_ms:
+            self._timer = self._loop.call_later(lifetime_ms / 1000, self._expire)
+        return lifetime_ms
+
+    async def _failed(self, cause: str) -> None:
+        self._fail(cause, self._asked)
+        await asyncio.sleep(self._services.failed_delay_s)
+
+    def _fail(self, cause: str, mechanism: str) -> None:
+        """Nothing more is served; the connection closes behind the answer."""
+        first, self._is_over = not self._is_over, True
+        if first:
+            self._services.failed(cause, mechanism)
+        self._services.shut(self)
+
+    def answer_follows(self) -> None:
+        """An answer is queued before the loop turns; if it is the last one, the connection closes behind it."""
+        if self._is_over:
+            self._loop.call_soon(self.session.connection.close_after_flush)
+
+    # the session's end -------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        self._services.shut(self)
+        self._timer = self._loop.call_later(EXPIRED_GRACE_S, self._expired)
+
+    def _expired(self) -> None:
+        self._services.failed("session expired", self.mechanism)
+        self.session.connection.close()
+
+    def _late(self) -> None:
+        self._services.failed("not in time", self._asked)
+        self.session.connection.close()
+
+
+def _refusal(code: ErrorCode, message: str) -> Any:
+    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=b"", session_lifetime_ms=0)

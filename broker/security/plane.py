@@ -1,0 +1,246 @@
+"""Access control of one broker: who its connections belong to, and the rights that come with that.
+
+A connection to a SASL listener is its login's until somebody is known. Principals: `User:<name>`; of an API key
+`User:<tenant>_<key>`. Keys and tenants that are gone take their connections with them at once; a user who is gone is
+noticed when the session ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.request import ClientSession, RequestContext
+from broker.security.authorizer import Authorizer, AuthorizerConfig
+from broker.security.config import SecurityConfig
+from broker.security.credentials import Credentials
+from broker.security.exchange import OAUTHBEARER, PLAIN, SCRAM_SHA_256, Authenticated, Exchange
+from broker.security.login import Login
+from broker.security.oauth import KeySet, OauthExchange
+from broker.security.plain import PlainExchange
+from broker.security.scram import NONCE_BYTES, ScramExchange
+from broker.security.verifications import Verifications
+from common.errors import ErrorCode, ProtocolError
+from common.host_names import parse_host
+from common.metrics import Metrics
+from common.ports import Ports
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import CONNECTIONS_MAX
+from kraft.records import ScramMechanism
+from wire.connection import Connection, FrameHandler
+from wire.failure_log import FailureLog
+from wire.listeners import ListenerConfig, ListenerKind
+
+logger = logging.getLogger(__name__)
+
+NO_TENANT = ""  # of a tenants' listener's connection that names none: it has no keys
+
+
+class Security:
+    """Made while the event loop runs. `open` and `shut` are the dispatcher's: what frames go to in the two states."""
+
+    def __init__(
+        self,
+        config: SecurityConfig,
+        ports: Ports,
+        image: Callable[[], MetadataImage],
+        secret: bytes,
+        frame_bytes_max: int,
+        now: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.image = image
+        self.secret = secret
+        self.ports = ports
+        self.frame_bytes_max = frame_bytes_max
+        self.authorizer = Authorizer(config.authorizer or AuthorizerConfig())
+        self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max)
+        self.key_set = KeySet(config.oauth, ports.clock)
+        self.failures = FailureLog(logger, "authentication failed", now)
+        self.authenticated = 0  # exchanges that succeeded, since the start
+        self.open: FrameHandler
+        self.shut: FrameHandler
+        self._logins: dict[str, dict[Login, None]] = {}  # by user
+        self._of_tenant: dict[str, int] = {}
+
+    # connections -------------------------------------------------------------------------------------------
+
+    def greet(self, connection: Connection, session: ClientSession) -> None:
+        """A new connection. One that does not authenticate has its rights from the start."""
+        listener = connection.listener
+        if listener is None or listener.kind is ListenerKind.INTERNAL:
+            return
+        if not listener.protocol.uses_sasl:
+            if listener.kind is ListenerKind.TENANT:
+                connection.close("tenants authenticate")
+            else:
+                self.grant(session)
+            return
+        connection.frame_bytes_max = self.config.max_receive_size
+        connection.handler = self.shut
+        login = session.login = Login(session, _Door(self, connection, listener))
+        session.closed_listeners[login] = None
+
+    def grant(self, session: ClientSession) -> None:
+        """The rights of the session's principal; None where everybody may do everything."""
+        if self.config.authorizer is not None or session.tenant is not None:
+            session.access = self.authorizer.access(session.principal, session.client_host, session.tenant)
+
+    def enter(self, login: Login, user: str) -> str:
+        tenant = login.session.tenant
+        if login.user:
+            return ""
+        if tenant is not None:
+            count = self._of_tenant.get(tenant, 0)
+            image = self.image().tenants.get(tenant)
+            limits = image.limits if image is not None else {}
+            if count >= limits.get(CONNECTIONS_MAX, self.config.tenant_connections_max):
+                return "too many connections of the tenant"
+            self._of_tenant[tenant] = count + 1
+        self._logins.setdefault(user, {})[login] = None
+        return ""
+
+    def leave(self, login: Login) -> None:
+        if not login.user:
+            return
+        logins = self._logins.get(login.user, {})
+        logins.pop(login, None)
+        if not logins:
+            self._logins.pop(login.user, None)
+        tenant = login.session.tenant
+        if tenant is not None:
+            left = self._of_tenant[tenant] - 1
+            if left:
+                self._of_tenant[tenant] = left
+            else:
+                del self._of_tenant[tenant]
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over ACLs, and end the connections of keys and tenants that are gone."""
+        self.authorizer.acls = image.acls
+        access = delta.access
+        gone = {key: None for key, before in access.keys_changed.items() if before is not None}
+        for tenant in access.tenants_changed:
+            now = image.tenants.get(tenant)
+            if now is None or not now.may_log_in:
+                gone.update(dict.fromkeys(key for key, logins in self._logins.items() if _tenant_of(logins) == tenant))
+        for key in gone:
+            known = image.keys.get(key)
+            tenant_now = image.tenants.get(known.tenant) if known is not None else None
+            if tenant_now is None or not tenant_now.may_log_in:
+                for login in list(self._logins.get(key, ())):
+                    self.failures.report("key revoked", login.session.client_host, listener=login.session.listener)
+                    login.session.connection.close()
+
+    # APIs --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def handshake(context: RequestContext, request: Any) -> Any:
+        login = _login(context)
+        response = login.handshake(context.api_version, request.mechanism)
+        login.answer_follows()
+        return response
+
+    @staticmethod
+    async def authenticate(context: RequestContext, request: Any) -> Any:
+        login = _login(context)
+        response = await login.authenticate(request.auth_bytes)
+        login.answer_follows()
+        return response
+
+    def register(self, metrics: Metrics) -> None:
+        metrics.family(
+            "tidelog_authentication_failures_total",
+            "counter",
+            "Authentications that failed and sessions that were ended, by cause.",
+            lambda: [({"cause": cause}, float(count)) for cause, count in self.failures.counts.items()],
+        )
+        metrics.counter("tidelog_authentications_total", "Authentications that succeeded.", lambda: self.authenticated)
+        metrics.gauge(
+            "tidelog_authentications_queued",
+            "Checks of passwords and tokens that wait or are under way.",
+            lambda: self.verifications.queued,
+        )
+
+
+class _Door:
+    """What one connection's login asks of the broker."""
+
+    def __init__(self, security: Security, connection: Connection, listener: ListenerConfig) -> None:
+        config = security.config
+        name = listener.name
+        offered: Sequence[str] = config.mechanisms_of.get(name, config.mechanisms)
+        self.tenant: str | None = None
+        if listener.kind is ListenerKind.TENANT:
+            offered = [mechanism for mechanism in offered if mechanism != OAUTHBEARER]  # keys are no tokens
+            server_name = connection.identity.server_name if connection.identity is not None else None
+            host = parse_host(server_name or "", config.tenant_domain)
+            self.tenant = NO_TENANT if host is None else host.tenant
+        self.mechanisms = offered
+        self.max_reauth_ms = config.max_reauth_ms_of.get(name, config.max_reauth_ms)
+        self.failed_delay_s = config.failed_delay_ms / 1000
+        self.authentication_s = config.authentication_ms / 1000
+        self._security = security
+        self._connection = connection
+        self._listener = name
+        self._credentials: Credentials | None = None  # of the exchange under way
+        self._ip = connection.identity.client_address[0] if connection.identity is not None else connection.peer[0]
+
+    def exchange(self, mechanism: str) -> Exchange:
+        security = self._security
+        self._credentials = None
+        if mechanism == OAUTHBEARER:
+            return OauthExchange(security.config.oauth, security.key_set)
+        credentials = self._credentials = Credentials(security.image, security.secret, self.tenant)
+        if mechanism == PLAIN:
+            return PlainExchange(credentials)
+        kind = ScramMechanism.SHA_256 if mechanism == SCRAM_SHA_256 else ScramMechanism.SHA_512
+        return ScramExchange(kind, credentials.scram, security.ports.random.randbytes(NONCE_BYTES))
+
+    async def verify(self, work: Callable[[], Authenticated]) -> Authenticated:
+        return await self._security.verifications.run(self._ip, work)
+
+    def principal(self, user: str) -> str:
+        return f"User:{user}" if self.tenant is None else f"User:{self.tenant}_{user}"
+
+    def admit(self, login: Login, user: str) -> str:
+        security, session = self._security, login.session
+        if self._credentials is not None and not self._credentials.holds(user):
+            return "revoked meanwhile"
+        session.tenant = self.tenant
+        refusal = security.enter(login, user)
+        if refusal:
+            return refusal
+        session.principal = self.principal(user)
+        security.grant(session)
+        security.authenticated += 1
+        self._connection.frame_bytes_max = security.frame_bytes_max
+        self._connection.handler = security.open
+        return ""
+
+    def shut(self, login: Login) -> None:
+        self._connection.frame_bytes_max = self._security.config.max_receive_size
+        self._connection.handler = self._security.shut
+
+    def failed(self, cause: str, mechanism: str) -> None:
+        named = {"mechanism": mechanism} if mechanism else {}
+        self._security.failures.report(cause, self._ip, listener=self._listener, **named)
+
+    def gone(self, login: Login) -> None:
+        self._security.leave(login)
+
+    def now_ms(self) -> int:
+        return self._security.ports.clock.wall_ms()
+
+
+def _login(context: RequestContext) -> Login:
+    login = context.session.login
+    if not isinstance(login, Login):
+        raise ProtocolError(ErrorCode.ILLEGAL_SASL_STATE, "this listener has no SASL")
+    return login
+
+
+def _tenant_of(logins: dict[Login, None]) -> str | None:
+    return next(iter(logins)).session.tenant

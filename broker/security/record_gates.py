@@ -1,0 +1,106 @@
+"""Gates of APIs about what topics hold: ListOffsets, DeleteRecords, InitProducerId, OffsetForLeaderEpoch, producers.
+
+Produce and Fetch have theirs in their handlers: one look-up for each topic of a request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.request import Handler, RequestContext
+from broker.security.authorizer import Access
+from broker.security.gating import (
+    DELETE,
+    DESCRIBE,
+    IDEMPOTENT_WRITE,
+    MESSAGES,
+    NO_CLUSTER,
+    NO_TOPIC,
+    NO_TRANSACTION,
+    READ,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    Gate,
+    by_topic,
+)
+from wire.messages import (
+    DeleteRecordsResponse,
+    DescribeProducersResponse,
+    InitProducerIdResponse,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochResponse,
+)
+
+_Listed = ListOffsetsResponse.ListOffsetsTopicResponse
+_Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult
+_Epochs = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+_Producers = DescribeProducersResponse.TopicResponse
+
+
+def record_gates() -> dict[int, Gate]:
+    return {
+        2: by_topic(DESCRIBE, lambda topics: ListOffsetsResponse(topics=topics), _unlisted),
+        21: by_topic(DELETE, lambda topics: DeleteRecordsResponse(topics=topics), _undeleted),
+        22: init_producer_id,
+        23: by_topic(DESCRIBE, lambda topics: OffsetForLeaderEpochResponse(topics=topics), _no_epochs, name="topic"),
+        61: by_topic(READ, lambda topics: DescribeProducersResponse(topics=topics), _no_producers),
+    }
+
+
+def init_producer_id(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    """Who may write to any topic may have a producer id (KIP-679)."""
+    code = None
+    if request.transactional_id is not None:
+        if not access.may(WRITE, TRANSACTIONAL_ID, request.transactional_id):
+            code = NO_TRANSACTION
+    elif not access.may_cluster(IDEMPOTENT_WRITE) and not access.may_any(WRITE, TOPIC):
+        code = NO_CLUSTER
+    if code is None:
+        return handler(context, request)
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def _unlisted(topic: Any) -> Any:
+    partition = _Listed.ListOffsetsPartitionResponse
+    return _Listed(
+        name=topic.name,
+        partitions=[
+            partition(
+                partition_index=one.partition_index, error_code=NO_TOPIC, timestamp=-1, offset=-1, leader_epoch=-1
+            )
+            for one in topic.partitions
+        ],
+    )
+
+
+def _undeleted(topic: Any) -> Any:
+    partition = _Deleted.DeleteRecordsPartitionResult
+    return _Deleted(
+        name=topic.name,
+        partitions=[
+            partition(partition_index=one.partition_index, low_watermark=-1, error_code=NO_TOPIC)
+            for one in topic.partitions
+        ],
+    )
+
+
+def _no_epochs(topic: Any) -> Any:
+    return _Epochs(
+        topic=topic.topic,
+        partitions=[
+            _Epochs.EpochEndOffset(error_code=NO_TOPIC, partition=one.partition, leader_epoch=-1, end_offset=-1)
+            for one in topic.partitions
+        ],
+    )
+
+
+def _no_producers(topic: Any) -> Any:
+    partition = _Producers.PartitionResponse
+    return _Producers(
+        name=topic.name,
+        partitions=[
+            partition(partition_index=index, error_code=NO_TOPIC, error_message=MESSAGES[NO_TOPIC], active_producers=[])
+            for index in topic.partition_indexes
+        ],
+    )

@@ -1,0 +1,222 @@
+"""Gates of APIs about topics: Metadata, CreateTopics, DeleteTopics, CreatePartitions, DescribeTopicPartitions.
+
+Kafka's rules of hiding: who may not describe a topic is told the same of it whether or not it is there; lists of all
+topics leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, as_bits
+from broker.request import Handler, RequestContext
+from broker.security.authorizer import Access
+from broker.security.gating import (
+    ALTER,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    MESSAGES,
+    NO_TOPIC,
+    TOPIC,
+    Gate,
+    by_topic,
+    split,
+    then,
+)
+from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.image.metadata import MetadataImage
+from wire.messages import (
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    DescribeTopicPartitionsResponse,
+    MetadataResponse,
+    raw_uuid,
+)
+
+IDS_FROM = 6  # DeleteTopics
+CREATION_ASKED_FROM = 4  # Metadata
+UNKNOWN_COUNT = -1
+
+_Known = MetadataResponse.MetadataResponseTopic
+_Created = CreateTopicsResponse.CreatableTopicResult
+_Deleted = DeleteTopicsResponse.DeletableTopicResult
+_Partitioned = CreatePartitionsResponse.CreatePartitionsTopicResult
+_Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+
+
+class TopicGates:
+    """`creates` is auto.create.topics.enable."""
+
+    def __init__(self, image: Callable[[], MetadataImage], creates: bool) -> None:
+        self._image = image
+        self._creates = creates
+
+    def gates(self) -> dict[int, Gate]:
+        return {
+            3: self.metadata,
+            19: self.create_topics,
+            20: self.delete_topics,
+            37: by_topic(
+                ALTER,
+                lambda topics: CreatePartitionsResponse(results=topics),
+                lambda topic: _Partitioned(name=topic.name, error_code=NO_TOPIC, error_message=MESSAGES[NO_TOPIC]),
+                answers="results",
+            ),
+            75: self.describe_topic_partitions,
+        }
+
+    # Metadata ----------------------------------------------------------------------------------------------
+
+    def metadata(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        everything = request.topics is None or (context.api_version == 0 and not request.topics)
+        refused: list[Any] = []
+        if not everything:
+            request.topics, refused = self._asked(context, access, request)
+            if not request.topics:  # an empty list means all to the first version, and nothing needs to be created
+                request.topics = None if context.api_version == 0 else []
+
+        def complete(response: Any) -> Any:
+            shown = response.topics
+            if everything:
+                shown = [topic for topic in shown if access.may(DESCRIBE, TOPIC, topic.name)]
+            elif refused and not request.topics:
+                shown = []
+            if request.include_topic_authorized_operations:
+                for topic in shown:
+                    if not topic.error_code:
+                        topic.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
+            if request.include_cluster_authorized_operations:
+                response.authorized_operations = cluster_operations(access)
+            response.topics = [*shown, *refused]
+            return response
+
+        return then(handler(context, request), complete)
+
+    def _asked(self, context: RequestContext, access: Access, request: Any) -> tuple[list[Any], list[Any]]:
+        """The topics to go on with, and answers for the others."""
+        topics = self._image().topics
+        creates = self._creates and (request.allow_auto_topic_creation or context.api_version < CREATION_ASKED_FROM)
+        may_create_all: bool | None = None
+        allowed, refused = [], []
+        for asked in request.topics:
+            by_id = asked.topic_id is not None and asked.topic_id.int != 0
+            found = topics.get_by_id(raw_uuid(asked.topic_id)) if by_id else None
+            name = asked.name if found is None else found.name
+            if name is None or (by_id and found is None):
+                allowed.append(asked)  # the answer is the same for everybody
+            elif not access.may(DESCRIBE, TOPIC, name):
+                refused.append(_unknown(None if by_id else name, asked.topic_id if by_id else None, is_internal=False))
+            elif by_id or name in topics or not creates:
+                allowed.append(asked)
+            else:
+                if may_create_all is None:
+                    may_create_all = access.may_cluster(CREATE)
+                if may_create_all or access.may(CREATE, TOPIC, name):
+                    allowed.append(asked)
+                else:
+                    refused.append(_unknown(name, None, is_internal=name in INTERNAL_TOPICS))
+        return allowed, refused
+
+    # CreateTopics ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def create_topics(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        allowed: list[Any] = list(request.topics)
+        refused: list[Any] = []
+        if not access.may_cluster(CREATE):
+            allowed, refused = split(request.topics, access, CREATE, TOPIC, lambda topic: topic.name)
+
+        def complete(response: Any) -> Any:
+            for created in response.topics:
+                if not created.error_code and not access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
+                    created.topic_config_error_code = NO_TOPIC
+                    created.num_partitions = created.replication_factor = UNKNOWN_COUNT
+                    created.configs = None if context.api_version >= 5 else []
+            response.topics.extend(
+                _Created(name=topic.name, error_code=NO_TOPIC, error_message="Authorization failed.", configs=[])
+                for topic in refused
+            )
+            return response
+
+        if refused and not allowed:
+            return complete(CreateTopicsResponse(topics=[]))
+        request.topics = allowed
+        return then(handler(context, request), complete)
+
+    # DeleteTopics ------------------------------------------------------------------------------------------
+
+    def delete_topics(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        if access.may_cluster(DELETE):
+            return handler(context, request)
+        answers = []
+        if context.api_version < IDS_FROM:
+            allowed, refused = split(request.topic_names, access, DELETE, TOPIC, lambda name: name)
+            answers = [_undeleted(name, None) for name in refused]
+            request.topic_names = allowed
+        else:
+            allowed = []
+            for state in request.topics:
+                by_id = state.name is None
+                found = self._image().topics.get_by_id(raw_uuid(state.topic_id)) if by_id else None
+                name = state.name if found is None else found.name
+                if name is None or access.may(DELETE, TOPIC, name):
+                    allowed.append(state)
+                else:
+                    shown = name if not by_id or access.may(DESCRIBE, TOPIC, name) else None
+                    answers.append(_undeleted(shown, state.topic_id if by_id else None))
+            request.topics = allowed
+        if not allowed and answers:
+            return DeleteTopicsResponse(responses=answers)
+
+        def complete(response: Any) -> Any:
+            response.responses.extend(answers)
+            return response
+
+        return then(handler(context, request), complete)
+
+    # DescribeTopicPartitions -------------------------------------------------------------------------------
+
+    def describe_topic_partitions(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+        asked_class = type(request).TopicRequest
+        everything = not request.topics
+        names = self._image().topics.by_name if everything else dict.fromkeys(topic.name for topic in request.topics)
+        first = request.cursor.topic_name if request.cursor is not None else ""
+        later = [name for name in names if name >= first]
+        allowed, refused = split(later, access, DESCRIBE, TOPIC, lambda name: name)
+        answers = [] if everything else [_undescribed(name) for name in refused]
+        if not allowed:
+            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
+        request.topics = [asked_class(name=name) for name in allowed]
+
+        def complete(response: Any) -> Any:
+            for topic in response.topics:
+                if not topic.error_code:
+                    operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
+                    topic.topic_authorized_operations = as_bits(operations)
+            response.topics.extend(answers)
+            return response
+
+        return then(handler(context, request), complete)
+
+
+def cluster_operations(access: Access) -> tuple[int, ...]:
+    """As Metadata and DescribeCluster tell them: none to those who may not describe the cluster."""
+    if not access.may_cluster(DESCRIBE):
+        return ()
+    return tuple(operation for operation in CLUSTER_OPERATIONS if access.may_cluster(operation))
+
+
+def _unknown(name: str | None, topic_id: Any, *, is_internal: bool) -> Any:
+    return _Known(error_code=NO_TOPIC, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])
+
+
+def _undeleted(name: str | None, topic_id: Any) -> Any:
+    return _Deleted(name=name, topic_id=topic_id, error_code=NO_TOPIC, error_message=MESSAGES[NO_TOPIC])
+
+
+def _undescribed(name: str) -> Any:
+    return _Described(error_code=NO_TOPIC, name=name, topic_id=None, partitions=[])

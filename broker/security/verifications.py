@@ -1,0 +1,41 @@
+"""Checks of passwords and tokens, done in threads: a few at a time, bounded in all and for each address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from broker.security.exchange import Authenticated
+
+
+class TooManyVerifications(Exception):
+    """The queue is full, or this address has its share of it."""
+
+
+class Verifications:
+    """At most `at_once` run, and `queue_max` wait or run, `per_address_max` of them for one address."""
+
+    def __init__(self, at_once: int, queue_max: int, per_address_max: int) -> None:
+        self._turns = asyncio.Semaphore(at_once)
+        self._queue_max = queue_max
+        self._per_address_max = per_address_max
+        self._of_address: dict[str, int] = {}
+        self.queued = 0
+
+    async def run(self, address: str, work: Callable[[], Authenticated]) -> Authenticated:
+        """Raises TooManyVerifications at once, or what `work` raises."""
+        mine = self._of_address.get(address, 0)
+        if self.queued >= self._queue_max or mine >= self._per_address_max:
+            raise TooManyVerifications
+        self._of_address[address] = mine + 1
+        self.queued += 1
+        try:
+            async with self._turns:
+                return await asyncio.to_thread(work)
+        finally:
+            self.queued -= 1
+            left = self._of_address[address] - 1
+            if left:
+                self._of_address[address] = left
+            else:
+                del self._of_address[address]

@@ -1,0 +1,219 @@
+"""Rewriters of messages, compiled once from the schemas and the table of field classes.
+
+A rewriter visits the fields of a message that have something to rewrite, and no others. On the way out, an element of
+an array that holds what is not the tenant's is left out of it; anywhere else the whole message is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from broker.tenancy.field_classes import ENTITIES, FIELD_CLASSES, FieldClass
+from broker.tenancy.scope import LOG_DIRECTORY, ForeignName, TenantScope
+from kraft.records import ResourceType
+from wire.apis import Api
+
+Rewrite = Callable[[TenantScope, Any], None]
+"""On one struct, in place. Raises ForeignName on the way out."""
+Classes = Mapping[str, Mapping[str, FieldClass]]
+Entities = Mapping[str, FieldClass | None]
+
+_BYTES = ("string", "bytes", "uuid", "records")
+_NAMES = (FieldClass.TOPIC_NAME, FieldClass.GROUP_ID, FieldClass.TRANSACTIONAL_ID, FieldClass.COORDINATOR_KEY)
+_NODE_IDS = ("node_id", "broker_id")
+_CONFIG_GROUP = 32  # Kafka's number of the resource type GROUP of configs
+
+
+class UnclassifiedField(ValueError):
+    """A field of a message that tenants send or get stands in no table."""
+
+
+def classify(message: str, path: str, field: Any, classes: Classes, entities: Entities) -> FieldClass | None:
+    """What a field is, None for one that cannot hold a name. Raises UnclassifiedField."""
+    entity = field._entity_type
+    if entity is not None:
+        if entity not in entities:
+            raise UnclassifiedField(f"{message} {path}: entityType {entity}")
+        return entities[entity]
+    if not any(part in field.type_str for part in _BYTES):
+        return None
+    found = classes.get(message, {}).get(path)
+    if found is None:
+        raise UnclassifiedField(f"{message} {path}")
+    return found
+
+
+class Compiler:
+    """For one API at a time; `classes` and `entities` are those of `field_classes` but in tests."""
+
+    def __init__(self, classes: Classes = FIELD_CLASSES, entities: Entities = ENTITIES) -> None:
+        self._classes = classes
+        self._entities = entities
+
+    def inward(self, api: Api) -> Rewrite | None:
+        """Of its requests; None when there is nothing to do."""
+        return self._struct(api, api.request.__name__, api.request._struct, (), _inward)
+
+    def outward(self, api: Api) -> Rewrite | None:
+        """Of its responses."""
+        return self._struct(api, api.response.__name__, api.response._struct, (), _outward)
+
+    def _struct(
+        self, api: Api, message: str, struct: Any, path: tuple[str, ...], rewrite: Callable[..., Rewrite | None]
+    ) -> Rewrite | None:
+        steps: list[Rewrite] = []
+        versions = range(api.min_version, api.max_version + 1)
+        for name, field in struct.fields.items():
+            if not any(field.for_version_q(version) for version in versions):
+                continue
+            below = (*path, name)
+            if field.is_struct_array() or field.is_struct():
+                inner = self._struct(api, message, field, below, rewrite)
+                if inner is not None:
+                    is_array = field.is_struct_array()
+                    steps.append(_each(name, inner) if is_array else _child(name, inner))
+                continue
+            field_class = classify(message, ".".join(below), field, self._classes, self._entities)
+            step = None if field_class is None else rewrite(field_class, name, field.is_array(), struct.fields)
+            if step is not None:
+                steps.append(step)
+        return _all(steps) if steps else None
+
+
+def _all(steps: list[Rewrite]) -> Rewrite:
+    if len(steps) == 1:
+        return steps[0]
+
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        for step in steps:
+            step(scope, item)
+
+    return rewrite
+
+
+def _each(name: str, inner: Rewrite) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        elements = getattr(item, name)
+        if not elements:
+            return
+        kept = []
+        for element in elements:
+            try:
+                inner(scope, element)
+            except ForeignName:
+                scope.left_out += 1
+            else:
+                kept.append(element)
+        if len(kept) != len(elements):
+            setattr(item, name, kept)
+
+    return rewrite
+
+
+def _child(name: str, inner: Rewrite) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        child = getattr(item, name)
+        if child is not None:
+            inner(scope, child)
+
+    return rewrite
+
+
+def _value(name: str, translate: Callable[[TenantScope, Any], Any]) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        setattr(item, name, translate(scope, getattr(item, name)))
+
+    return rewrite
+
+
+def _inward(field_class: FieldClass, name: str, is_array: bool, siblings: Mapping[str, Any]) -> Rewrite | None:
+    if field_class in _NAMES:
+        return _value(name, _names_in if is_array else TenantScope.name_in)
+    if field_class is FieldClass.TOPIC_ID:
+        return _value(name, TenantScope.id_in)
+    if field_class is FieldClass.CONFIG_RESOURCE:
+        return _config_resource(name, TenantScope.name_in)
+    if field_class is FieldClass.PRINCIPAL:
+        return _value(name, TenantScope.principal_in)
+    if field_class is FieldClass.ACL_RESOURCE:
+        return _acl_resource(name, _pattern_field(siblings), TenantScope.resource_in)
+    return None
+
+
+def _outward(field_class: FieldClass, name: str, is_array: bool, siblings: Mapping[str, Any]) -> Rewrite | None:
+    if field_class in _NAMES:
+        return _value(name, _names_out if is_array else TenantScope.name_out)
+    if field_class is FieldClass.TOPIC_ID:
+        return _value(name, TenantScope.id_out)
+    if field_class is FieldClass.CONFIG_RESOURCE:
+        return _config_resource(name, TenantScope.name_out)
+    if field_class is FieldClass.PRINCIPAL:
+        return _value(name, TenantScope.principal_out)
+    if field_class is FieldClass.ACL_RESOURCE:
+        return _acl_resource(name, _pattern_field(siblings), TenantScope.resource_out)
+    if field_class is FieldClass.HOST:
+        return _host(name, next(one for one in _NODE_IDS if one in siblings))
+    if field_class is FieldClass.CLUSTER_ID:
+        return _value(name, lambda scope, value: scope.tenant if value else value)
+    if field_class is FieldClass.LOG_DIRECTORY:
+        return _value(name, lambda _, value: LOG_DIRECTORY if value else value)
+    if field_class is FieldClass.TEXT:
+        return _text(name, "error_code" in siblings)
+    return None
+
+
+def _names_in(scope: TenantScope, names: list[str] | None) -> list[str] | None:
+    return None if names is None else [scope.prefix + name for name in names]
+
+
+def _names_out(scope: TenantScope, names: list[str] | None) -> list[str] | None:
+    if names is None:
+        return None
+    cut = len(scope.prefix)
+    kept = [name[cut:] for name in names if name.startswith(scope.prefix)]
+    scope.left_out += len(names) - len(kept)
+    return kept
+
+
+def _pattern_field(siblings: Mapping[str, Any]) -> str:
+    return next(one for one in ("pattern_type", "resource_pattern_type") if one in siblings)
+
+
+def _acl_resource(
+    name: str, pattern_name: str, translate: Callable[[TenantScope, str, int], tuple[str, int]]
+) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        resource, pattern = translate(scope, getattr(item, name), getattr(item, pattern_name))
+        setattr(item, name, resource)
+        setattr(item, pattern_name, pattern)
+
+    return rewrite
+
+
+def _config_resource(name: str, translate: Callable[[TenantScope, str | None], str | None]) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        if item.resource_type in (ResourceType.TOPIC, _CONFIG_GROUP):
+            setattr(item, name, translate(scope, getattr(item, name)))
+
+    return rewrite
+
+
+def _host(name: str, node_name: str) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        node = getattr(item, node_name)
+        address = scope.proxies.of(node, scope.tenant) if getattr(item, name) and node >= 0 else None
+        if address is not None:
+            setattr(item, name, address[0])
+            item.port = address[1]
+
+    return rewrite
+
+
+def _text(name: str, has_code: bool) -> Rewrite:
+    def rewrite(scope: TenantScope, item: Any) -> None:
+        text = getattr(item, name)
+        if text:
+            setattr(item, name, scope.text_out(text, item.error_code if has_code else None))
+
+    return rewrite

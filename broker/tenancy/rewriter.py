@@ -1,0 +1,72 @@
+"""The gate of the request chain at which a tenant's names become the cluster's, and the cluster's the tenant's.
+
+Produce and Fetch do not pass here: their codecs take the prefix off and put it on where the names lie, and their
+handlers look at ids (`broker/handlers/produce.py`, `broker/replication/fetch_reading.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from broker.request import RequestContext
+from broker.tenancy.compiler import Compiler, Rewrite
+from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope, prefix_of
+from common.errors import MalformedFrame
+from kraft.image.metadata import MetadataImage
+from wire.apis import APIS
+from wire.listeners import ListenerKind
+
+logger = logging.getLogger(__name__)
+
+
+class TenantNames:
+    """Implements `broker.request.Rewriter`. Requests of operators and nodes pass as they are."""
+
+    def __init__(
+        self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler | None = None
+    ) -> None:
+        """Raises UnclassifiedField when a served message holds a field that nobody has thought about."""
+        compiler = Compiler() if compiler is None else compiler
+        apis = [api for api in APIS.values() if ListenerKind.TENANT in api.kinds]
+        self._image = image
+        self._proxies = proxies
+        self._inward: dict[int, Rewrite | None] = {api.key: compiler.inward(api) for api in apis}
+        self._outward: dict[int, Rewrite | None] = {api.key: compiler.outward(api) for api in apis}
+
+    def inward(self, context: RequestContext, request: Any) -> Any:
+        tenant = context.tenant
+        if tenant is None:
+            return request
+        rewrite = self._inward[context.api_key]
+        if rewrite is not None:
+            rewrite(self._scope(context, tenant), request)
+        return request
+
+    def outward(self, context: RequestContext, response: Any) -> Any:
+        """Raises MalformedFrame, which closes the connection, rather than send what is another's."""
+        tenant = context.tenant
+        if tenant is None:
+            return response
+        rewrite = self._outward[context.api_key]
+        if rewrite is None:
+            return response
+        scope = self._scope(context, tenant)
+        where = {"tenant": tenant, "api": context.api_key, "version": context.api_version}
+        try:
+            rewrite(scope, response)
+        except ForeignName:
+            logger.exception("an answer held what is not the tenant's, and was not sent", extra=where)
+            raise MalformedFrame("the answer held what is not the tenant's") from None
+        if scope.left_out:
+            logger.warning("an answer held what is not the tenant's", extra=where | {"left_out": scope.left_out})
+        return response
+
+    def _scope(self, context: RequestContext, tenant: str) -> TenantScope:
+        scope = context.scope
+        if not isinstance(scope, TenantScope):
+            scope = context.scope = TenantScope(tenant, prefix_of(tenant), self._image().topics, self._proxies)
+        else:
+            scope.topics = self._image().topics  # the request may have changed them
+        return scope

@@ -1,0 +1,125 @@
+"""One tenant's names, ids, hosts and sentences, translated between what it knows and what the cluster has. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from common.errors import ErrorCode, error_name
+from common.host_names import broker_host
+from kraft.image.acls import WILDCARD
+from kraft.image.tenants import SEPARATOR
+from kraft.image.topics import TopicsImage
+from kraft.records import AclPattern
+
+LOG_DIRECTORY = "/data"
+_LIKE_A_TENANT = re.compile(r"lkc-[a-z0-9]{6}")
+_NOBODYS = ((1 << 96) - 1) << 32  # ids that stand for another's: no topic is given one, and who asks for one gets none
+_NOBODYS_END = _NOBODYS + (1 << 32)
+
+
+def prefix_of(tenant: str) -> str:
+    """What the internal names of a tenant's resources begin with."""
+    return tenant + SEPARATOR
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyAddress:
+    """Where tenants reach brokers: names below `domain`, at `port`. Without a domain they are told own addresses."""
+
+    domain: str = ""
+    port: int = 0
+
+    def of(self, broker: int, tenant: str) -> tuple[str, int] | None:
+        return (broker_host(broker, tenant, self.domain), self.port) if self.domain else None
+
+
+@dataclass(slots=True)
+class TenantScope:
+    """One request of `tenant`. `hidden` maps the ids that the handler sees to those that the client sent."""
+
+    tenant: str
+    prefix: str
+    topics: TopicsImage
+    proxies: ProxyAddress
+    hidden: dict[UUID, UUID] = field(default_factory=dict)
+    left_out: int = 0
+
+    # names -------------------------------------------------------------------------------------------------
+
+    def name_in(self, name: str | None) -> str | None:
+        return None if name is None else self.prefix + name
+
+    def name_out(self, name: str | None) -> str | None:
+        """As the tenant knows it. Raises ForeignName. What has no name has none for anybody."""
+        if not name:
+            return name
+        if not name.startswith(self.prefix):
+            raise ForeignName
+        return name[len(self.prefix) :]
+
+    def principal_in(self, principal: str) -> str:
+        kind, colon, name = principal.partition(":")
+        return f"{kind}:{self.prefix}{name}" if colon else principal
+
+    def principal_out(self, principal: str) -> str:
+        kind, colon, name = principal.partition(":")
+        if not colon or not name.startswith(self.prefix):
+            raise ForeignName
+        return f"{kind}:{name[len(self.prefix) :]}"
+
+    def resource_in(self, name: str, pattern: int) -> tuple[str, int]:
+        """An ACL's resource, with its pattern type; every resource of the tenant is a prefix of the cluster's."""
+        if name == WILDCARD and pattern == AclPattern.LITERAL:
+            return self.prefix, int(AclPattern.PREFIXED)
+        return (self.prefix + name if name else name), pattern
+
+    def resource_out(self, name: str, pattern: int) -> tuple[str, int]:
+        if name == self.prefix and pattern == AclPattern.PREFIXED:
+            return WILDCARD, int(AclPattern.LITERAL)
+        return self.name_out(name) or "", pattern
+
+    # topic ids ---------------------------------------------------------------------------------------------
+
+    def id_in(self, topic_id: UUID | None) -> UUID | None:
+        if topic_id is None:
+            return None
+        topic = self.topics.get_by_id(topic_id.bytes)
+        is_known = topic is not None and topic.name.startswith(self.prefix)
+        if is_known or (topic is None and not _NOBODYS <= topic_id.int < _NOBODYS_END):
+            return topic_id
+        nobodys = UUID(int=_NOBODYS + len(self.hidden))
+        self.hidden[nobodys] = topic_id
+        return nobodys
+
+    def id_out(self, topic_id: UUID | None) -> UUID | None:
+        if topic_id is None:
+            return None
+        sent = self.hidden.get(topic_id)
+        if sent is not None:
+            return sent
+        topic = self.topics.get_by_id(topic_id.bytes)
+        if topic is not None and not topic.name.startswith(self.prefix):
+            raise ForeignName
+        return topic_id
+
+    # sentences ---------------------------------------------------------------------------------------------
+
+    def text_out(self, text: str | None, code: int | None) -> str | None:
+        return None if text is None else tenant_text(text, self.prefix, code)
+
+
+class ForeignName(Exception):
+    """Something that is not the tenant's, on its way to it."""
+
+
+def tenant_text(text: str, prefix: str, code: int | None) -> str:
+    """A sentence without the tenant's prefix; the error's own one where anybody's could be left in it."""
+    shown = text.replace(prefix, "")
+    return standard_text(code) if _LIKE_A_TENANT.search(shown) else shown
+
+
+def standard_text(code: int | None) -> str:
+    """What can be said of an error without naming anything."""
+    return f"{error_name(ErrorCode.UNKNOWN_SERVER_ERROR if code is None else code).replace('_', ' ').capitalize()}."

@@ -1,0 +1,54 @@
+"""Certificates and keys on the machine's disk, anywhere on it: read as text, watched for changes, given to OpenSSL.
+
+Files of an operator, not of a node: they lie outside the node's disk, and the simulated world has none.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+FILE_BYTES_MAX = 4 << 20
+
+FileState = tuple[tuple[int, int, int], ...]
+
+
+def read_pem(path: str) -> str:
+    """Raises OSError, and ValueError for what is no PEM text."""
+    data = Path(path).read_bytes()[: FILE_BYTES_MAX + 1]
+    if len(data) > FILE_BYTES_MAX:
+        raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
+    text = data.decode("ascii", "replace")
+    if "-----BEGIN " not in text:
+        raise ValueError("no PEM text in it")
+    return text
+
+
+def state_of(paths: Iterable[str]) -> FileState:
+    """What changes when a file is replaced or written; a file that is missing has a state of its own."""
+    found = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(found)
+
+
+def load_chain(context: ssl.SSLContext, certificates: str, key: str, password: str) -> None:
+    """Give `context` a chain and its key, which OpenSSL takes from files alone: here one that only memory holds.
+
+    Raises ssl.SSLError: not a certificate, not its key, not the password.
+    """
+    handle = os.memfd_create("chain", os.MFD_CLOEXEC)
+    try:
+        data = memoryview(f"{key}\n{certificates}\n".encode())
+        while data:
+            data = data[os.write(handle, data) :]
+        context.load_cert_chain(f"/proc/self/fd/{handle}", password=password)
+    finally:
+        os.close(handle)

@@ -1,0 +1,107 @@
+"""What becomes of tenants, keys, ACLs and cells when a cluster is rebuilt from its object store. Pure.
+
+All of them are as they were, but for passwords: no verifier leaves the cluster, so users and keys need new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kraft.records import (
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclRecord,
+    AclResource,
+    ApiKeyRecord,
+    CellRecord,
+    MetadataRecord,
+    TenantRecord,
+    TenantState,
+)
+from records.events import Event
+
+NAMES_SHOWN_MAX = 20
+
+
+class RebuiltAccess:
+    """Gathers events in any order; `records` are those of the new cluster."""
+
+    def __init__(self) -> None:
+        self.records: list[MetadataRecord] = []
+        self._users: dict[str, None] = {}
+        self._keys: dict[str, str] = {}  # id → tenant
+
+    def notes(self) -> list[str]:
+        """Sentences for the operator."""
+        users = [name for name in self._users if name not in self._keys]
+        keys = [f"{key} (tenant {tenant})" for key, tenant in self._keys.items()]
+        notes = []
+        if users:
+            notes.append(f"{len(users)} users need a new password (`tidelog users set`): {_some(users)}")
+        if keys:
+            notes.append(f"{len(keys)} API keys need a new secret (`tidelog keys renew`): {_some(keys)}")
+        return notes
+
+    def scram(self, event: Event) -> None:
+        self._users[str(event["name"])] = None
+
+    def api_key(self, event: Event) -> None:
+        key = ApiKeyRecord(
+            str(event["id"]),
+            str(event["tenant"]),
+            str(event["description"]),
+            tuple(str(role) for role in event["roles"]),
+            int(event["created_ms"]),
+        )
+        self._keys[key.id] = key.tenant
+        self.records.append(key)
+
+    def acl(self, event: Event) -> None:
+        self.records.append(
+            AclRecord(
+                bytes.fromhex(event["id"]),
+                AclResource[event["resource_type"]],
+                str(event["resource_name"]),
+                AclPattern[event["pattern_type"]],
+                str(event["principal"]),
+                str(event["host"]),
+                AclOperation[event["operation"]],
+                AclPermission[event["permission"]],
+            )
+        )
+
+    def tenant(self, event: Event) -> None:
+        target = event["target_cell"]
+        self.records.append(
+            TenantRecord(
+                str(event["id"]),
+                str(event["name"]),
+                str(event["cell"]),
+                int(event["created_ms"]),
+                {str(name): int(limit) for name, limit in event["limits"].items()},
+                tuple(str(network) for network in event["allow_networks"]),
+                tuple(str(network) for network in event["deny_networks"]),
+                int(event["epoch"]),
+                TenantState[event["state"]],
+                None if target is None else str(target),
+            )
+        )
+
+    def cell(self, event: Event) -> None:
+        limits = {str(name): int(limit) for name, limit in event["limits"].items()}
+        self.records.append(CellRecord(str(event["name"]), bool(event["is_open"]), limits))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN_MAX])
+    return shown if len(names) <= NAMES_SHOWN_MAX else f"{shown} and {len(names) - NAMES_SHOWN_MAX} more"
+
+
+ACCESS_REBUILD_RULES: Mapping[str, Callable[[RebuiltAccess, Event], None]] = {
+    "scram": RebuiltAccess.scram,
+    "acl": RebuiltAccess.acl,
+    "tenant": RebuiltAccess.tenant,
+    "api_key": RebuiltAccess.api_key,
+    "cell": RebuiltAccess.cell,
+}

@@ -1,0 +1,200 @@
+"""CreateAcls and DeleteAcls: validation, limits and records. Pure.
+
+Error codes and the meaning of filters are Apache Kafka's (AclApis, AclControlManager). A binding that exists already
+is created with success and without a record, as there.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.acl_filter import AclFilter
+from kraft.controller.features import check_access_level
+from kraft.controller.policy import ControllerPolicy, tenant_limit
+from kraft.image.acls import CLUSTER_RESOURCE, AclImage, AclsImage
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import ACLS_MAX, cluster_resource
+from kraft.records import (
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclRecord,
+    AclResource,
+    MetadataRecord,
+    RemoveAclRecord,
+)
+from wire.messages import CreateAclsResponse, DeleteAclsResponse
+
+ACLS_PER_REQUEST_MAX = 10_000
+NAME_CHARACTERS_MAX = 1_000
+ID_BYTES = 16
+
+_Created = CreateAclsResponse.AclCreationResult
+_Deleted = DeleteAclsResponse.DeleteAclsFilterResult
+
+
+class AclDraft:
+    """The ACLs of one decision: what exists, and what this decision adds."""
+
+    def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> None:
+        self._image = image
+        self._policy = policy
+        self._random = rng
+        self._bindings: dict[tuple[Any, ...], None] = {}
+        self._owned: dict[str, int] = {}
+        self.records: list[MetadataRecord] = []
+
+    def add(self, acl: AclImage) -> None:
+        """`acl` without an id. Nothing for a binding that exists. Raises POLICY_VIOLATION at a limit."""
+        acls = self._image.acls
+        if acl.binding in self._bindings or acls.find(acl) is not None:
+            return
+        if len(acls) + len(self.records) >= self._policy.access.acls_max:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, "No more ACLs can be made: the limit is reached.")
+        owner = acl.owner
+        if owner is not None:
+            self._count(acls, owner)
+        self._bindings[acl.binding] = None
+        record = acl.record()
+        self.records.append(
+            AclRecord(
+                self._new_id(acls),
+                record.resource_type,
+                record.resource_name,
+                record.pattern_type,
+                record.principal,
+                record.host,
+                record.operation,
+                record.permission,
+            )
+        )
+
+    def _count(self, acls: AclsImage, owner: str) -> None:
+        tenant = self._image.tenants.get(owner)
+        if tenant is None:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "The ACL names a tenant that does not exist.")
+        count = self._owned.get(owner, len(acls.by_tenant.get(owner, ()))) + 1
+        most = tenant_limit(tenant, ACLS_MAX, self._policy)
+        if count > most:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"No more ACLs can be made: at most {most} are allowed.")
+        self._owned[owner] = count
+
+    def _new_id(self, acls: AclsImage) -> bytes:
+        while True:
+            acl_id = self._random.randbytes(ID_BYTES)
+            if acls.get(acl_id) is None:
+                return acl_id
+
+
+def decide_create_acls(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Decision[MetadataRecord, Any]:
+    """CreateAcls (30): each succeeds or fails on its own."""
+    draft = AclDraft(image, policy, rng)
+    results = []
+    try:
+        check_access_level(image)
+        _check_size(len(request.creations))
+    except ProtocolError as error:
+        return Decision(CreateAclsResponse(results=[_created(error) for _ in request.creations]))
+    for creation in request.creations:
+        try:
+            draft.add(_checked(creation))
+            results.append(_created(None))
+        except ProtocolError as error:
+            results.append(_created(error))
+    return Decision(CreateAclsResponse(results=results), draft.records)
+
+
+def decide_delete_acls(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+    """DeleteAcls (31): each filter names what it matched; an ACL that two filters match is removed once."""
+    removed: dict[bytes, None] = {}
+    results = []
+    for wanted in request.filters:
+        acl_filter = AclFilter(
+            wanted.resource_type_filter,
+            wanted.resource_name_filter,
+            wanted.pattern_type_filter,
+            wanted.principal_filter,
+            wanted.host_filter,
+            wanted.operation,
+            wanted.permission_type,
+        )
+        try:
+            acl_filter.check()
+            found = acl_filter.find(image.acls)
+            fresh = [acl.id for acl in found if acl.id not in removed]
+            _check_size(len(removed) + len(fresh))
+        except ProtocolError as error:
+            results.append(_Deleted(error_code=int(error.code), error_message=error.message, matching_acls=[]))
+            continue
+        removed.update(dict.fromkeys(fresh))
+        results.append(_Deleted(error_code=0, error_message=None, matching_acls=[_matched(acl) for acl in found]))
+    return Decision(DeleteAclsResponse(filter_results=results), [RemoveAclRecord(acl_id) for acl_id in removed])
+
+
+def _check_size(count: int) -> None:
+    if count > ACLS_PER_REQUEST_MAX:
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {ACLS_PER_REQUEST_MAX} ACLs in one request.")
+
+
+def _checked(creation: Any) -> AclImage:
+    """Raises INVALID_REQUEST, as Apache Kafka does, unless the binding is one."""
+    try:
+        resource_type = AclResource(creation.resource_type)
+    except ValueError:
+        raise _invalid(f"Invalid resourceType {creation.resource_type}") from None
+    try:
+        pattern_type = AclPattern(creation.resource_pattern_type)
+    except ValueError:
+        raise _invalid(f"Invalid patternType {creation.resource_pattern_type}") from None
+    try:
+        operation = AclOperation(creation.operation)
+    except ValueError:
+        raise _invalid(f"Invalid operation {creation.operation}") from None
+    try:
+        permission = AclPermission(creation.permission_type)
+    except ValueError:
+        raise _invalid(f"Invalid permissionType {creation.permission_type}") from None
+    name, principal = creation.resource_name, creation.principal
+    acl = AclImage(b"", resource_type, name, pattern_type, principal, creation.host, operation, permission)
+    if not name:
+        raise _invalid("The resource name should not be empty.")
+    if resource_type is AclResource.CLUSTER and name != CLUSTER_RESOURCE:
+        owner = acl.owner
+        if owner is None or name != cluster_resource(owner):
+            raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_RESOURCE}.")
+    if ":" not in principal:
+        raise _invalid("The principal has no colon, which separates its type from its name.")
+    if max(len(name), len(principal), len(creation.host)) > NAME_CHARACTERS_MAX:
+        raise _invalid(f"A name is longer than {NAME_CHARACTERS_MAX} characters.")
+    if not creation.host:
+        raise _invalid("The host should not be empty.")
+    return acl
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _created(error: ProtocolError | None) -> Any:
+    if error is None:
+        return _Created(error_code=0, error_message=None)
+    return _Created(error_code=int(error.code), error_message=error.message)
+
+
+def _matched(acl: AclImage) -> Any:
+    return _Deleted.DeleteAclsMatchingAcl(
+        error_code=0,
+        error_message=None,
+        resource_type=int(acl.resource_type),
+        resource_name=acl.resource_name,
+        pattern_type=int(acl.pattern_type),
+        principal=acl.principal,
+        host=acl.host,
+        operation=int(acl.operation),
+        permission_type=int(acl.permission),
+    )

@@ -1,0 +1,184 @@
+"""API keys: made with verifiers and the ACLs of their roles, given new verifiers, revoked. Pure.
+
+The secret is made and shown by whoever asks for the key, and never comes here.
+
+Roles, as ACLs of the key's principal: `admin` may do everything with what the tenant has; `read:PREFIX` reads topics,
+and commits in groups, whose names begin so; `write:PREFIX` writes to such topics, also in transactions whose ids
+begin so. An empty PREFIX is everything.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.acls import AclDraft
+from kraft.controller.features import check_access_level
+from kraft.controller.policy import ControllerPolicy, tenant_limit
+from kraft.controller.scram_credentials import API_KEY_ID, SECRET_BYTES_MAX, check_iterations, mechanism_of
+from kraft.image.acls import WILDCARD, AclImage
+from kraft.image.credentials import ApiKeyImage
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import KEYS_MAX, TenantImage, cluster_resource
+from kraft.records import (
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclResource,
+    ApiKeyRecord,
+    MetadataRecord,
+    RemoveAclRecord,
+    RemoveApiKeyRecord,
+    RemoveScramCredentialRecord,
+    ScramCredentialRecord,
+    ScramMechanism,
+    TenantState,
+)
+from wire.messages import CreateApiKeyResponse, DeleteApiKeyResponse
+
+ADMIN, READ, WRITE = "admin", "read", "write"
+ROLES_MAX = 20
+DESCRIPTION_CHARACTERS_MAX = 200
+PREFIX_CHARACTERS_MAX = 200
+SALT_BYTES_MIN = 8
+ID_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+ID_LENGTH = 14
+_DIGEST_BYTES = {ScramMechanism.SHA_256: 32, ScramMechanism.SHA_512: 64}
+_BY_ROLE = {
+    READ: (
+        (AclResource.TOPIC, AclOperation.READ),
+        (AclResource.GROUP, AclOperation.READ),
+    ),
+    WRITE: (
+        (AclResource.TOPIC, AclOperation.WRITE),
+        (AclResource.TRANSACTIONAL_ID, AclOperation.WRITE),
+    ),
+    ADMIN: (
+        (AclResource.TOPIC, AclOperation.ALL),
+        (AclResource.GROUP, AclOperation.ALL),
+        (AclResource.TRANSACTIONAL_ID, AclOperation.ALL),
+    ),
+}
+
+
+def decide_create_api_key(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int
+) -> Decision[MetadataRecord, Any]:
+    """CreateApiKey (10009): a new key, or new verifiers for the key of that id."""
+    try:
+        check_access_level(image)
+        tenant = image.tenants.get(request.tenant) or image.tenants.by_name(request.tenant)
+        if tenant is None or tenant.state is TenantState.DELETING:
+            raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no tenant {request.tenant}.")
+        if request.key_id is None:
+            key, records = _new_key(image, tenant, request, policy, rng, now_ms)
+        else:
+            key, records = _owned_key(image, tenant, request.key_id), []
+        records += _verifiers(key.id, request.verifiers)
+    except ProtocolError as error:
+        return Decision(CreateApiKeyResponse(error_code=int(error.code), error_message=error.message))
+    reply = CreateApiKeyResponse(error_code=0, error_message=None, key_id=key.id, tenant_id=tenant.id)
+    return Decision(reply, records)
+
+
+def decide_delete_api_key(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+    """DeleteApiKey (10010)."""
+    key = image.keys.get(request.key_id)
+    if key is None:
+        message = f"There is no key {request.key_id}."
+        return Decision(DeleteApiKeyResponse(error_code=int(ErrorCode.RESOURCE_NOT_FOUND), error_message=message))
+    return Decision(DeleteApiKeyResponse(error_code=0, error_message=None), revocation(image, key))
+
+
+def revocation(image: MetadataImage, key: ApiKeyImage) -> list[MetadataRecord]:
+    """The key, its verifiers, and every ACL that speaks of its principal."""
+    records: list[MetadataRecord] = [RemoveApiKeyRecord(key.id)]
+    records += [RemoveScramCredentialRecord(key.id, mechanism) for mechanism in image.scram.get(key.id, {})]
+    principal = key.principal
+    records += [RemoveAclRecord(acl.id) for acl in image.acls.of_tenant(key.tenant) if acl.principal == principal]
+    return records
+
+
+def role_acls(tenant: TenantImage, principal: str, role: str) -> list[AclImage]:
+    """Without ids. Raises INVALID_REQUEST for what is no role."""
+    kind, colon, prefix = role.partition(":")
+    if kind not in _BY_ROLE or (kind == ADMIN and colon) or len(prefix) > PREFIX_CHARACTERS_MAX:
+        raise _invalid(f"{role!r} is no role; there are {ADMIN}, {READ}:PREFIX and {WRITE}:PREFIX.")
+    grants = [
+        _grant(principal, resource, tenant.prefix + prefix, AclPattern.PREFIXED, operation)
+        for resource, operation in _BY_ROLE[kind]
+    ]
+    if kind == ADMIN:
+        name = cluster_resource(tenant.id)
+        grants.append(_grant(principal, AclResource.CLUSTER, name, AclPattern.LITERAL, AclOperation.ALL))
+    return grants
+
+
+def _grant(principal: str, resource: AclResource, name: str, pattern: AclPattern, operation: AclOperation) -> AclImage:
+    return AclImage(b"", resource, name, pattern, principal, WILDCARD, operation, AclPermission.ALLOW)
+
+
+def _new_key(
+    image: MetadataImage, tenant: TenantImage, request: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int
+) -> tuple[ApiKeyImage, list[MetadataRecord]]:
+    most = tenant_limit(tenant, KEYS_MAX, policy)
+    if len(image.keys.of_tenant(tenant.id)) >= most:
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"Tenant {tenant.name} has {most} keys, which is its limit.")
+    roles = tuple(dict.fromkeys(request.roles))
+    if len(roles) > ROLES_MAX:
+        raise _invalid(f"A key has at most {ROLES_MAX} roles.")
+    if len(request.description) > DESCRIPTION_CHARACTERS_MAX:
+        raise _invalid(f"A description has at most {DESCRIPTION_CHARACTERS_MAX} characters.")
+    key_id = _new_id(image, rng)
+    key = ApiKeyImage(key_id, tenant.id, request.description, roles, now_ms)
+    draft = AclDraft(image, policy, rng)
+    for role in roles:
+        for acl in role_acls(tenant, key.principal, role):
+            draft.add(acl)
+    records: list[MetadataRecord] = [ApiKeyRecord(key_id, tenant.id, request.description, roles, now_ms)]
+    return key, records + draft.records
+
+
+def _owned_key(image: MetadataImage, tenant: TenantImage, key_id: str) -> ApiKeyImage:
+    key = image.keys.get(key_id)
+    if key is None or key.tenant != tenant.id:
+        raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"Tenant {tenant.name} has no key {key_id}.")
+    return key
+
+
+def _verifiers(key_id: str, given: Any) -> list[MetadataRecord]:
+    """One for each mechanism, so that every client can log in. Raises UNACCEPTABLE_CREDENTIAL."""
+    records: dict[ScramMechanism, MetadataRecord] = {}
+    for verifier in given:
+        mechanism = mechanism_of(verifier.mechanism)
+        check_iterations(verifier.iterations)
+        salt, stored, server = (
+            bytes(part or b"") for part in (verifier.salt, verifier.stored_key, verifier.server_key)
+        )
+        if not SALT_BYTES_MIN <= len(salt) <= SECRET_BYTES_MAX:
+            raise _unacceptable(f"A salt has {SALT_BYTES_MIN} to {SECRET_BYTES_MAX} bytes.")
+        if {len(stored), len(server)} != {_DIGEST_BYTES[mechanism]}:
+            raise _unacceptable(
+                f"Stored key and server key have {_DIGEST_BYTES[mechanism]} bytes for {mechanism.name}."
+            )
+        records[mechanism] = ScramCredentialRecord(key_id, mechanism, salt, stored, server, verifier.iterations)
+    if len(records) != len(ScramMechanism) or len(given) != len(records):
+        raise _unacceptable("A key needs one verifier for each SCRAM mechanism.")
+    return list(records.values())
+
+
+def _new_id(image: MetadataImage, rng: random.Random) -> str:
+    while True:
+        key_id = "TK" + "".join(rng.choice(ID_CHARACTERS) for _ in range(ID_LENGTH))
+        if API_KEY_ID.fullmatch(key_id) and key_id not in image.keys and key_id not in image.scram:
+            return key_id
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _unacceptable(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)

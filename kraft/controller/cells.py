@@ -1,0 +1,200 @@
+"""Cells as the controller sees them: what they hold, whether they are full, which of them gets a tenant. Pure.
+
+A cell's load is the share of the replicas that it may have. What brokers do per second is not measured, so it is no
+part of it yet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.features import check_access_level
+from kraft.controller.policy import ControllerPolicy
+from kraft.image.brokers import BrokerImage
+from kraft.image.cells import (
+    CELL_LIMITS,
+    CELL_NAME,
+    REPLICAS_PER_BROKER_MAX,
+    TENANTS_MAX,
+    CellImage,
+    brokers_of,
+    cell_names,
+)
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.records import CellRecord, MetadataRecord
+from wire.messages import AlterCellResponse, DescribeCellsResponse
+
+CELLS_MAX = 1_000
+_Described = DescribeCellsResponse.DescribedCell
+
+
+@dataclass(frozen=True, slots=True)
+class CellState:
+    """One cell. `replicas` counts those on its brokers, `tenants` those that live in it or move there."""
+
+    name: str
+    is_open: bool
+    brokers: list[BrokerImage]
+    replicas: int
+    replicas_max: int
+    tenants: list[TenantImage]
+    tenants_max: int
+
+    @property
+    def load(self) -> float:
+        """From 0 to 1; more than 1 where a limit was lowered."""
+        return self.replicas / self.replicas_max if self.replicas_max else 1.0
+
+    def full_reason(self, factor: int, replicas: int = 0) -> str | None:
+        """Why no tenant with so many `replicas`, and a replication factor of `factor`, fits in; None if it does."""
+        live = sum(broker.is_active for broker in self.brokers)
+        if not self.is_open:
+            return f"Cell {self.name} is closed for more tenants."
+        if live < factor:
+            return f"Cell {self.name} has {live} live brokers, fewer than the replication factor {factor}."
+        if len(self.tenants) >= self.tenants_max:
+            return f"Cell {self.name} has {len(self.tenants)} tenants, and its limit is {self.tenants_max}."
+        if self.replicas + max(replicas, 1) > self.replicas_max:
+            return f"Cell {self.name} has {self.replicas} of {self.replicas_max} replicas, and no room for more."
+        return None
+
+
+class Cells:
+    """All cells of one image. Cost: the partitions, once."""
+
+    def __init__(self, image: MetadataImage, policy: ControllerPolicy) -> None:
+        self._policy = policy
+        on_broker = Counter(replica for p in image.topics.partitions() for replica in p.replicas)
+        living: dict[str, list[TenantImage]] = {}
+        for tenant in image.tenants.values():
+            living.setdefault(tenant.home, []).append(tenant)
+        self.by_name: dict[str, CellState] = {}
+        self.replicas_of = on_broker
+        for name in cell_names(image.cells, image.brokers):
+            said = image.cells.get(name) or CellImage(name)
+            brokers = brokers_of(name, image.brokers)
+            self.by_name[name] = CellState(
+                name,
+                said.is_open,
+                brokers,
+                sum(on_broker[broker.broker_id] for broker in brokers),
+                cell_limit(said, REPLICAS_PER_BROKER_MAX, policy) * len(brokers),
+                living.get(name, []),
+                cell_limit(said, TENANTS_MAX, policy),
+            )
+
+    def room(self, wanted: str | None, rng: random.Random, *, leaving: str = "", replicas: int = 0, factor: int) -> str:
+        """The cell for a tenant: the wanted one, or the lighter of two that are drawn among those with room.
+
+        `leaving` is the cell that a moving tenant comes from. Raises POLICY_VIOLATION with a sentence, or
+        RESOURCE_NOT_FOUND for an unknown cell.
+        """
+        if wanted is not None:
+            cell = self.by_name.get(wanted)
+            if cell is None:
+                raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no cell {wanted}.")
+            reason = cell.full_reason(factor, replicas)
+            if reason is not None:
+                raise ProtocolError(ErrorCode.POLICY_VIOLATION, reason)
+            return wanted
+        others = [cell for name, cell in self.by_name.items() if name != leaving]
+        free = [cell for cell in others if cell.full_reason(factor, replicas) is None]
+        if not free:
+            reasons = [cell.full_reason(factor, replicas) for cell in others]
+            why = " ".join(reason for reason in reasons if reason) or "There is no other cell."
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"No cell has room for the tenant. {why}")
+        drawn = rng.sample(free, min(2, len(free)))
+        return min(drawn, key=lambda cell: cell.load).name
+
+
+def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
+    """The cell's own limit of that name, else the setting's."""
+    own = cell.limits.get(limit)
+    return policy.access.cell[limit] if own is None else own
+
+
+def decide_alter_cell(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+    """AlterCell (10013): what an operator says of a cell, which need not have brokers yet."""
+    try:
+        check_access_level(image)
+        name = request.cell_name
+        present = image.cells.get(name)
+        if not CELL_NAME.fullmatch(name):
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, "A cell's name has 1 to 64 letters, digits, dots, dashes and underscores."
+            )
+        if request.must_be_new and present is not None:
+            raise ProtocolError(ErrorCode.DUPLICATE_RESOURCE, f"Cell {name} exists.")
+        if present is None and len(image.cells) >= CELLS_MAX:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {CELLS_MAX} cells.")
+        if request.open not in (-1, 0, 1):
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, "Open is 1, 0 or -1.")
+        cell = present or CellImage(name)
+        limits = changed_limits(cell.limits, request.limits, CELL_LIMITS)
+        record = CellRecord(name, cell.is_open if request.open == -1 else bool(request.open), limits)
+    except ProtocolError as error:
+        return Decision(AlterCellResponse(error_code=int(error.code), error_message=error.message))
+    records: list[MetadataRecord] = [] if present is not None and present.record() == record else [record]
+    return Decision(AlterCellResponse(error_code=0, error_message=None), records)
+
+
+def changed_limits(present: Any, wanted: Any, known: tuple[str, ...]) -> dict[str, int]:
+    """Limits after the request's: -1 goes back to the default. Raises INVALID_REQUEST."""
+    limits = dict(present)
+    for limit in wanted:
+        if limit.name not in known:
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, f"There is no limit {limit.name}; there are {', '.join(known)}."
+            )
+        if limit.value == -1:
+            limits.pop(limit.name, None)
+        elif 0 <= limit.value < 1 << 31:
+            limits[limit.name] = limit.value
+        else:
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{limit.name} must be from 0 to {(1 << 31) - 1}.")
+    return limits
+
+
+def decide_describe_cells(
+    image: MetadataImage, request: Any, policy: ControllerPolicy
+) -> Decision[MetadataRecord, Any]:
+    """DescribeCells (10012), from the controller, whose settings the limits are."""
+    cells = Cells(image, policy)
+    names = list(cells.by_name) if request.cells is None else list(dict.fromkeys(request.cells))
+    unknown = [name for name in names if name not in cells.by_name]
+    if unknown:
+        message = f"There is no cell {unknown[0]}."
+        return Decision(
+            DescribeCellsResponse(error_code=int(ErrorCode.RESOURCE_NOT_FOUND), error_message=message, cells=[])
+        )
+    described = [_described(cells, cells.by_name[name], policy) for name in names]
+    return Decision(DescribeCellsResponse(error_code=0, error_message=None, cells=described))
+
+
+def _described(cells: Cells, cell: CellState, policy: ControllerPolicy) -> Any:
+    return _Described(
+        name=cell.name,
+        is_open=cell.is_open,
+        full_reason=cell.full_reason(policy.default_replication_factor),
+        load=cell.load,
+        replicas=cell.replicas,
+        replicas_max=cell.replicas_max,
+        tenant_count=len(cell.tenants),
+        tenants_max=cell.tenants_max,
+        brokers=[
+            _Described.DescribedCellBroker(
+                broker_id=broker.broker_id,
+                rack=broker.rack,
+                is_active=broker.is_active,
+                replicas=cells.replicas_of[broker.broker_id],
+            )
+            for broker in cell.brokers
+        ],
+        tenants=sorted(tenant.name for tenant in cell.tenants),
+    )

@@ -1,0 +1,37 @@
+"""What a deleted tenant had goes in steps: keys, ACLs, topics, its groups, and the tenant itself last. Pure.
+
+Where a deletion stands is in the image alone, but for the groups: those are with the brokers that host them, who
+remove them by themselves and say so (`kraft.controller.tenant_groups`).
+"""
+
+from __future__ import annotations
+
+from kraft.controller.api_keys import revocation
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.records import MetadataRecord, RemoveAclRecord, RemoveTenantRecord, RemoveTopicRecord
+from kraft.tenant_usage import topics_of
+
+RECORDS_PER_STEP_MAX = 1_000
+TOPICS_PER_STEP_MAX = 100
+
+
+def deletion_step(image: MetadataImage, tenant: TenantImage, groups_are_gone: bool) -> list[MetadataRecord]:
+    """The next step of a DELETING tenant; nothing while it waits for its groups to go."""
+    records: list[MetadataRecord] = []
+    for key_id in image.keys.of_tenant(tenant.id):
+        records += revocation(image, image.keys[key_id])
+        if len(records) >= RECORDS_PER_STEP_MAX:
+            return records
+    if records:
+        return records
+    acls = image.acls.of_tenant(tenant.id)[:RECORDS_PER_STEP_MAX]
+    if acls:
+        return [RemoveAclRecord(acl.id) for acl in acls]
+    for topic in topics_of(image, tenant):
+        records.append(RemoveTopicRecord(topic.topic_id, topic.name))
+        if len(records) >= TOPICS_PER_STEP_MAX:
+            break
+    if records or not groups_are_gone:
+        return records
+    return [RemoveTenantRecord(tenant.id)]

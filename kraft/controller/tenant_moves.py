@@ -1,0 +1,139 @@
+"""A tenant on its way to another cell: partition by partition, by the one way in which replicas change. Pure.
+
+Where a move stands is in the image alone, so any controller goes on with it. The replicas that are added fetch under
+Kafka's replication throttle: the tenant's topics name all their replicas, of which only those out of sync are held to
+the rate, and the rate is the cluster's default unless an operator has set one.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+
+from common.errors import ProtocolError
+from kraft.controller.placement import ReplicaPlacer
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment import start_reassignment
+from kraft.controller.tenant_topics import usable
+from kraft.image.cells import brokers_of
+from kraft.image.configs import CLUSTER_DEFAULT
+from kraft.image.metadata import MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.tenants import TenantImage
+from kraft.image.topics import TopicImage
+from kraft.records import ConfigRecord, MetadataRecord, ResourceType, TenantState
+from kraft.tenant_usage import home_ids, is_outside, topics_of
+
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
+LEADER_REPLICAS, FOLLOWER_REPLICAS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+ALL_REPLICAS = "*"
+RECORDS_PER_STEP_MAX = 1_000
+
+
+@dataclass(slots=True)
+class MoveStep:
+    """What to commit now. `problem` says why a partition could not be sent on its way; it is tried again later."""
+
+    records: list[MetadataRecord] = field(default_factory=list)
+    running: int = 0
+    waiting: int = 0
+    ends: bool = False
+    problem: str = ""
+
+
+def move_step(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random) -> MoveStep:
+    """The next step of a MOVING tenant; no records while it only has to wait."""
+    home = home_ids(image, tenant)
+    step = MoveStep()
+    outside: list[tuple[TopicImage, PartitionImage]] = []
+    for topic in topics_of(image, tenant):
+        for partition in topic.partitions.values():
+            if partition.is_reassigning:
+                step.running += 1
+            elif is_outside(partition, home):
+                outside.append((topic, partition))
+    step.waiting = len(outside)
+    if not step.running and not outside:
+        _end(image, policy, tenant, step)
+        return step
+    room = policy.access.move_partitions_max - step.running
+    if room > 0 and outside:
+        _begin(image, policy, tenant, outside[:room], rng, step)
+    return step
+
+
+def _begin(
+    image: MetadataImage,
+    policy: ControllerPolicy,
+    tenant: TenantImage,
+    some: list[tuple[TopicImage, PartitionImage]],
+    rng: random.Random,
+    step: MoveStep,
+) -> None:
+    placer = ReplicaPlacer([usable(image, broker) for broker in brokers_of(tenant.home, image.brokers)], rng)
+    moves: list[MetadataRecord] = []
+    topics: dict[str, None] = {}
+    for topic, partition in some:
+        try:
+            (wanted,) = placer.place(1, len(partition.replicas))
+            record = start_reassignment(image, topic, partition, wanted, policy)
+        except ProtocolError as error:
+            step.problem = error.message or error.code.name
+            continue
+        if record is not None:
+            moves.append(record)
+            topics[topic.name] = None
+    if moves and policy.access.move_bytes_per_second:
+        step.records += _throttles(image, policy, topics)
+    step.records += moves
+
+
+def _throttles(image: MetadataImage, policy: ControllerPolicy, topics: dict[str, None]) -> list[MetadataRecord]:
+    rate = str(policy.access.move_bytes_per_second)
+    cluster = image.configs.cluster()
+    records: list[MetadataRecord] = [
+        ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, rate)
+        for name in (LEADER_RATE, FOLLOWER_RATE)
+        if name not in cluster
+    ]
+    for topic in topics:
+        overrides = image.configs.topic(topic)
+        records += [
+            ConfigRecord(ResourceType.TOPIC, topic, name, ALL_REPLICAS)
+            for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+            if name not in overrides
+        ]
+    return records
+
+
+def _end(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, step: MoveStep) -> None:
+    """Take the throttles away, in so many steps as it takes, and let the tenant live where it is."""
+    for topic in topics_of(image, tenant):
+        overrides = image.configs.topic(topic.name)
+        step.records += [
+            ConfigRecord(ResourceType.TOPIC, topic.name, name, None)
+            for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+            if overrides.get(name) == ALL_REPLICAS
+        ]
+        if len(step.records) >= RECORDS_PER_STEP_MAX:
+            return
+    others_move = any(t.state is TenantState.MOVING and t.id != tenant.id for t in image.tenants.values())
+    rate = str(policy.access.move_bytes_per_second)
+    if not others_move and not any(partition.is_reassigning for partition in image.topics.partitions()):
+        step.records += [
+            ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)
+            for name in (LEADER_RATE, FOLLOWER_RATE)
+            if image.configs.cluster().get(name) == rate
+        ]
+    step.ends = True
+    step.records.append(
+        msgspec.structs.replace(
+            tenant.record(),
+            cell=tenant.home,
+            target_cell=None,
+            state=TenantState.ACTIVE,
+            epoch=tenant.epoch + 1,
+        )
+    )

@@ -1,0 +1,106 @@
+"""Topics of tenants: whose a name is, where its replicas may be, and how many partitions there may be. Pure.
+
+Sentences here may reach a tenant: they name nobody else, and no number that others have a part in.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.cells import Cells
+from kraft.controller.placement import ReplicaPlacer, UsableBroker
+from kraft.controller.policy import ControllerPolicy, is_cordoned, tenant_limit
+from kraft.image.brokers import BrokerImage
+from kraft.image.cells import brokers_of
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import PARTITIONS_MAX, TenantImage, tenant_of
+from kraft.records import TenantState
+from kraft.tenant_usage import home_ids, partition_count
+
+_LIKE_A_TENANTS = re.compile(r"lkc-[a-z0-9]{6}\.")  # with the dot it would collide with a tenant's metrics
+
+
+def check_owner(image: MetadataImage, topic_name: str) -> TenantImage | None:
+    """The tenant to whom a new topic of that name belongs, None for an operator's.
+
+    Raises INVALID_TOPIC_EXCEPTION for names that only a tenant could have, when there is no such tenant.
+    """
+    tenant = image.tenants.owner(topic_name)
+    if tenant is not None and tenant.state is not TenantState.DELETING:
+        return tenant
+    if tenant_of(topic_name) is not None or _LIKE_A_TENANTS.match(topic_name):
+        raise ProtocolError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "Names that begin with a tenant's id are for that tenant alone."
+        )
+    return None
+
+
+def check_home(image: MetadataImage, topic_name: str, replicas: tuple[int, ...]) -> None:
+    """Raises INVALID_REPLICATION_ASSIGNMENT when a tenant's replicas would leave the cell where it lives."""
+    tenant = image.tenants.owner(topic_name)
+    if tenant is None:
+        return
+    home = home_ids(image, tenant)
+    outside = [replica for replica in replicas if replica not in home and replica in image.brokers]
+    if outside:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+            f"Broker {outside[0]} is not in cell {tenant.home}, where this tenant lives; "
+            "`tidelog tenants move` moves the tenant.",
+        )
+
+
+class TenantTopics:
+    """What the new partitions of one request may take, for each tenant and for the operators."""
+
+    def __init__(self, image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> None:
+        self._image = image
+        self._policy = policy
+        self._random = rng
+        self._placers: dict[str | None, ReplicaPlacer] = {}
+        self._partitions: dict[str, int] = {}
+        self._replicas: dict[str, int] = {}
+        self._cells: Cells | None = None
+
+    def placer(self, tenant: TenantImage | None) -> ReplicaPlacer:
+        """Over the brokers of the tenant's cell, or over all."""
+        key = None if tenant is None else tenant.home
+        if key not in self._placers:
+            all_brokers = list(self._image.brokers.values())
+            brokers = all_brokers if key is None else brokers_of(key, self._image.brokers)
+            self._placers[key] = ReplicaPlacer([usable(self._image, broker) for broker in brokers], self._random)
+        return self._placers[key]
+
+    def check_partitions(self, tenant: TenantImage | None, added: int) -> None:
+        """Raises POLICY_VIOLATION where so many more partitions would be more than the tenant may have."""
+        if tenant is None:
+            return
+        present = self._partitions.get(tenant.id)
+        if present is None:
+            present = partition_count(self._image, tenant)
+        most = tenant_limit(tenant, PARTITIONS_MAX, self._policy)
+        if present + added > most:
+            raise ProtocolError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{added} more partitions are too many: {present} are there, and at most {most} are allowed.",
+            )
+        self._partitions[tenant.id] = present
+
+    def take(self, tenant: TenantImage | None, assignments: list[tuple[int, ...]]) -> None:
+        """Count what was placed. Raises POLICY_VIOLATION where the cell has no room for it."""
+        if tenant is None:
+            return
+        self._cells = self._cells or Cells(self._image, self._policy)
+        cell = self._cells.by_name.get(tenant.home)
+        added = self._replicas.get(tenant.home, 0) + sum(map(len, assignments))
+        if cell is None or cell.replicas + added > cell.replicas_max:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, "There is no room for so many replicas at present.")
+        self._replicas[tenant.home] = added
+        self._partitions[tenant.id] = self._partitions.get(tenant.id, 0) + len(assignments)
+
+
+def usable(image: MetadataImage, broker: BrokerImage) -> UsableBroker:
+    fenced = not broker.is_active or is_cordoned(image, broker.broker_id)
+    return UsableBroker(broker.broker_id, broker.rack, fenced=fenced)

@@ -1,0 +1,172 @@
+"""Tenants: created in a cell with room, changed, sent to another cell, deleted. Pure.
+
+A move and a deletion are begun here and go on in steps (`kraft.controller.tenant_moves`, `tenant_deletion`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import re
+import string
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.api_keys import revocation
+from kraft.controller.cells import Cells, changed_limits
+from kraft.controller.features import check_access_level
+from kraft.controller.policy import ControllerPolicy
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import LIMITS, TenantImage
+from kraft.records import MetadataRecord, TenantRecord, TenantState
+from kraft.tenant_usage import topics_of, usage_by_tenant
+from wire.messages import AlterTenantResponse, CreateTenantResponse, DeleteTenantResponse, MoveTenantResponse
+
+TENANT_NAME = re.compile(r"[a-z0-9-]{1,40}")
+NETWORKS_MAX = 100
+ID_CHARACTERS = string.ascii_lowercase + string.digits
+ID_LENGTH = 6
+
+_Records = list[MetadataRecord]
+
+
+def decide_create_tenant(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int
+) -> Decision[MetadataRecord, Any]:
+    """CreateTenant (10004): in the wanted cell, or the lighter of two that are drawn."""
+    try:
+        check_access_level(image)
+        name = request.tenant_name
+        if not TENANT_NAME.fullmatch(name):
+            raise _invalid("A tenant's name has 1 to 40 lower-case letters, digits and dashes.")
+        if image.tenants.by_name(name) is not None:
+            raise ProtocolError(ErrorCode.DUPLICATE_RESOURCE, f"Tenant {name} exists.")
+        if len(image.tenants) >= policy.access.tenants_max:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {policy.access.tenants_max} tenants.")
+        limits = changed_limits({}, request.limits, LIMITS)
+        allow, deny = _networks(request.allow_networks), _networks(request.deny_networks)
+        cell = Cells(image, policy).room(request.cell, rng, factor=policy.default_replication_factor)
+    except ProtocolError as error:
+        return Decision(CreateTenantResponse(error_code=int(error.code), error_message=error.message))
+    tenant_id = _new_id(image, rng)
+    record = TenantRecord(tenant_id, name, cell, now_ms, limits, allow, deny)
+    return Decision(CreateTenantResponse(error_code=0, error_message=None, tenant_id=tenant_id, cell=cell), [record])
+
+
+def decide_alter_tenant(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+    """AlterTenant (10006)."""
+
+    def change(tenant: TenantImage) -> _Records:
+        old = tenant.record()
+        new = msgspec.structs.replace(
+            old,
+            limits=changed_limits(tenant.limits, request.limits, LIMITS),
+            allow_networks=old.allow_networks if request.allow_networks is None else _networks(request.allow_networks),
+            deny_networks=old.deny_networks if request.deny_networks is None else _networks(request.deny_networks),
+        )
+        return [] if new == old else [msgspec.structs.replace(new, epoch=old.epoch + 1)]
+
+    return _decide(image, request, AlterTenantResponse, change)
+
+
+def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+    """DeleteTenant (10007): its keys go at once, the rest in steps. A second request changes nothing."""
+
+    def delete(tenant: TenantImage) -> _Records:
+        if tenant.state is TenantState.DELETING:
+            return []
+        if not policy.delete_topic_enable and next(topics_of(image, tenant), None) is not None:
+            raise ProtocolError(
+                ErrorCode.TOPIC_DELETION_DISABLED, f"Tenant {tenant.name} has topics, and delete.topic.enable is false."
+            )
+        records: _Records = [
+            msgspec.structs.replace(
+                tenant.record(), state=TenantState.DELETING, target_cell=None, epoch=tenant.epoch + 1
+            )
+        ]
+        for key_id in image.keys.of_tenant(tenant.id):
+            records += revocation(image, image.keys[key_id])
+        return records
+
+    return _decide(image, request, DeleteTenantResponse, delete)
+
+
+def decide_move_tenant(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Decision[MetadataRecord, Any]:
+    """MoveTenant (10008). Towards the cell that it comes from, a move is taken back; towards the cell where it lives,
+    what lies elsewhere (after a rebuild, or a broker's change of cells) is gathered there."""
+    cell = ""
+
+    def move(tenant: TenantImage) -> _Records:
+        nonlocal cell
+        if tenant.state is TenantState.DELETING:
+            raise _invalid(f"Tenant {tenant.name} is being deleted.")
+        cell = request.cell
+        gathers = cell == tenant.home
+        if gathers and (tenant.state is TenantState.MOVING or not usage_by_tenant(image)[tenant.id].to_move):
+            return []
+        partitions = [p for topic in topics_of(image, tenant) for p in topic.partitions.values()]
+        factors = [p.settled_replica_count for p in partitions]
+        takes_back = tenant.state is TenantState.MOVING and request.cell == tenant.cell
+        if not takes_back and not gathers:
+            factor = max(factors, default=policy.default_replication_factor)
+            room = Cells(image, policy).room
+            cell = room(request.cell, rng, leaving=tenant.home, replicas=sum(factors), factor=factor)
+        new = msgspec.structs.replace(
+            tenant.record(), state=TenantState.MOVING, target_cell=cell, epoch=tenant.epoch + 1
+        )
+        return [new]
+
+    decision = _decide(image, request, MoveTenantResponse, move)
+    decision.reply.cell = cell if not decision.reply.error_code else ""
+    return decision
+
+
+def find_tenant(image: MetadataImage, id_or_name: str) -> TenantImage:
+    """Raises RESOURCE_NOT_FOUND."""
+    tenant = image.tenants.get(id_or_name) or image.tenants.by_name(id_or_name)
+    if tenant is None:
+        raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no tenant {id_or_name}.")
+    return tenant
+
+
+def _decide(
+    image: MetadataImage, request: Any, response: Any, change: Callable[[TenantImage], _Records]
+) -> Decision[MetadataRecord, Any]:
+    try:
+        check_access_level(image)
+        records = change(find_tenant(image, request.tenant))
+    except ProtocolError as error:
+        return Decision(response(error_code=int(error.code), error_message=error.message))
+    return Decision(response(error_code=0, error_message=None), records)
+
+
+def _networks(texts: Iterable[str]) -> tuple[str, ...]:
+    """CIDR text in its normal form; an address alone is the network of it alone. Raises INVALID_REQUEST."""
+    networks: dict[str, None] = {}
+    for text in texts:
+        try:
+            networks[str(ipaddress.ip_network(text.strip(), strict=False))] = None
+        except ValueError:
+            raise _invalid(f"{text!r} is no network; it must be like 10.0.0.0/8 or 2001:db8::/32.") from None
+    if len(networks) > NETWORKS_MAX:
+        raise _invalid(f"More than {NETWORKS_MAX} networks.")
+    return tuple(networks)
+
+
+def _new_id(image: MetadataImage, rng: random.Random) -> str:
+    """One that no tenant has, and of which nothing is left in the topics."""
+    while True:
+        tenant_id = "lkc-" + "".join(rng.choice(ID_CHARACTERS) for _ in range(ID_LENGTH))
+        taken = tenant_id in image.tenants or image.acls.by_tenant.get(tenant_id)
+        if not taken and not any(topic.name.startswith(tenant_id) for topic in image.topics):
+            return tenant_id
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,185 @@
+"""All ACLs: by id, and by the resources that they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kraft.image.sharded_map import ShardedMap
+from kraft.image.tenants import tenant_of
+from kraft.records import AclOperation, AclPattern, AclPermission, AclRecord, AclResource
+
+WILDCARD = "*"
+"""As a literal resource name: every resource of its type. As a host: every host."""
+WILDCARD_PRINCIPAL = "User:*"
+CLUSTER_RESOURCE = "kafka-cluster"
+"""The only name of a CLUSTER resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class AclImage:
+    """One binding. `principal` is `Type:name` or `User:*`, `host` an address or `*`. Field names are AclRecord's."""
+
+    id: bytes
+    resource_type: AclResource
+    resource_name: str
+    pattern_type: AclPattern
+    principal: str
+    host: str
+    operation: AclOperation
+    permission: AclPermission
+
+    @classmethod
+    def of(cls, record: AclRecord) -> AclImage:
+        return cls(
+            record.id,
+            record.resource_type,
+            record.resource_name,
+            record.pattern_type,
+            record.principal,
+            record.host,
+            record.operation,
+            record.permission,
+        )
+
+    def record(self) -> AclRecord:
+        return AclRecord(
+            self.id,
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
+    @property
+    def binding(self) -> tuple[int, str, int, str, str, int, int]:
+        """All but the id: no two ACLs share it."""
+        return (
+            self.resource_type,
+            self.resource_name,
+            self.pattern_type,
+            self.principal,
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
+    @property
+    def owner(self) -> str | None:
+        """The id of the tenant whose resource it speaks of, or else whose principal; None for an operator's."""
+        return tenant_of(self.resource_name) or tenant_of(self.principal.partition(":")[2])
+
+
+Bindings = tuple[AclImage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAcls:
+    """Those of one resource type. `lengths` counts the prefixes of each length."""
+
+    literal: ShardedMap[str, Bindings] = field(default_factory=ShardedMap)
+    prefixed: ShardedMap[str, Bindings] = field(default_factory=ShardedMap)
+    lengths: Mapping[int, int] = field(default_factory=dict)
+
+    def matching(self, name: str) -> Iterator[AclImage]:
+        yield from self.literal.get(name, ())
+        if name != WILDCARD:
+            yield from self.literal.get(WILDCARD, ())
+        for length in self.lengths:
+            if length <= len(name):
+                yield from self.prefixed.get(name[:length], ())
+
+
+_NO_ACLS = ResourceAcls()
+
+
+@dataclass(frozen=True, slots=True)
+class AclsImage:
+    """Immutable; a change shares all that it did not touch. Whoever caches answers compares images by identity."""
+
+    by_id: ShardedMap[bytes, AclImage] = field(default_factory=ShardedMap)
+    by_resource: Mapping[AclResource, ResourceAcls] = field(default_factory=dict)
+    by_tenant: ShardedMap[str, tuple[bytes, ...]] = field(default_factory=ShardedMap)
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[AclImage]:
+        return iter(self.by_id.values())
+
+    def get(self, acl_id: bytes) -> AclImage | None:
+        return self.by_id.get(acl_id)
+
+    def of_type(self, resource_type: AclResource) -> ResourceAcls:
+        return self.by_resource.get(resource_type, _NO_ACLS)
+
+    def matching(self, resource_type: AclResource, name: str) -> Iterator[AclImage]:
+        """Every ACL that speaks of the resource: literal, the wildcard, and each prefix of its name."""
+        return self.of_type(resource_type).matching(name)
+
+    def of_tenant(self, tenant: str) -> list[AclImage]:
+        return [self.by_id[acl_id] for acl_id in self.by_tenant.get(tenant, ())]
+
+    def find(self, acl: AclImage) -> AclImage | None:
+        """The ACL of the same binding, whatever its id."""
+        resource = self.of_type(acl.resource_type)
+        table = resource.literal if acl.pattern_type == AclPattern.LITERAL else resource.prefixed
+        return next((a for a in table.get(acl.resource_name, ()) if a.binding == acl.binding), None)
+
+    def changed(self, changes: Mapping[bytes, AclImage | None]) -> AclsImage:
+        """With each id of `changes` set, or removed where the value is None."""
+        tables: dict[AclResource, tuple[dict[str, Bindings], dict[str, Bindings]]] = {}
+        owned: dict[str, dict[bytes, None]] = {}
+        for acl_id, new in changes.items():
+            for acl, is_new in ((self.by_id.get(acl_id), False), (new, True)):
+                if acl is not None:
+                    self._reindex(tables, acl, is_new=is_new)
+                    self._reown(owned, acl, is_new=is_new)
+        by_resource = dict(self.by_resource)
+        for resource_type, (literal, prefixed) in tables.items():
+            by_resource[resource_type] = _with(self.of_type(resource_type), literal, prefixed)
+        by_tenant = self.by_tenant.changed({tenant: tuple(ids) or None for tenant, ids in owned.items()})
+        return AclsImage(self.by_id.changed(changes), by_resource, by_tenant)
+
+    def _reown(self, owned: dict[str, dict[bytes, None]], acl: AclImage, *, is_new: bool) -> None:
+        owner = acl.owner
+        if owner is None:
+            return
+        ids = owned.setdefault(owner, dict.fromkeys(self.by_tenant.get(owner, ())))
+        if is_new:
+            ids[acl.id] = None
+        else:
+            ids.pop(acl.id, None)
+
+    def _reindex(
+        self,
+        tables: dict[AclResource, tuple[dict[str, Bindings], dict[str, Bindings]]],
+        acl: AclImage,
+        *,
+        is_new: bool,
+    ) -> None:
+        resource = self.of_type(acl.resource_type)
+        at = 0 if acl.pattern_type == AclPattern.LITERAL else 1
+        base = (resource.literal, resource.prefixed)[at]
+        names = tables.setdefault(acl.resource_type, ({}, {}))[at]
+        present = names[acl.resource_name] if acl.resource_name in names else base.get(acl.resource_name, ())
+        others = tuple(other for other in present if other.id != acl.id)
+        names[acl.resource_name] = (*others, acl) if is_new else others
+
+
+def _with(base: ResourceAcls, literal: dict[str, Bindings], prefixed: dict[str, Bindings]) -> ResourceAcls:
+    lengths = dict(base.lengths)
+    for name, bindings in prefixed.items():
+        step = bool(bindings) - (name in base.prefixed)
+        if step:
+            lengths[len(name)] = lengths.get(len(name), 0) + step
+            if not lengths[len(name)]:
+                del lengths[len(name)]
+    return ResourceAcls(
+        base.literal.changed({name: bindings or None for name, bindings in literal.items()}),
+        base.prefixed.changed({name: bindings or None for name, bindings in prefixed.items()}),
+        lengths,
+    )

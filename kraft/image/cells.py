@@ -1,0 +1,50 @@
+"""Cells: the parts of the cluster that tenants live in, each a number of brokers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kraft.image.brokers import BrokerImage
+from kraft.records import CellRecord
+
+CELL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+DEFAULT_CELL = "default"
+"""Of a broker that names none."""
+
+REPLICAS_PER_BROKER_MAX = "replicas.per.broker.max"
+TENANTS_MAX = "tenants.max"
+CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX)
+"""Limits that a cell may have of its own; what it has not is the setting `tidelog.cell.<limit>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellImage:
+    """What an operator said of a cell. A cell of which nobody said anything is open, with the default limits."""
+
+    name: str
+    is_open: bool = True
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: CellRecord) -> CellImage:
+        return cls(record.name, record.is_open, record.limits)
+
+    def record(self) -> CellRecord:
+        return CellRecord(self.name, self.is_open, dict(self.limits))
+
+
+def cell_of(broker: BrokerImage) -> str:
+    """The cell that a broker is in."""
+    return broker.cell or DEFAULT_CELL
+
+
+def cell_names(cells: Mapping[str, CellImage], brokers: Mapping[int, BrokerImage]) -> list[str]:
+    """Every cell there is: created, or named by a broker; sorted."""
+    return sorted({*cells, *(cell_of(broker) for broker in brokers.values())})
+
+
+def brokers_of(cell: str, brokers: Mapping[int, BrokerImage]) -> list[BrokerImage]:
+    """The brokers of one cell, by id."""
+    return [brokers[broker_id] for broker_id in sorted(brokers) if cell_of(brokers[broker_id]) == cell]

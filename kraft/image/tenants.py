@@ -1,0 +1,139 @@
+"""Tenants: logical clusters inside this one, and the names that belong to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kraft.image.sharded_map import ShardedMap
+from kraft.records import TenantRecord, TenantState
+
+TENANT_ID = re.compile(r"lkc-[a-z0-9]{6}")
+SEPARATOR = "_"
+_PREFIX = re.compile(r"(lkc-[a-z0-9]{6})_")
+
+PARTITIONS_MAX = "partitions.max"
+CONNECTIONS_MAX = "connections.max"
+CONNECTION_RATE = "connection.rate"
+KEYS_MAX = "keys.max"
+ACLS_MAX = "acls.max"
+LIMITS = (PARTITIONS_MAX, CONNECTIONS_MAX, CONNECTION_RATE, KEYS_MAX, ACLS_MAX)
+"""Limits that a tenant may have of its own; what it has not is the setting `tidelog.tenant.<limit>`."""
+
+
+def cluster_resource(tenant_id: str) -> str:
+    """The internal name of what the tenant knows as its cluster, the resource `kafka-cluster` of ACLs."""
+    return f"{tenant_id}{SEPARATOR}kafka-cluster"
+
+
+def tenant_of(internal_name: str) -> str | None:
+    """The tenant id that a resource's internal name begins with, whether or not that tenant exists."""
+    found = _PREFIX.match(internal_name)
+    return found.group(1) if found is not None else None
+
+
+def local_name(internal_name: str) -> str:
+    """A resource's name as its tenant knows it; an operator's as it is."""
+    found = _PREFIX.match(internal_name)
+    return internal_name[found.end() :] if found is not None else internal_name
+
+
+@dataclass(frozen=True, slots=True)
+class TenantImage:
+    """Field names are TenantRecord's. `target_cell` is None unless the tenant moves."""
+
+    id: str
+    name: str
+    cell: str
+    created_ms: int
+    limits: Mapping[str, int] = field(default_factory=dict)
+    allow_networks: tuple[str, ...] = ()
+    deny_networks: tuple[str, ...] = ()
+    epoch: int = 0
+    state: TenantState = TenantState.ACTIVE
+    target_cell: str | None = None
+
+    @property
+    def prefix(self) -> str:
+        """What the internal names of its resources begin with."""
+        return self.id + SEPARATOR
+
+    @property
+    def home(self) -> str:
+        """The cell in which its new partitions are made."""
+        return self.cell if self.target_cell is None else self.target_cell
+
+    @property
+    def may_log_in(self) -> bool:
+        return self.state is not TenantState.DELETING
+
+    @classmethod
+    def of(cls, record: TenantRecord) -> TenantImage:
+        return cls(
+            record.id,
+            record.name,
+            record.cell,
+            record.created_ms,
+            record.limits,
+            record.allow_networks,
+            record.deny_networks,
+            record.epoch,
+            record.state,
+            record.target_cell,
+        )
+
+    def record(self) -> TenantRecord:
+        return TenantRecord(
+            self.id,
+            self.name,
+            self.cell,
+            self.created_ms,
+            dict(self.limits),
+            self.allow_networks,
+            self.deny_networks,
+            self.epoch,
+            self.state,
+            self.target_cell,
+        )
+
+
+class TenantsImage(Mapping[str, TenantImage]):
+    """By id; immutable. Names are unique too."""
+
+    __slots__ = ("_by_id", "_ids")
+
+    def __init__(
+        self, by_id: ShardedMap[str, TenantImage] | None = None, ids: ShardedMap[str, str] | None = None
+    ) -> None:
+        self._by_id = ShardedMap[str, TenantImage]() if by_id is None else by_id
+        self._ids = ShardedMap[str, str]() if ids is None else ids
+
+    def __getitem__(self, tenant_id: str) -> TenantImage:
+        return self._by_id[tenant_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def by_name(self, name: str) -> TenantImage | None:
+        tenant_id = self._ids.get(name)
+        return self._by_id[tenant_id] if tenant_id is not None else None
+
+    def owner(self, internal_name: str) -> TenantImage | None:
+        """The existing tenant to which a resource of that internal name belongs."""
+        tenant_id = tenant_of(internal_name)
+        return self._by_id.get(tenant_id) if tenant_id is not None else None
+
+    def changed(self, changes: Mapping[str, TenantImage | None]) -> TenantsImage:
+        ids: dict[str, str | None] = {}
+        for tenant_id in changes:
+            old = self._by_id.get(tenant_id)
+            if old is not None:
+                ids[old.name] = None
+        for tenant_id, new in changes.items():
+            if new is not None:
+                ids[new.name] = tenant_id
+        return TenantsImage(self._by_id.changed(changes), self._ids.changed(ids))

@@ -1,0 +1,61 @@
+"""What tenants have, counted from the image. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kraft.image.cells import brokers_of
+from kraft.image.metadata import MetadataImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.tenants import TenantImage, tenant_of
+from kraft.image.topics import TopicImage
+
+
+@dataclass(slots=True)
+class TenantUsage:
+    """`to_move` counts the partitions with a replica outside the cell where the tenant is to live, `moving` those
+    whose reassignment runs."""
+
+    topics: int = 0
+    partitions: int = 0
+    to_move: int = 0
+    moving: int = 0
+
+
+def topics_of(image: MetadataImage, tenant: TenantImage) -> Iterator[TopicImage]:
+    """In order of creation."""
+    return iter(image.topics.of_tenant(tenant.id))
+
+
+def partition_count(image: MetadataImage, tenant: TenantImage) -> int:
+    return sum(len(topic.partitions) for topic in topics_of(image, tenant))
+
+
+def home_ids(image: MetadataImage, tenant: TenantImage) -> frozenset[int]:
+    """The brokers on which the tenant's partitions belong."""
+    return frozenset(broker.broker_id for broker in brokers_of(tenant.home, image.brokers))
+
+
+def is_outside(partition: PartitionImage, home: frozenset[int]) -> bool:
+    """Whether a replica is elsewhere, or is about to be."""
+    return any(replica not in home for replica in partition.replicas)
+
+
+def usage_by_tenant(image: MetadataImage) -> dict[str, TenantUsage]:
+    """One pass over all topics; every tenant has an entry."""
+    found = {tenant_id: TenantUsage() for tenant_id in image.tenants}
+    homes: dict[str, frozenset[int]] = {}
+    for topic in image.topics:
+        owner = tenant_of(topic.name)
+        usage = found.get(owner) if owner is not None else None
+        if owner is None or usage is None:
+            continue
+        if owner not in homes:
+            homes[owner] = home_ids(image, image.tenants[owner])
+        usage.topics += 1
+        usage.partitions += len(topic.partitions)
+        for partition in topic.partitions.values():
+            usage.to_move += is_outside(partition, homes[owner])
+            usage.moving += partition.is_reassigning
+    return found

@@ -1,0 +1,136 @@
+"""The proxy's certificates: contexts made of files, made anew when these change, and warnings before they end."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common.certificate_files import FileState, load_chain, read_pem, state_of
+
+logger = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
+
+
+class CertificateProblem(Exception):
+    """Files of which no TLS context can be made; the text names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFiles:
+    """PEM files. `key` may be empty: then it is in the certificate's file."""
+
+    certificate: str
+    key: str = ""
+
+    def paths(self) -> list[str]:
+        return [path for path in (self.certificate, self.key) if path]
+
+
+def server_context(files: ChainFiles) -> ssl.SSLContext:
+    """For clients. Without tickets: Kafka's clients hold a connection for hours, and there are no keys to keep."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
+    context.num_tickets = 0
+    _load(context, files)
+    return context
+
+
+def broker_context(files: ChainFiles, authority: str, *, check_hostname: bool = True) -> ssl.SSLContext:
+    """For connections to brokers, which want to see this proxy's certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = check_hostname
+    try:
+        context.load_verify_locations(cadata=read_pem(authority))
+    except (OSError, ValueError) as error:
+        raise CertificateProblem(f"{authority}: {_words(error)}") from error
+    _load(context, files)
+    return context
+
+
+def ends_at(files: ChainFiles) -> float:
+    """Seconds since the Unix epoch at which the first certificate of the chain ends. Raises CertificateProblem."""
+    from cryptography import x509  # noqa: PLC0415  large, and wanted once in a while
+
+    try:
+        chain = x509.load_pem_x509_certificates(read_pem(files.certificate).encode())
+    except (OSError, ValueError) as error:
+        raise CertificateProblem(f"{files.certificate}: {_words(error)}") from error
+    return min(one.not_valid_after_utc.timestamp() for one in chain)
+
+
+def _load(context: ssl.SSLContext, files: ChainFiles) -> None:
+    try:
+        chain = read_pem(files.certificate)
+        load_chain(context, chain, read_pem(files.key) if files.key else "", "")
+    except (OSError, ValueError) as error:
+        raise CertificateProblem(f"{' or '.join(files.paths())}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "no certificate with its key").lower().replace("_", " ")
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class ReloadedContext:
+    """A context that follows its files. A set of files that does not fit leaves the old one in force, with one line."""
+
+    def __init__(
+        self, make: Callable[[], ssl.SSLContext], paths: list[str], changed: Callable[[ssl.SSLContext], None]
+    ) -> None:
+        """Raises CertificateProblem: a proxy does not start with files that it cannot use."""
+        self._make, self._paths, self._changed = make, paths, changed
+        self._state: FileState = state_of(paths)
+        self.context = make()
+        self.reloads = self.failures = 0
+
+    def look(self, *, anyway: bool = False) -> None:
+        """Make the context anew if a file has changed, or `anyway`."""
+        state = state_of(self._paths)
+        if state == self._state and not anyway:
+            return
+        self._state = state
+        try:
+            self.context = self._make()
+        except CertificateProblem as problem:
+            self.failures += 1
+            logger.error("certificate not reloaded, the old one stays in force: %s", problem)
+            return
+        self.reloads += 1
+        logger.info("certificate reloaded", extra={"files": " ".join(self._paths)})
+        self._changed(self.context)
+
+
+class ExpiryWatch:
+    """Says when a certificate is about to end: each day from `warn_days` before, and at the time."""
+
+    def __init__(self, files: ChainFiles, warn_days: float) -> None:
+        self._files, self._warn_days = files, warn_days
+        self._said: tuple[float, int] | None = None
+        self._state: FileState | None = None
+        self.ends_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        state = state_of(self._files.paths())
+        if state != self._state:
+            try:
+                self.ends_s = ends_at(self._files)
+            except CertificateProblem as problem:
+                logger.error("the end of a certificate is not known: %s", problem)
+                return
+            self._state = state
+        left_days = (self.ends_s - now_s) / DAY_S
+        step = (self.ends_s, max(-1, int(left_days // 1)))
+        if left_days > self._warn_days or step == self._said:
+            return
+        self._said = step
+        extra = {"file": self._files.certificate, "days": f"{left_days:.1f}"}
+        if left_days <= 0:
+            logger.error("the certificate has ended: clients refuse it", extra=extra)
+        else:
+            logger.warning("the certificate ends soon", extra=extra)

@@ -1,0 +1,84 @@
+"""The numbers that every worker publishes, in the order in which they lie in shared memory, and the metrics of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from common.metrics import Metrics
+from proxy.failures import CAUSES, FailureLog
+from proxy.listener import ProxyListener
+from proxy.opening import Reception
+
+PLAIN = {
+    "tidelog_proxy_connections_accepted_total": "Connections accepted from clients.",
+    "tidelog_proxy_connections_opened_total": "Connections that came through to a broker.",
+    "tidelog_proxy_handshakes_total": "Handshakes completed with clients.",
+    "tidelog_proxy_bytes_up_total": "Bytes passed from clients to brokers.",
+    "tidelog_proxy_bytes_down_total": "Bytes passed from brokers to clients.",
+    "tidelog_proxy_accept_pauses_files_total": "Times that accepting paused for want of descriptors.",
+    "tidelog_proxy_accept_pauses_full_total": "Times that accepting paused at a limit of connections.",
+    "tidelog_proxy_accept_pauses_rate_total": "Times that accepting paused at the rate of new connections.",
+    "tidelog_proxy_log_lines_dropped_total": "Lines about refused connections that were not written.",
+    "tidelog_proxy_certificate_reload_failures_total": "Certificate files that could not be used.",
+}
+GAUGES = {
+    "tidelog_proxy_connections": "Open connections.",
+    "tidelog_proxy_connections_opening": "Connections that are not through to a broker yet.",
+}
+REFUSED = "tidelog_proxy_connections_refused_total"
+COUNT = len(PLAIN) + len(GAUGES) + len(CAUSES)
+
+
+def worker_counters(
+    listener: ProxyListener, reception: Reception, failures: FailureLog, reload_failures: int
+) -> list[int]:
+    """In the order of PLAIN, GAUGES and CAUSES."""
+    tally = listener.tally
+    up, down = listener.moved_bytes()
+    return [
+        tally.accepted,
+        tally.opened,
+        reception.handshakes,
+        up,
+        down,
+        tally.file_pauses,
+        tally.full_pauses,
+        tally.rate_pauses,
+        failures.lines_dropped,
+        reload_failures,
+        listener.relays,
+        listener.openings,
+        *(failures.counts[cause] for cause in CAUSES),
+    ]
+
+
+def register_counters(metrics: Metrics, read: Callable[[], Sequence[int]]) -> None:
+    """`read` gives the sums over all workers, in the same order."""
+
+    def one(number: int) -> Callable[[], float]:
+        return lambda: read()[number]
+
+    for number, (name, doc) in enumerate(PLAIN.items()):
+        metrics.counter(name, doc, one(number))
+    for number, (name, doc) in enumerate(GAUGES.items(), len(PLAIN)):
+        metrics.gauge(name, doc, one(number))
+
+    def refused() -> Iterable[tuple[dict[str, str], float]]:
+        values = read()[len(PLAIN) + len(GAUGES) :]
+        return [({"cause": cause.value}, value) for cause, value in zip(CAUSES, values, strict=True)]
+
+    metrics.family(REFUSED, "counter", "Connections that came to nothing, by cause.", refused)
+
+
+def add_counters(parts: Iterable[Sequence[int]]) -> list[int]:
+    """Sums over workers."""
+    sums = [0] * COUNT
+    for part in parts:
+        sums = [old + new for old, new in zip(sums, part, strict=True)]
+    return sums
+
+
+def without_gauges(counters: Sequence[int]) -> list[int]:
+    """What stays counted of a worker that has ended."""
+    gauges = range(len(PLAIN), len(PLAIN) + len(GAUGES))
+    return [0 if number in gauges else value for number, value in enumerate(counters)]

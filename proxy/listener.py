@@ -1,0 +1,229 @@
+"""Accepting, sweeping and draining: what a worker does with all of its connections.
+
+One timer serves them all. It counts for each connection how long nothing has moved instead of keeping a timer each.
+Accepting takes one connection per turn of the loop; the rest wait in the kernel, which is where a flood belongs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import ssl
+from dataclasses import dataclass
+
+from common.ports import Address
+from proxy.failures import Cause
+from proxy.limits import TokenBucket
+from proxy.networks import counted_address
+from proxy.opening import Opening, Reception
+from proxy.relay import Relay
+from proxy.routing import RoutingTable
+from proxy.sockets import LISTEN_BACKLOG, OutOfFiles, RawSocket, accept, bound_address, prepare_listener, refuse
+
+SWEEP_S = 0.25  # openings are looked at so often
+QUIET_S = 5.0  # relays
+FILES_PAUSE_S = 0.1
+DRAIN_STEP_S = 0.1
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a listener has done since its start; bytes are those of relays that have ended."""
+
+    accepted: int = 0
+    opened: int = 0
+    up_bytes: int = 0
+    down_bytes: int = 0
+    file_pauses: int = 0
+    full_pauses: int = 0
+    rate_pauses: int = 0
+
+
+class ProxyListener:
+    """Owns its socket's readiness, not the socket's port: the parent keeps that alive for the next worker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: RawSocket, reception: Reception) -> None:
+        self._loop, self._sock, self._reception = loop, sock, reception
+        self._openings: dict[Opening, None] = {}
+        self._relays: dict[Relay, None] = {}
+        limits = reception.limits
+        self._bucket = TokenBucket(limits.new_per_second, limits.new_burst, loop.time())
+        self._accepting = self._stopped = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._quiet_due = loop.time() + QUIET_S
+        self.tally = Tally()
+        reception.bound = bound_address(sock)
+        reception.routes.on_change(self._routes_changed)
+
+    @property
+    def relays(self) -> int:
+        return len(self._relays)
+
+    @property
+    def openings(self) -> int:
+        return len(self._openings)
+
+    def use_certificate(self, context: ssl.SSLContext) -> None:
+        """The next handshakes use it; open connections keep what they have."""
+        self._reception.client_context = context
+
+    def moved_bytes(self) -> tuple[int, int]:
+        """From clients to brokers, and from brokers to clients."""
+        up = self.tally.up_bytes + sum(relay.up.moved for relay in self._relays)
+        return up, self.tally.down_bytes + sum(relay.down.moved for relay in self._relays)
+
+    def start(self) -> None:
+        prepare_listener(self._sock, self._reception.limits.opening_timeout_s)
+        self._resume()
+        self._sweep()
+
+    def stop_accepting(self) -> None:
+        """For good. Who waits in the socket's backlog is the next worker's."""
+        self._stopped = True
+        self._pause()
+        self._sock.close()
+
+    async def drain(self) -> None:
+        """Stop accepting, then close all connections within the limit's time: those that are quiet first, and evenly,
+        so that clients do not come back all at once."""
+        self._take_waiting()
+        self.stop_accepting()
+        end = self._loop.time() + self._reception.limits.drain_s
+        while (self._relays or self._openings) and (left := end - self._loop.time()) > 0:
+            await asyncio.sleep(min(DRAIN_STEP_S, left))
+            share = 1 + int(len(self._relays) * DRAIN_STEP_S / max(left, DRAIN_STEP_S))
+            for relay in heapq.nlargest(share, self._relays, key=_quiet):
+                if relay.quiet:
+                    relay.close()
+            for relay in self._relays:
+                relay.quiet += 1
+        self.close()
+
+    def close(self) -> None:
+        """Everything at once. Idempotent."""
+        if not self._stopped:
+            self.stop_accepting()
+        for opening in list(self._openings):
+            opening.close(Cause.STOPPING)
+        for relay in list(self._relays):
+            relay.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Accepting.
+
+    def _resume(self) -> None:
+        if not self._accepting and not self._stopped:
+            self._accepting = True
+            self._reception.ready.add_reader(self._sock.fileno(), self._accept)
+
+    def _pause(self, seconds: float | None = None) -> None:
+        """Without `seconds`, until a connection ends."""
+        if self._accepting:
+            self._accepting = False
+            self._reception.ready.remove_reader(self._sock.fileno())
+        if seconds is not None:
+            self._loop.call_later(seconds, self._resume)
+
+    def _accept(self) -> None:
+        reception, limits = self._reception, self._reception.limits
+        if len(self._relays) >= limits.connections or (
+            len(self._openings) >= limits.opening and not self._make_room(limits.crowd_patience_s)
+        ):
+            self.tally.full_pauses += 1
+            self._pause()
+            return
+        wait = self._bucket.take(self._loop.time())
+        if wait:
+            self.tally.rate_pauses += 1
+            self._pause(wait)
+            return
+        try:
+            accepted = accept(self._sock)
+        except OutOfFiles:  # a level-triggered listener would spin on it
+            self.tally.file_pauses += 1
+            self._pause(FILES_PAUSE_S)
+            return
+        if accepted is None:
+            return
+        self.tally.accepted += 1
+        client, peer = accepted
+        counted = counted_address(peer[0])
+        problem = reception.address_problem(peer[0], counted)
+        if problem is not None:
+            reception.failures.note(problem, counted, self._loop.time())
+            refuse(client, b"", reception.room.whole)
+            return
+        self._open(client, peer, counted)
+
+    def _take_waiting(self) -> None:
+        """Whoever waits in the socket, as far as the limits go: if nobody else has the socket they would be reset."""
+        for _ in range(LISTEN_BACKLOG):
+            accepted = self.tally.accepted
+            if not self._accepting:
+                return
+            self._accept()
+            if self.tally.accepted == accepted:
+                return
+
+    def _open(self, client: RawSocket, peer: Address, counted: str) -> None:
+        opening = Opening(self._reception, client, peer, counted, self._done)
+        self._openings[opening] = None
+        opening.look()
+
+    def _make_room(self, patience_s: float) -> bool:
+        """Among too many the oldest has to go, unless all of them are young."""
+        oldest = next(iter(self._openings))
+        if self._loop.time() - oldest.since < patience_s:
+            return False
+        oldest.close(Cause.CROWDED_OUT)
+        return True
+
+    def _done(self, opening: Opening, relay: Relay | None) -> None:
+        del self._openings[opening]
+        if relay is not None:
+            self.tally.opened += 1
+            self._relays[relay] = None
+            relay.on_close = self._ended
+        self._resume()
+
+    def _ended(self, relay: Relay) -> None:
+        del self._relays[relay]
+        self.tally.up_bytes += relay.up.moved
+        self.tally.down_bytes += relay.down.moved
+        self._reception.tenants.leave(relay.tenant)
+        self._reception.addresses.leave(relay.address)
+        self._resume()
+
+    # Sweeping.
+
+    def _sweep(self) -> None:
+        now, limits = self._loop.time(), self._reception.limits
+        for opening in list(self._openings):
+            if now - opening.since > limits.opening_timeout_s:
+                opening.close(Cause.TIMEOUT)
+            elif opening.attempt_since is not None and now - opening.attempt_since > limits.connect_timeout_s:
+                opening.abandon_attempt("no answer")
+        avoided = self._reception.avoided
+        for address in [address for address, until in avoided.items() if until < now]:
+            del avoided[address]
+        if now >= self._quiet_due:
+            self._quiet_due = now + QUIET_S
+            self._sweep_relays(limits.idle_s / QUIET_S, limits.half_closed_s / QUIET_S)
+        self._resume()
+        self._timer = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _sweep_relays(self, idle: float, half_closed: float) -> None:
+        for relay in list(self._relays):
+            relay.quiet += 1
+            if relay.quiet > (half_closed if relay.is_half_closed else idle):
+                relay.close()
+
+    def _routes_changed(self, table: RoutingTable) -> None:
+        """A tenant that was deleted has no connections any more."""
+        for relay in [relay for relay in self._relays if relay.tenant not in table.tenants]:
+            relay.close()
+
+
+def _quiet(relay: Relay) -> int:
+    return relay.quiet

@@ -1,0 +1,75 @@
+"""From the committed metadata to the routing table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from kraft.image.cells import cell_of
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import CONNECTION_RATE, CONNECTIONS_MAX, TenantImage
+from kraft.observer import MetadataObserver
+from proxy.networks import NetworkRules, Networks
+from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
+
+logger = logging.getLogger(__name__)
+
+
+def routing_table(image: MetadataImage, listener: str, generation: int = 0) -> RoutingTable:
+    """Who may come in and where to: brokers without that listener are not there, tenants that go are gone already."""
+    brokers: dict[int, BrokerRoute] = {}
+    for number, broker in sorted(image.brokers.items()):
+        address = broker.address(listener)
+        if address is not None:
+            brokers[number] = BrokerRoute(number, address, cell_of(broker), broker.is_active)
+    tenants = {
+        tenant_id: tenant_route(image.tenants[tenant_id])
+        for tenant_id in sorted(image.tenants)
+        if image.tenants[tenant_id].may_log_in
+    }
+    return RoutingTable(tenants, brokers, generation)
+
+
+def tenant_route(tenant: TenantImage) -> TenantRoute:
+    limits: Mapping[str, int] = tenant.limits
+    rate = limits.get(CONNECTION_RATE)
+    return TenantRoute(
+        tenant.id,
+        tenant.home,
+        limits.get(CONNECTIONS_MAX),
+        None if rate is None else float(rate),
+        NetworkRules(_networks(tenant.allow_networks, tenant.id), _networks(tenant.deny_networks, tenant.id)),
+    )
+
+
+def _networks(texts: tuple[str, ...], tenant: str) -> Networks:
+    try:
+        return Networks(texts)
+    except ValueError as error:  # the controller checks them; nobody is let in by a rule that cannot be read
+        logger.error("a tenant's networks cannot be read: %s", error, extra={"tenant": tenant})
+        return Networks(("0.0.0.0/32",))
+
+
+class ObservedRoutes:
+    """A `RouteSource` over an observer's image; `current` is empty until the observer knows the cluster."""
+
+    def __init__(self, observer: MetadataObserver, listener: str) -> None:
+        self.current = RoutingTable()
+        self._listener = listener
+        self._callbacks: list[Callable[[RoutingTable], None]] = []
+        self._made_of: tuple[object, object] = (None, None)
+        observer.subscribe(self._moved)
+
+    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
+        self._callbacks.append(callback)
+
+    def _moved(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        """What has not changed is the same object in the next image, so most changes cost nothing here."""
+        made_of = (image.tenants, image.brokers)
+        if made_of[0] is self._made_of[0] and made_of[1] is self._made_of[1]:
+            return
+        self._made_of = made_of
+        self.current = routing_table(image, self._listener, self.current.generation + 1)
+        for callback in self._callbacks:
+            callback(self.current)

@@ -1,0 +1,414 @@
+"""One connection from its acceptance to its relay: hello, route, limits, handshake, broker, PROXY header.
+
+An opening is a chain of callbacks: no task, no future, no timer of its own. Before its hello names a route it has cost
+no TLS state; before its handshake is complete it costs no connection to a broker. A broker that does not answer is
+followed by another one of the cell, as long as no byte of the client has been passed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from common.ports import Address
+from proxy.client_hello import (
+    ACCESS_DENIED,
+    UNRECOGNIZED_NAME,
+    BadHello,
+    ClientHello,
+    alert_record,
+    peek_bytes,
+    read_hello,
+)
+from proxy.failures import Cause, FailureLog
+from proxy.host_addresses import HostAddresses
+from proxy.limits import Buckets, Counts, ProxyLimits
+from proxy.networks import NetworkRules
+from proxy.relay import Relay, Room
+from proxy.routing import Route, RouteSource, TenantRoute, find_route
+from proxy.sockets import (
+    FULL,
+    RawSocket,
+    Readiness,
+    bare_tls,
+    begin_connect,
+    is_connected,
+    local_address,
+    peek,
+    refuse,
+    wake_at,
+)
+from proxy.turnstile import Turnstile
+from wire.proxy_protocol import ProxyHeader, encode
+
+AVOID_S = 2.0  # a broker that was out of reach is asked last for so long
+
+
+@dataclass(slots=True)
+class Reception:
+    """What all openings of one listener share. `client_context` is read for each connection: replace it, and the next
+    handshake uses the new certificate; None passes TLS through to the brokers. `broker_context` None: in the clear.
+    `header` says whether brokers are told of the client in the PROXY protocol."""
+
+    ready: Readiness
+    now: Callable[[], float]
+    routes: RouteSource
+    domain: str
+    limits: ProxyLimits
+    rules: NetworkRules
+    client_context: ssl.SSLContext | None
+    broker_context: ssl.SSLContext | None
+    header: bool
+    addresses: Counts
+    tenants: Counts
+    failures: FailureLog
+    turnstile: Turnstile
+    room: Room
+    hosts: HostAddresses
+    rates: Buckets = field(default_factory=Buckets)
+    avoided: dict[Address, float] = field(default_factory=dict)
+    rotation: int = 0
+    bound: Address | None = None  # what all clients have connected to, if it is one address
+    handshakes: int = 0
+
+    def address_problem(self, host: str, counted: str) -> Cause | None:
+        """None, and one more connection of the address is counted; or why it may not come in."""
+        if not self.rules.permits(host):
+            return Cause.ADDRESS_DENIED
+        if not self.rates.permits(counted, self.limits.address_new_per_second / self.limits.workers, self.now()):
+            return Cause.ADDRESS_RATE
+        if not self.addresses.enter(counted, self.limits.address_connections):
+            return Cause.ADDRESS_CONNECTIONS
+        return None
+
+    def tenant_problem(self, tenant: TenantRoute, host: str) -> Cause | None:
+        """None, and one more connection of the tenant is counted; or why it may not have one."""
+        limits = self.limits
+        if not tenant.rules.permits(host):
+            return Cause.TENANT_DENIED
+        rate = limits.tenant_new_per_second if tenant.connection_rate is None else tenant.connection_rate
+        if not self.rates.permits(tenant.tenant, rate / limits.workers, self.now()):
+            return Cause.TENANT_RATE
+        most = limits.tenant_connections if tenant.connections_max is None else tenant.connections_max
+        return None if self.tenants.enter(tenant.tenant, most) else Cause.TENANT_CONNECTIONS
+
+
+class Opening:
+    """`done(opening, relay)` is called once, with None when the connection came to nothing."""
+
+    __slots__ = (
+        "_attempt",
+        "_broker",
+        "_closed",
+        "_done",
+        "_had",
+        "_name",
+        "_reception",
+        "_route",
+        "_trouble",
+        "_watched",
+        "_writing",
+        "address",
+        "attempt_since",
+        "client",
+        "peer",
+        "since",
+    )
+
+    def __init__(
+        self,
+        reception: Reception,
+        client: RawSocket,
+        peer: Address,
+        address: str,
+        done: Callable[[Opening, Relay | None], None],
+    ) -> None:
+        self._reception, self._done = reception, done
+        self.client, self.peer, self.address = client, peer, address
+        self.since = reception.now()
+        self.attempt_since: float | None = None
+        self._name = self._trouble = ""
+        self._route: Route | None = None
+        self._broker: RawSocket | None = None
+        self._attempt = -1
+        self._had = 0
+        self._closed = self._watched = self._writing = False
+
+    # The hello.
+
+    def look(self) -> None:
+        """See what the client has sent so far, without taking it."""
+        if self._closed:
+            return
+        reception = self._reception
+        most = reception.limits.hello_bytes
+        view = reception.room.whole[: peek_bytes(most)]
+        try:
+            count = peek(self.client, view)
+            hello = read_hello(view[:count], most)
+        except (BlockingIOError, InterruptedError):
+            self._watch(self.look)
+            return
+        except BadHello as bad:
+            cause = Cause.UNKNOWN_NAME if bad.alert == UNRECOGNIZED_NAME else Cause.BAD_HELLO
+            self._refuse(cause, bad.alert, str(bad))
+            return
+        except OSError as error:
+            self._fail(Cause.GONE, str(error))
+            return
+        if hello is None:
+            self._wait_for_more(count)
+        else:
+            self._choose(hello)
+
+    def _wait_for_more(self, count: int) -> None:
+        """Peeked bytes keep a level-triggered descriptor ready: be woken only for more of them, or for the end."""
+        if count <= self._had:
+            self._fail(Cause.GONE, "ended inside its hello")
+            return
+        self._had = count
+        wake_at(self.client, count + 1)
+        self._watch(self.look)
+
+    def _choose(self, hello: ClientHello) -> None:
+        reception = self._reception
+        name = hello.server_name
+        if name is None:
+            self._refuse(Cause.NO_SERVER_NAME, UNRECOGNIZED_NAME)
+            return
+        reception.rotation += 1
+        route = find_route(reception.routes.current, reception.domain, name, reception.rotation, reception.avoided)
+        if isinstance(route, Cause):
+            self._refuse(route, UNRECOGNIZED_NAME if route is Cause.UNKNOWN_NAME else None, name)
+            return
+        problem = reception.tenant_problem(route.tenant, self.peer[0])
+        if problem is not None:
+            self._refuse(problem, ACCESS_DENIED if problem is Cause.TENANT_DENIED else None, name)
+            return
+        self._route, self._name = route, name
+        if self._had:
+            wake_at(self.client, 1)
+        self._unwatch_if_watched()
+        if reception.client_context is None:
+            self._next_broker()
+        else:
+            reception.turnstile.enter(self._begin_handshake)
+
+    # The client's handshake.
+
+    def _begin_handshake(self) -> None:
+        context = self._reception.client_context
+        if self._closed:
+            return
+        if context is None:
+            raise RuntimeError("a handshake without a certificate")
+        try:
+            self.client = context.wrap_socket(self.client, server_side=True, do_handshake_on_connect=False)
+        except (OSError, ValueError) as error:
+            self._fail(Cause.GONE, str(error))
+            return
+        self._shake_hands()
+
+    def _shake_hands(self) -> None:
+        client = self.client
+        if not isinstance(client, ssl.SSLSocket):
+            return
+        try:
+            bare_tls(client).do_handshake()
+        except ssl.SSLWantReadError:
+            self._watch(self._shake_hands)
+            return
+        except ssl.SSLWantWriteError:
+            self._unwatch_if_watched()
+            self._writing = True
+            self._reception.ready.add_writer(client.fileno(), self._shake_hands)
+            return
+        except ConnectionError as error:
+            self._fail(Cause.GONE, str(error))
+            return
+        except OSError as error:
+            self._fail(Cause.HANDSHAKE, _reason(error))
+            return
+        if self._writing:
+            self._writing = False
+            self._reception.ready.remove_writer(client.fileno())
+        if self._watched:
+            self._reception.ready.add_reader(client.fileno(), self._unwatch_if_watched)
+        self._reception.handshakes += 1
+        self._next_broker()
+
+    # The broker.
+
+    def _next_broker(self) -> None:
+        route = self._route
+        if self._closed or route is None:
+            return
+        self._attempt += 1
+        if self._attempt >= len(route.addresses):
+            self._fail(Cause.BROKER_UNREACHABLE, self._trouble)
+            return
+        self.attempt_since = self._reception.now()
+        self._reception.hosts.find(route.addresses[self._attempt][0], partial(self._dial, self._attempt))
+
+    def _dial(self, attempt: int, host: str | None) -> None:
+        route = self._route
+        if self._closed or route is None or attempt != self._attempt:  # the name came when another broker was asked
+            return
+        if host is None:
+            self.abandon_attempt("its name is not known")
+            return
+        try:
+            self._broker = begin_connect((host, route.addresses[self._attempt][1]))
+        except OSError as error:
+            self.abandon_attempt(str(error))
+            return
+        self._reach()
+
+    def _reach(self) -> None:
+        """Try at once: a broker of the same machine is connected by now; else wait until the socket is writable."""
+        broker, context = self._broker, self._reception.broker_context
+        if broker is None:
+            return
+        try:
+            if context is None:
+                self._greet(broker)
+                return
+            if not is_connected(broker):
+                self._await_broker(self._reach)
+                return
+            host = self._target()[0]
+            self._broker = context.wrap_socket(broker, do_handshake_on_connect=False, server_hostname=host)
+        except FULL:
+            self._await_broker(self._reach)
+            return
+        except (OSError, ValueError) as error:
+            self.abandon_attempt(_reason(error))
+            return
+        self._reception.ready.remove_writer(self._broker.fileno())
+        self._writing = False
+        self._shake_broker()
+
+    def _shake_broker(self) -> None:
+        broker = self._broker
+        if not isinstance(broker, ssl.SSLSocket):
+            return
+        try:
+            bare_tls(broker).do_handshake()
+            self._greet(broker)
+        except ssl.SSLWantReadError:
+            self._reception.ready.add_reader(broker.fileno(), self._broker_answered)
+        except FULL:
+            self._await_broker(self._shake_broker)
+        except OSError as error:
+            self.abandon_attempt(_reason(error))
+
+    def _broker_answered(self) -> None:
+        """Checking the broker's certificate takes long, so it waits for its turn as well."""
+        broker = self._broker
+        if broker is not None:
+            self._reception.ready.remove_reader(broker.fileno())
+            self._reception.turnstile.enter(self._shake_broker)
+
+    def _await_broker(self, then: Callable[[], None]) -> None:
+        if self._broker is not None:
+            self._writing = True
+            self._reception.ready.add_writer(self._broker.fileno(), then)
+
+    def _greet(self, broker: RawSocket) -> None:
+        """The header, then nothing but the client's bytes. Raises one of FULL when the broker is not connected yet."""
+        reception, route = self._reception, self._route
+        if route is None:
+            return
+        if reception.header:
+            authority = self._name if reception.client_context is not None else None
+            local = reception.bound or local_address(self.client)
+            header = encode(ProxyHeader(self.peer, local, authority))
+            if broker.send(header) < len(header):
+                raise ConnectionError("a fresh connection took no header")
+        elif reception.broker_context is None and not is_connected(broker):
+            raise BlockingIOError
+        relay = Relay(
+            reception.ready,
+            self.client,
+            broker,
+            reception.room,
+            route.tenant.tenant,
+            self.address,
+        )
+        self._closed = True
+        relay.start()
+        if self._writing:
+            reception.ready.remove_writer(broker.fileno())
+        self._done(self, relay)
+
+    def _target(self) -> Address:
+        return ("", 0) if self._route is None else self._route.addresses[self._attempt]
+
+    def abandon_attempt(self, reason: str) -> None:
+        """The broker does not take the connection: the next one is asked."""
+        self._reception.avoided[self._target()] = self._reception.now() + AVOID_S
+        self._trouble = f"{self._name} at {':'.join(map(str, self._target()))}: {reason}"
+        self._drop_broker()
+        self._next_broker()
+
+    # The end.
+
+    def close(self, cause: Cause) -> None:
+        """Give up from outside: too slow, or the proxy stops. Idempotent."""
+        if not self._closed:
+            self._fail(cause, self._name)
+
+    def _refuse(self, cause: Cause, alert: int | None, detail: str = "") -> None:
+        """Tell the client in the clear: TLS has not begun. Without an alert it may come again."""
+        self._leave(cause, detail)
+        refuse(self.client, b"" if alert is None else alert_record(alert), self._reception.room.whole)
+        self._done(self, None)
+
+    def _fail(self, cause: Cause, detail: str) -> None:
+        self._leave(cause, detail)
+        refuse(self.client, b"", self._reception.room.whole)
+        self._done(self, None)
+
+    def _leave(self, cause: Cause, detail: str) -> None:
+        reception = self._reception
+        self._closed = True
+        fd = self.client.fileno()
+        if self._watched or self._writing:
+            reception.ready.remove_reader(fd)
+            reception.ready.remove_writer(fd)
+        self._drop_broker()
+        if self._route is not None:
+            reception.tenants.leave(self._route.tenant.tenant)
+        reception.addresses.leave(self.address)
+        reception.failures.note(cause, self.address, reception.now(), detail)
+
+    def _drop_broker(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            self._reception.ready.remove_reader(broker.fileno())
+            self._reception.ready.remove_writer(broker.fileno())
+            self._writing = False
+            with contextlib.suppress(OSError):
+                broker.close()
+
+    def _watch(self, then: Callable[[], None]) -> None:
+        self._watched = True
+        self._reception.ready.add_reader(self.client.fileno(), then)
+
+    def _unwatch_if_watched(self) -> None:
+        """Also what an early client gets: its bytes wait in the socket until there is a relay."""
+        if self._watched:
+            self._watched = False
+            self._reception.ready.remove_reader(self.client.fileno())
+
+
+def _reason(error: Exception) -> str:
+    """OpenSSL's word for it, without its file and line."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return str(error.reason).lower().replace("_", " ")
+    return str(error)

@@ -1,0 +1,230 @@
+"""Bytes between a client and a broker: two one-way flows over raw non-blocking sockets, either of which may be TLS.
+
+There is no transport and no buffer of a connection's own. OpenSSL reads and writes the descriptor itself, every flow of
+the process receives into one room, and what was received is sent before the callback returns. Only when the sink is
+full does a flow keep a copy of the rest (at most the room's size) and stop reading: that is all backpressure.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+
+from proxy.sockets import FULL, RawSocket, Readiness, Receive, bare_tls, say_end
+
+ROOM_BYTES = 256 * 1024
+RECORD_BYTES = 16 * 1024  # the most plaintext of a TLS record; each read has room for one, so OpenSSL keeps none back
+
+
+class Room:
+    """The one place where a process receives. What lies here is gone with the next callback."""
+
+    __slots__ = ("tails", "whole")
+
+    def __init__(self, size: int = ROOM_BYTES) -> None:
+        self.whole = memoryview(bytearray(size))
+        self.tails = {at: self.whole[at:] for at in range(RECORD_BYTES, size - RECORD_BYTES + 1, RECORD_BYTES)}
+
+
+class Flow:
+    """One direction. `rest` is what a full sink has not taken. `ended`: the source has said so. `untold`: the source
+    has an end or an error that no event announces, because OpenSSL took it from the descriptor with what came before.
+    `parked`: TLS has to write before it can read on (an answer to a key update), and the descriptor takes nothing."""
+
+    __slots__ = (
+        "_receive",
+        "_send",
+        "_take",
+        "ended",
+        "moved",
+        "parked",
+        "relay",
+        "rest",
+        "room",
+        "sink",
+        "source",
+        "untold",
+    )
+
+    def __init__(self, relay: Relay, source: RawSocket, sink: RawSocket, room: Room) -> None:
+        self.relay, self.source, self.sink, self.room = relay, source, sink, room
+        self._receive: Callable[[memoryview], int] = source.recv_into
+        if isinstance(source, ssl.SSLSocket):
+            self._take: Receive = bare_tls(source).read
+            self._receive = self._receive_records
+        self._send: Callable[[memoryview], int] = bare_tls(sink).write if isinstance(sink, ssl.SSLSocket) else sink.send
+        self.rest: memoryview | None = None
+        self.ended = self.untold = self.parked = False
+        self.moved = 0
+
+    def pump(self) -> None:
+        relay, whole = self.relay, self.room.whole
+        try:
+            count = self._receive(whole)
+        except ssl.SSLWantWriteError:
+            self._park()
+            return
+        except FULL:
+            return
+        except OSError:
+            relay.close()
+            return
+        relay.quiet = 0
+        if not count:
+            self._end()
+            return
+        self.moved += count
+        try:
+            sent = self._send(whole[:count])
+        except FULL:
+            sent = 0
+        except OSError:
+            relay.close()
+            return
+        if sent < count:
+            self._hold(memoryview(bytes(whole[sent:count])))
+        elif self.untold:
+            self.pump()
+
+    def _receive_records(self, whole: memoryview) -> int:
+        """As many full records as fit; a short one ends the burst, so that a small request costs one read."""
+        take = self._take
+        try:
+            count = more = take(ROOM_BYTES, whole)
+        except ssl.SSLEOFError:  # an end without close_notify, as many clients make it
+            return 0
+        if more == RECORD_BYTES:
+            tails = self.room.tails
+            while more == RECORD_BYTES and count in tails:
+                try:
+                    more = take(RECORD_BYTES, tails[count])
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    break
+                except OSError:
+                    more = 0
+                if not more:
+                    self.untold = True
+                count += more
+        return count
+
+    def _hold(self, rest: memoryview) -> None:
+        self.rest = rest
+        self.relay.ready.remove_reader(self.source.fileno())
+        self.relay.ready.add_writer(self.sink.fileno(), self.flush)
+
+    def flush(self) -> None:
+        """TLS wants a blocked write again with the same bytes; those are what `rest` holds, so both kinds agree."""
+        rest, relay = self.rest, self.relay
+        if rest is None or relay.closed:
+            return
+        try:
+            sent = self._send(rest)
+        except FULL:
+            return
+        except OSError:
+            relay.close()
+            return
+        relay.quiet = 0
+        if sent < len(rest):
+            self.rest = rest[sent:]
+            return
+        self.rest = None
+        relay.ready.remove_writer(self.sink.fileno())
+        self._resume()
+        if not relay.closed and self.rest is None:
+            back = relay.other(self)
+            if back.parked:
+                back._resume()
+
+    def _park(self) -> None:
+        """While the other flow is held, its flush goes first; the descriptor has one writer."""
+        self.parked = True
+        self.relay.ready.remove_reader(self.source.fileno())
+        if self.relay.other(self).rest is None:
+            self.relay.ready.add_writer(self.source.fileno(), self._unpark)
+
+    def _unpark(self) -> None:
+        self.relay.ready.remove_writer(self.source.fileno())
+        self._resume()
+
+    def _resume(self) -> None:
+        self.parked = False
+        if self.ended:
+            return
+        self.relay.ready.add_reader(self.source.fileno(), self.pump)
+        if self.untold:
+            self.pump()
+
+    def _end(self) -> None:
+        """The source ended: say so to the sink in its own way; the other direction may still finish."""
+        self.ended = True
+        self.relay.ready.remove_reader(self.source.fileno())
+        if self.relay.other(self).ended or not say_end(self.sink):
+            self.relay.close()
+
+    def leave(self) -> None:
+        """Take back what this flow watches, and let go of the sockets; nothing is called on it any more."""
+        ready = self.relay.ready
+        if not self.ended and not self.parked and self.rest is None:
+            ready.remove_reader(self.source.fileno())
+        if self.rest is not None:
+            ready.remove_writer(self.sink.fileno())
+        if self.parked:
+            ready.remove_writer(self.source.fileno())
+        del self._receive, self._send  # a flow that refers to itself would stay until the collector comes
+        if isinstance(self.source, ssl.SSLSocket):
+            del self._take
+
+
+class Relay:
+    """Owns both sockets from here on. `quiet` counts sweeps since bytes last moved; `tenant` and `address` are what the
+    limits count it by. `moved` is complete when `on_close` is called."""
+
+    __slots__ = ("address", "broker", "client", "closed", "down", "on_close", "quiet", "ready", "tenant", "up")
+
+    def __init__(
+        self,
+        ready: Readiness,
+        client: RawSocket,
+        broker: RawSocket,
+        room: Room,
+        tenant: str,
+        address: str,
+    ) -> None:
+        self.ready, self.client, self.broker = ready, client, broker
+        self.on_close: Callable[[Relay], None] | None = None
+        self.tenant, self.address = tenant, address
+        self.quiet, self.closed = 0, False
+        self.up, self.down = Flow(self, client, broker, room), Flow(self, broker, client, room)
+
+    def start(self) -> None:
+        """Pass bytes on from now on; the sockets' readers become this relay's."""
+        self.ready.add_reader(self.client.fileno(), self.up.pump)
+        self.ready.add_reader(self.broker.fileno(), self.down.pump)
+
+    def other(self, flow: Flow) -> Flow:
+        return self.down if flow is self.up else self.up
+
+    @property
+    def is_half_closed(self) -> bool:
+        return self.up.ended or self.down.ended
+
+    def close(self) -> None:
+        """Idempotent. What a full sink has not taken is lost with its connection."""
+        if self.closed:
+            return
+        self.closed = True
+        up, down = self.up, self.down
+        held = up.rest is not None or down.rest is not None
+        up.leave()
+        down.leave()
+        for sock in (self.client, self.broker):
+            if not held and isinstance(sock, ssl.SSLSocket):
+                say_end(sock)  # in the clear the close itself says it
+            try:  # noqa: SIM105  once for each connection
+                sock.close()
+            except OSError:  # the descriptor is gone all the same
+                pass
+        if self.on_close is not None:
+            self.on_close(self)
+        del self.up, self.down  # as above

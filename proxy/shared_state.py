@@ -1,0 +1,106 @@
+"""What the workers of one proxy tell each other: memory that the parent made, with a slot for each.
+
+A slot has one writer, so nothing is locked and a worker that dies in the middle of a change harms nobody. In it are the
+worker's counters, and how many connections each key (a tenant, an address) has there. Keys are known by 64 bits of a
+keyed hash; a set of 16 places is searched for one. A key for which there is no place is counted by its worker alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from struct import Struct
+
+from common.ports import Buffer
+
+COUNTERS_MAX = 64
+SETS = 4_096
+PLACES = 16
+_COUNT = Struct("<Q")
+_ENTRY_BYTES = 16  # the key's hash, then the count
+_SET_BYTES = PLACES * _ENTRY_BYTES
+_HEAD_BYTES = 8 * (COUNTERS_MAX + 1)  # whether the slot is in use, then the counters
+SLOT_BYTES = -(-(_HEAD_BYTES + SETS * _SET_BYTES) // 4096) * 4096
+
+
+class Slot:
+    """One worker's part, or another worker's view of it."""
+
+    __slots__ = ("_key", "_view")
+
+    def __init__(self, view: memoryview, key: bytes) -> None:
+        self._view, self._key = view, key
+
+    @property
+    def in_use(self) -> bool:
+        return self._view[0] != 0
+
+    def take(self) -> None:
+        """Begin anew: by the parent, for a worker that it is about to start."""
+        self._view[:] = bytes(len(self._view))
+        self._view[0] = 1
+
+    def release(self) -> None:
+        """By the parent, after the worker's end."""
+        self._view[0] = 0
+
+    def write_counters(self, values: Sequence[int]) -> None:
+        for number, value in enumerate(values):
+            _COUNT.pack_into(self._view, 8 * (number + 1), value)
+
+    def read_counters(self, count: int) -> list[int]:
+        return [_COUNT.unpack_from(self._view, 8 * (number + 1))[0] for number in range(count)]
+
+    def write(self, key: str, count: int) -> None:
+        digest, first = self._place(key)
+        at = self._find(digest, first)
+        if at is None:
+            at = next((one for one in _places(first) if not _COUNT.unpack_from(self._view, one + 8)[0]), None)
+            if at is None or not count:
+                return
+            self._view[at : at + 8] = digest
+        _COUNT.pack_into(self._view, at + 8, count)
+
+    def read(self, key: str) -> int:
+        digest, first = self._place(key)
+        at = self._find(digest, first)
+        return 0 if at is None else int(_COUNT.unpack_from(self._view, at + 8)[0])
+
+    def _place(self, key: str) -> tuple[bytes, int]:
+        digest = blake2b(key.encode(), digest_size=8, key=self._key).digest()
+        return digest, _HEAD_BYTES + int.from_bytes(digest[:2], "little") % SETS * _SET_BYTES
+
+    def _find(self, digest: bytes, first: int) -> int | None:
+        found = bytes(self._view[first : first + _SET_BYTES])
+        at = found.find(digest)
+        while at > 0 and at % _ENTRY_BYTES:
+            at = found.find(digest, at + 1)
+        return None if at < 0 else first + at
+
+
+def _places(first: int) -> range:
+    return range(first, first + _SET_BYTES, _ENTRY_BYTES)
+
+
+class SharedState:
+    """All slots in `memory`, which every process of the proxy sees. `key` is random, and the same for all of them."""
+
+    def __init__(self, memory: Buffer, key: bytes) -> None:
+        view = memoryview(memory)
+        self.slots = [Slot(view[at : at + SLOT_BYTES], key) for at in range(0, len(view), SLOT_BYTES)]
+
+    @staticmethod
+    def bytes_for(slots: int) -> int:
+        return slots * SLOT_BYTES
+
+    def take_slot(self) -> int:
+        """The number of a free slot, taken. Raises LookupError when there is none."""
+        for number, slot in enumerate(self.slots):
+            if not slot.in_use:
+                slot.take()
+                return number
+        raise LookupError("no slot is free")
+
+    def elsewhere(self, own: int, key: str) -> int:
+        """What the workers of the other slots have of `key`."""
+        return sum(slot.read(key) for number, slot in enumerate(self.slots) if number != own and slot.in_use)

@@ -1,0 +1,174 @@
+"""The raw sockets of the proxy: what it does to a descriptor besides receiving and sending.
+
+The proxy works below the ports of `common.ports`, because what it does exists only on a descriptor: TLS that OpenSSL
+reads and writes there itself, peeking at bytes that stay, and listeners that outlive the processes which accept on
+them. Nothing else in this room knows the socket module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from common.ports import Address
+
+RawSocket: TypeAlias = socket.socket
+LISTEN_BACKLOG = 4_096
+FULL = (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Readiness(Protocol):
+    """What tells when a descriptor can be read or written, level-triggered: the event loop itself."""
+
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> object: ...
+    def remove_reader(self, fd: int, /) -> object: ...
+    def add_writer(self, fd: int, callback: Callable[[], object], /) -> object: ...
+    def remove_writer(self, fd: int, /) -> object: ...
+
+
+def listen(address: Address, count: int) -> list[RawSocket]:
+    """`count` sockets on one port, among which the kernel deals out connections. Raises OSError.
+
+    A port of 0 becomes the same free one for all of them.
+    """
+    host, port = address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made: list[RawSocket] = []
+    try:
+        for _ in range(count):
+            one = socket.socket(family, socket.SOCK_STREAM)
+            made.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind((host, port))
+            port = one.getsockname()[1]
+            one.listen(LISTEN_BACKLOG)
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
+    return made
+
+
+def prepare_listener(sock: RawSocket, wait_for_bytes_s: float) -> None:
+    """Never block, and send at once, which accepted sockets inherit. With `wait_for_bytes_s` the kernel shows a
+    connection only once its first bytes are there."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if wait_for_bytes_s > 0:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, max(1, int(wait_for_bytes_s)))
+
+
+def accept(sock: RawSocket) -> tuple[RawSocket, Address] | None:
+    """None when nobody waits or somebody is gone again. Raises OutOfFiles."""
+    try:
+        client, peer = sock.accept()
+    except (BlockingIOError, InterruptedError, ConnectionError):
+        return None
+    except OSError as error:
+        if error.errno in _OUT_OF_FILES:
+            raise OutOfFiles from error
+        return None
+    client.setblocking(False)
+    return client, (peer[0], peer[1])
+
+
+class OutOfFiles(Exception):
+    """The system has no descriptor or no memory for one more connection."""
+
+
+def bound_address(sock: RawSocket) -> Address | None:
+    """That of all connections which a listener accepts; None when it listens on every address."""
+    address = local_address(sock)
+    return None if address[0] in ("0.0.0.0", "::") else address
+
+
+def local_address(sock: RawSocket) -> Address:
+    name = sock.getsockname()
+    return name[0], name[1]
+
+
+def peek(sock: RawSocket, room: memoryview) -> int:
+    """Bytes that are there, up to the size of `room`; they stay in the socket. Raises BlockingIOError, OSError."""
+    return sock.recv_into(room, len(room), socket.MSG_PEEK)
+
+
+def wake_at(sock: RawSocket, count: int) -> None:
+    """Let the socket be readable only with `count` bytes: peeked ones would keep it readable for ever."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+def begin_connect(address: Address) -> RawSocket:
+    """A socket that is connecting to an address of numbers, or connected already. Raises OSError."""
+    sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        error = sock.connect_ex(address)
+        if error not in (0, errno.EINPROGRESS):
+            raise OSError(error, os.strerror(error))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def is_connected(sock: RawSocket) -> bool:
+    """False while a socket is still connecting. Raises OSError when it failed."""
+    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+    try:
+        sock.getpeername()
+    except OSError as problem:
+        if problem.errno == errno.ENOTCONN:
+            return False
+        raise
+    return True
+
+
+Receive = Callable[[int, memoryview], int]  # at most so many bytes, into; raises as `recv_into` does
+
+
+def bare_tls(sock: ssl.SSLSocket) -> Any:
+    """What does the work inside an SSLSocket: `read`, `write`, `do_handshake` without the wrapper's checks and system
+    calls, which cost as much as a small request's TLS. The wrapper itself, which has the same methods, where a later
+    Python keeps it elsewhere.
+
+    An end without close_notify is an SSLEOFError here, not 0.
+    """
+    return getattr(sock, "_sslobj", None) or sock
+
+
+def say_end(sink: RawSocket) -> bool:
+    """close_notify over TLS, FIN in the clear. False when both sides have ended, or nothing can be said any more."""
+    try:
+        if isinstance(sink, ssl.SSLSocket):
+            sink.unwrap()  # sends close_notify, then would wait for the peer's
+            return False
+        sink.shutdown(socket.SHUT_WR)
+    except FULL:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def refuse(client: RawSocket, words: bytes, unread: memoryview) -> None:
+    """Say `words` in the clear and close. `unread` takes what is there: unread bytes would make the close a reset,
+    which takes the words with it."""
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(client, ssl.SSLSocket):
+            client.close()  # OpenSSL has said what there was to say
+            return
+        client.recv_into(unread)
+        if words:
+            client.send(words)
+        client.shutdown(socket.SHUT_WR)
+    client.close()

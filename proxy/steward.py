@@ -1,0 +1,129 @@
+"""The process of a proxy that serves no client: it follows the metadata, answers for health, and watches certificates.
+
+One such process instead of each worker's own view: the image of a large cluster is in memory once, and workers, which
+do nothing but pass bytes on, are told of new routes alone. Without it workers go on with what they know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from common.metrics import Metrics
+from common.ports import Ports
+from kraft.links import NodeLinks
+from kraft.observer import MetadataObserver, ObserverConfig
+from proxy.certificates import ExpiryWatch
+from proxy.config import ProxyConfig
+from proxy.counters import COUNT, add_counters, register_counters
+from proxy.metadata_routes import ObservedRoutes
+from proxy.route_file import load_table, save_table
+from proxy.routing import RoutingTable
+from proxy.shared_state import SharedState, Slot
+from proxy.worker import STEWARD_SLOT
+from wire.buffers import BufferPool
+from wire.tick import Tick
+from wire.tls import CertificateWatch, SecuredNetwork, TlsContexts
+from wire.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+METADATA_DIRECTORY = "__cluster_metadata-0"
+REQUEST_BYTES_MAX, REPLY_BYTES_MAX = 64 << 20, 64 << 20
+EXPIRY_LOOK_S = 60.0
+RETIRED_SLOT = 1  # the parent's: what workers that have ended had counted
+WORKER_SLOTS = 2  # the first of them
+
+
+class Steward:
+    """Make it while its event loop runs. `fatal` is called when the local metadata is not of this quorum."""
+
+    def __init__(self, ports: Ports, config: ProxyConfig, shared: SharedState, fatal: Callable[[str], None]) -> None:
+        self.metrics = Metrics()
+        contexts = [TlsContexts(config.links_tls, ports.clock)] if config.links_tls is not None else []
+        self._certificates = CertificateWatch(contexts, config.certificate_check_s)
+        if contexts:
+            ports = replace(ports, network=SecuredNetwork(ports.network, contexts[0]))
+        self._ports, self._config, self._shared = ports, config, shared
+        self._loop = asyncio.get_running_loop()
+        links = NodeLinks(
+            ports,
+            Tick(),
+            BufferPool(REQUEST_BYTES_MAX, REPLY_BYTES_MAX),
+            Watch(),
+            f"proxy-{config.node_id}",
+            config.secret,
+        )
+        observer = ObserverConfig(config.node_id, METADATA_DIRECTORY)
+        self.observer = MetadataObserver(ports, links, config.controllers, observer, fatal)
+        self._routes = ObservedRoutes(self.observer, config.broker_listener)
+        self._routes.on_change(self._changed)
+        self._known = load_table(ports.disk)
+        self._number = self._known.generation if self._known is not None else 0
+        chains = [one for one in (config.certificate, config.broker_certificate) if one is not None]
+        self._expiry = [ExpiryWatch(one, config.certificate_warn_days) for one in chains]
+        self._timer: asyncio.TimerHandle | None = None
+        register_counters(self.metrics, self.totals)
+        self.metrics.gauge(
+            "tidelog_proxy_certificate_ends_seconds",
+            "When the first certificate ends, in seconds since 1970; 0 is not known.",
+            lambda: min((one.ends_s for one in self._expiry), default=0.0),
+        )
+        self.metrics.gauge("tidelog_proxy_tenants", "Tenants that are routed.", lambda: self._known_count(tenants=True))
+        self.metrics.gauge("tidelog_proxy_brokers", "Brokers that are known.", lambda: self._known_count(tenants=False))
+        self.metrics.gauge("tidelog_proxy_workers", "Worker processes.", lambda: len(self._workers()))
+
+    async def start(self) -> None:
+        """Raises StorageFailure when the local copy of the metadata cannot be read."""
+        self._look_at_certificates()
+        self._certificates.start()
+        await self.observer.start()
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._certificates.stop()
+        await self.observer.stop()
+
+    def ready_problem(self) -> str | None:
+        """What keeps this proxy from serving."""
+        if self._known is None:
+            return "no metadata yet: no controller could be reached"
+        if not self._workers():
+            return "no worker serves"
+        return None
+
+    def health_problem(self) -> str | None:
+        return None
+
+    def totals(self) -> list[int]:
+        slots = [self._shared.slots[RETIRED_SLOT], *self._workers()]
+        return add_counters(slot.read_counters(COUNT) for slot in slots)
+
+    def _workers(self) -> list[Slot]:
+        return [slot for slot in self._shared.slots[WORKER_SLOTS:] if slot.in_use]
+
+    def _known_count(self, *, tenants: bool) -> int:
+        if self._known is None:
+            return 0
+        return len(self._known.tenants if tenants else self._known.brokers)
+
+    def _changed(self, table: RoutingTable) -> None:
+        if self.observer.image.cluster_id is None:
+            return
+        self._number += 1
+        self._known = RoutingTable(table.tenants, table.brokers, self._number)
+        try:
+            save_table(self._ports.disk, self._known)
+        except OSError as error:
+            logger.error("new routes cannot be written", extra={"problem": str(error)})
+            return
+        self._shared.slots[STEWARD_SLOT].write_counters([self._number])
+        logger.info("routes changed", extra={"tenants": len(table.tenants), "brokers": len(table.brokers)})
+
+    def _look_at_certificates(self) -> None:
+        for one in self._expiry:
+            one.look(self._ports.clock.wall_ms() / 1000)
+        self._timer = self._loop.call_later(EXPIRY_LOOK_S, self._look_at_certificates)

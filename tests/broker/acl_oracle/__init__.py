@@ -1,0 +1,1 @@
+"""What Apache Kafka's own authorizer answers on generated cases, and how that was asked."""

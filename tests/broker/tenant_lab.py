@@ -1,0 +1,175 @@
+"""A controller and a broker in one process, with tenants in them whose resources have the same names.
+
+Connections to a tenant's listener are that tenant's from the start: what a login leads to is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig, Listen, LogDuties
+from broker.node import BrokerNode
+from broker.request import ClientSession
+from broker.security.plane import Security
+from broker.tenancy.compiler import Compiler
+from broker.tenancy.rewriter import TenantNames
+from broker.tenancy.scope import ProxyAddress
+from common.errors import ErrorCode
+from common.machine import machine_ports
+from kraft.controller.node import ControllerConfig, ControllerNode
+from kraft.controller.policy import ControllerPolicy
+from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from wire.codec import decode_response, encode_request
+from wire.connection import Connection
+from wire.listeners import ListenerConfig, ListenerKind
+from wire.messages import CreateAclsRequest, CreateTenantRequest
+
+DOMAIN = "kafka.example.org"
+PROXY_PORT = 9094
+INSIDE_HOST = "inside-broker"
+INSIDE_DIRECTORY = "/inside/directory"
+ALPHA, BETA, GAMMA, OPERATOR, INTERNAL = "ALPHA", "BETA", "GAMMA", "OPERATOR", "INTERNAL"
+KEYS = {ALPHA: "TKAAAAAAAAAAAAAA", BETA: "TKBBBBBBBBBBBBBB", GAMMA: "TKGGGGGGGGGGGGGG"}
+_ALL_RESOURCES = ((2, 4, ""), (3, 4, ""), (5, 4, ""), (4, 3, "kafka-cluster"))  # types, patterns, names
+
+
+class Wire:
+    """A client that sees bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def exchange(self, message: Any, version: int) -> bytes | None:
+        """The answer's payload; None when the connection was closed in its place."""
+        self._writer.write(encode_request(message, version, 7, "lab"))
+        try:
+            async with asyncio.timeout(20):
+                size = int.from_bytes(await self._reader.readexactly(4), "big")
+                return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    async def call(self, message: Any, version: int) -> Any:
+        payload = await self.exchange(message, version)
+        assert payload is not None
+        return decode_response(message.API_KEY, version, payload)[1]
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class TenantLab:
+    """Use as an asynchronous context."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self._root = root
+        self._patch = patch
+        self._held = [ReservedPort() for _ in range(7)]
+        self._wires: list[Wire] = []
+        self.fatal: list[str] = []
+        self.rights = True  # whether tenants' connections have their rights, or all of them, from now on
+        self.tenants: dict[str, str] = {}  # listener → tenant id
+
+    async def __aenter__(self) -> TenantLab:
+        self._patch.setattr(Security, "greet", self._greet)
+        consensus, listener, *clients = ((LOCALHOST, port.number) for port in self._held)
+        self._addresses = dict(zip((*KEYS, OPERATOR, INTERNAL), clients, strict=True))
+        controller = ControllerConfig(
+            100,
+            {100: consensus},
+            ListenerConfig(INTERNAL, listener, listener, ListenerKind.INTERNAL),
+            SECRET,
+            policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
+        )
+        self.controller = ControllerNode(machine_ports(self._root / "controller"), controller, self.fatal.append)
+        await self.controller.start()
+        inside = (INSIDE_HOST, 1)
+        broker = BrokerConfig(
+            0,
+            tuple(
+                Listen(name, address, address if name == INTERNAL else inside, kind)
+                for (name, address), kind in zip(
+                    self._addresses.items(), (*("tenant" for _ in KEYS), "operator", "internal"), strict=True
+                )
+            ),
+            {100: listener},
+            SECRET,
+            auto_create_topics_enable=False,
+            duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
+            proxy_domain=DOMAIN,
+            proxy_port=PROXY_PORT,
+            node_settings={
+                "log.dirs": INSIDE_DIRECTORY,
+                "offsets.topic.num.partitions": 1,
+                "offsets.topic.replication.factor": 1,
+                "group.initial.rebalance.delay.ms": 0,
+                "group.min.session.timeout.ms": 1,
+                "tidelog.audit.topic.replication.factor": 1,
+            },
+        )
+        self.broker = BrokerNode(machine_ports(self._root / "broker"), broker, self.fatal.append)
+        await self.broker.start()
+        await self.broker.wait_ready()
+        await self._make_tenants()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for wire in self._wires:
+            wire.close()
+        await self.broker.stop()
+        await self.controller.stop()
+        for port in self._held:
+            port.close()
+        assert not self.fatal
+
+    def _greet(self, connection: Connection, session: ClientSession) -> None:
+        name = session.listener
+        if name in self.tenants:
+            session.tenant = self.tenants[name]
+            session.principal = f"User:{session.tenant}_{KEYS[name]}"
+        if not session.internal and (self.rights or session.tenant is None):
+            self.broker.security.grant(session)
+
+    async def connect(self, listener: str) -> Wire:
+        wire = Wire(*await asyncio.open_connection(*self._addresses[listener]))
+        self._wires.append(wire)
+        return wire
+
+    def compile_with(self, compiler: Compiler) -> Callable[[], None]:
+        """Rewrite from now on as `compiler` has it; call the result to go back."""
+        names = TenantNames(lambda: self.broker.observer.image, ProxyAddress(DOMAIN, PROXY_PORT), compiler)
+        before = self.broker.dispatcher._chain
+        self.broker.dispatcher._chain = type(before)(before.gatekeeper, names, before.throttle)
+
+        def restore() -> None:
+            self.broker.dispatcher._chain = before
+
+        return restore
+
+    async def _make_tenants(self) -> None:
+        operator = await self.connect(OPERATOR)
+        for name, key in KEYS.items():
+            made = await operator.call(CreateTenantRequest(tenant_name=name.lower(), limits=[]), 0)
+            assert not made.error_code, (ErrorCode(made.error_code), made.error_message)
+            tenant = self.tenants[name] = made.tenant_id
+            creation = CreateAclsRequest.AclCreation
+            acls = [
+                creation(
+                    resource_type=kind,
+                    resource_name=f"{tenant}_{resource}",
+                    resource_pattern_type=pattern,
+                    principal=f"User:{tenant}_{key}",
+                    host="*",
+                    operation=2,
+                    permission_type=3,
+                )
+                for kind, pattern, resource in _ALL_RESOURCES
+            ]
+            granted = await operator.call(CreateAclsRequest(creations=acls), 3)
+            assert not any(result.error_code for result in granted.results), granted

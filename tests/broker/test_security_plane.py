@@ -1,0 +1,146 @@
+"""Connections of keys: rights of their own, at most as many as the tenant may have, gone when the key is."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.request import ClientSession
+from broker.security.config import SecurityConfig
+from broker.security.plane import Security
+from common.machine import MachineClock, machine_random
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.records import (
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclRecord,
+    AclResource,
+    ApiKeyRecord,
+    MetadataRecord,
+    RemoveAclRecord,
+    RemoveApiKeyRecord,
+    ScramCredentialRecord,
+    ScramMechanism,
+    TenantRecord,
+    TenantState,
+)
+from wire.identity import PeerIdentity
+from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
+
+TENANT, KEY, ACL = "lkc-aaaaaa", "TKAAAAAAAAAAAAAA", b"a" * 16
+READ, TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
+READS = AclRecord(
+    ACL, AclResource.TOPIC, f"{TENANT}_", AclPattern.PREFIXED, f"User:{TENANT}_{KEY}", "*", AclOperation.READ,
+    AclPermission.ALLOW,
+)  # fmt: skip
+
+
+class Connection:
+    """Of a client that reached a tenants' listener under a tenant's name."""
+
+    def __init__(self, server_name: str) -> None:
+        self.listener = ListenerConfig("TENANT", ("h", 1), None, ListenerKind.TENANT, SecurityProtocol.SASL_SSL)
+        self.identity = PeerIdentity(SecurityProtocol.SASL_SSL, ("10.0.0.1", 1), server_name=server_name)
+        self.peer = ("10.0.0.1", 1)
+        self.frame_bytes_max = 1 << 30
+        self.handler: Any = None
+        self.is_closed = False
+
+    def close(self, reason: str | None = None) -> None:
+        self.is_closed = True
+
+
+class World:
+    def __init__(self) -> None:
+        self.image: MetadataImage = EMPTY_IMAGE
+        ports: Any = SimpleNamespace(clock=MachineClock(), random=machine_random())
+        config = SecurityConfig(tenant_domain="example.org", tenant_connections_max=2)
+        now = asyncio.get_running_loop().time
+        self.security = Security(config, ports, lambda: self.image, b"secret", 1 << 20, now)
+        self.security.open = self.security.shut = lambda *_: None
+        self.change(
+            TenantRecord(TENANT, "one", "default", 0),
+            ApiKeyRecord(KEY, TENANT, "", (), 0),
+            ScramCredentialRecord(KEY, ScramMechanism.SHA_256, b"salt", b"stored", b"server", 4_096),
+            READS,
+        )
+
+    def change(self, *records: MetadataRecord) -> None:
+        delta = MetadataDelta(self.image)
+        delta.replay_all(records)
+        self.image = delta.image()
+        self.security.metadata_changed(delta, self.image)
+
+    def come(self, server_name: str = f"{TENANT}.example.org") -> tuple[Connection, ClientSession, Any]:
+        connection = Connection(server_name)
+        session = ClientSession("TENANT", False, "10.0.0.1", connection)
+        made: Any = connection
+        self.security.greet(made, session)
+        return connection, session, session.login
+
+    def log_in(self) -> tuple[Connection, ClientSession, str]:
+        connection, session, login = self.come()
+        login.handshake(1, "SCRAM-SHA-256")
+        refusal = login._services.admit(login, KEY)
+        if not refusal:
+            login.user = KEY
+        return connection, session, refusal
+
+
+async def test_a_key_has_the_rights_of_its_acls_while_they_are_there() -> None:
+    world = World()
+    _, session, refusal = world.log_in()
+    access = session.access
+    assert refusal == "" and access is not None
+    assert (session.principal, session.tenant) == (f"User:{TENANT}_{KEY}", TENANT)
+    assert access.may(READ, TOPIC, f"{TENANT}_t") and not access.may(READ, TOPIC, "t")
+    world.change(RemoveAclRecord(ACL))
+    assert not access.may(READ, TOPIC, f"{TENANT}_t")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [RemoveApiKeyRecord(KEY), TenantRecord(TENANT, "one", "default", 0, state=TenantState.DELETING)],
+    ids=["key revoked", "tenant deleted"],
+)
+async def test_connections_of_a_key_that_is_gone_close_at_once(record: MetadataRecord) -> None:
+    world = World()
+    connection, session, _ = world.log_in()
+    stranger, _, _ = world.come()
+    world.change(record)
+    assert connection.is_closed and not stranger.is_closed
+    session.closed()
+    assert world.log_in()[2] == "revoked meanwhile"
+
+
+async def test_a_tenant_has_so_many_connections_and_no_more() -> None:
+    world = World()
+    _, first, _ = world.log_in()
+    assert world.log_in()[2] == ""
+    assert world.log_in()[2] == "too many connections of the tenant"
+    first.closed()
+    assert world.log_in()[2] == ""
+
+
+async def test_an_operators_wildcard_does_not_mean_tenants() -> None:
+    world = World()
+    world.change(
+        RemoveAclRecord(ACL),
+        AclRecord(
+            b"b" * 16, AclResource.TOPIC, "*", AclPattern.LITERAL, "User:*", "*", AclOperation.ALL, AclPermission.ALLOW
+        ),
+    )
+    access = world.log_in()[1].access
+    assert access is not None and not access.may(READ, TOPIC, f"{TENANT}_t")
+
+
+@pytest.mark.parametrize("name", ["", "example.org", "lkc-bbbbbb.example.org", f"{TENANT}.another.org"])
+async def test_a_name_that_is_not_the_tenants_knows_none_of_its_keys(name: str) -> None:
+    _, _, login = World().come(name)
+    login.handshake(1, "SCRAM-SHA-256")
+    assert login._services.admit(login, KEY) == "revoked meanwhile"

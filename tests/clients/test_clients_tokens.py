@@ -1,0 +1,83 @@
+"""Tokens, and sessions that end while a client is at work, on a cluster with SASL in the clear."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from bench.embedded import EmbeddedCluster
+
+SESSION_S = 2
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def issuer() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture(scope="module")
+def cluster(issuer: rsa.RSAPrivateKey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    path: Path = tmp_path_factory.mktemp("issuer") / "keys.json"
+    key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(issuer.public_key()))
+    path.write_text(json.dumps({"keys": [key | {"kid": "k1", "alg": "RS256"}]}))
+    settings = {
+        "log.dir.free.bytes.min": "0",
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": path.as_uri(),
+        "sasl.oauthbearer.expected.audience": "tidelog",
+        "connections.max.reauth.ms": str(SESSION_S * 1000),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:robot",
+    }
+    with EmbeddedCluster(1, settings, controllers=1) as running:
+        yield running
+
+
+def client(cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey, said: list[int], **claims: Any) -> dict[str, Any]:
+    def token(_: str) -> tuple[str, float]:
+        end = int(time.time()) + 3600
+        body = {"sub": "robot", "aud": "tidelog", "exp": end, "iat": end - 3600} | claims
+        return jwt.encode(body, issuer, algorithm="RS256", headers={"kid": "k1"}), end
+
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": token,
+        "log_level": 0,
+        "error_cb": lambda error: said.append(error.code()),
+    }
+
+
+def test_a_token_opens_sessions_that_are_renewed_at_work(cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey) -> None:
+    said: list[int] = []
+    producer = Producer(client(cluster, issuer, said))
+    failed: list[Any] = []
+    written, until = 0, time.monotonic() + 3 * SESSION_S
+    while time.monotonic() < until:
+        producer.produce("work", b"value", on_delivery=lambda error, _: failed.append(error) if error else None)
+        assert producer.flush(30) == 0
+        written += 1
+    assert written > 10 and not failed
+    assert not said, "no connection was lost on the way"
+
+
+def test_a_token_for_somebody_else_is_refused(cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey) -> None:
+    said: list[int] = []
+    admin = AdminClient(client(cluster, issuer, said, aud="another"))
+    admin.poll(1)
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=3)
+    admin.poll(1)
+    assert KafkaError._AUTHENTICATION in said

@@ -1,0 +1,120 @@
+"""Certificates: files that fit and that do not, changes while running, the time of their end."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.certificates import (
+    DAY_S,
+    CertificateProblem,
+    ChainFiles,
+    ExpiryWatch,
+    ReloadedContext,
+    broker_context,
+    ends_at,
+    server_context,
+)
+from tests.proxy.proxy_world import Authority
+
+
+def test_the_server_context_makes_no_tickets_and_no_old_versions(authority: Authority, tmp_path: Path) -> None:
+    context = server_context(ChainFiles(str(authority.write(tmp_path / "both.pem", ("a.b",)))))
+    assert context.num_tickets == 0
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+
+
+def test_key_and_certificate_may_lie_in_two_files(authority: Authority, tmp_path: Path) -> None:
+    both = authority.write(tmp_path / "both.pem", ("a.b",)).read_text()
+    at = both.index("-----BEGIN CERT")
+    (tmp_path / "key.pem").write_text(both[:at])
+    (tmp_path / "chain.pem").write_text(both[at:])
+    server_context(ChainFiles(str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")))
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "no key", "another key"])
+def test_files_that_do_not_fit_are_named(authority: Authority, tmp_path: Path, damage: str) -> None:
+    path = authority.write(tmp_path / "both.pem", ("a.b",))
+    text = path.read_text()
+    other = authority.write(tmp_path / "other.pem", ("a.b",)).read_text()
+    at = text.index("-----BEGIN CERT")
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text({"empty": "", "no key": text[at:], "another key": other[: other.index("-----BEGIN CERT")]
+                         + text[at:]}[damage])  # fmt: skip
+    with pytest.raises(CertificateProblem, match=r"both\.pem"):
+        server_context(ChainFiles(str(path)))
+    if damage not in {"no key", "another key"}:
+        with pytest.raises(CertificateProblem, match=r"both\.pem"):
+            ends_at(ChainFiles(str(path)))
+
+
+def test_no_key_appears_in_a_problems_text(authority: Authority, tmp_path: Path) -> None:
+    path = authority.write(tmp_path / "both.pem", ("a.b",))
+    text = path.read_text()
+    path.write_text(text[: text.index("-----BEGIN CERT")])
+    with pytest.raises(CertificateProblem) as told:
+        server_context(ChainFiles(str(path)))
+    secret = "".join(text.splitlines()[1:4])
+    assert not any(secret[at : at + 12] in str(told.value) for at in range(0, 100, 12))
+
+
+def test_the_brokers_authority_has_to_be_there(authority: Authority, tmp_path: Path) -> None:
+    own = ChainFiles(str(authority.write(tmp_path / "proxy.pem", ("p",))))
+    (tmp_path / "ca.pem").write_text(authority.pem())
+    context = broker_context(own, str(tmp_path / "ca.pem"))
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    with pytest.raises(CertificateProblem, match=r"nowhere\.pem"):
+        broker_context(own, str(tmp_path / "nowhere.pem"))
+
+
+def test_a_changed_file_makes_a_new_context_and_a_bad_one_leaves_the_old(authority: Authority, tmp_path: Path) -> None:
+    path = authority.write(tmp_path / "both.pem", ("a.b",))
+    files, seen = ChainFiles(str(path)), list[ssl.SSLContext]()
+    followed = ReloadedContext(lambda: server_context(files), files.paths(), seen.append)
+    first = followed.context
+    followed.look()
+    assert seen == []
+    path.write_text("nonsense")
+    followed.look()
+    followed.look()
+    assert followed.context is first
+    assert followed.failures == 1
+    authority.write(path, ("a.b",))
+    followed.look()
+    assert seen == [followed.context]
+    assert followed.context is not first
+    followed.look(anyway=True)
+    assert len(seen) == 2
+
+
+def test_the_end_is_told_once_a_day_before_and_at_the_time(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = ChainFiles(str(authority.write(tmp_path / "both.pem", ("a.b",), 30)))
+    watch, end = ExpiryWatch(files, 14), ends_at(files)
+    assert abs(end - time.time() - 30 * DAY_S) < 60
+    with caplog.at_level(logging.WARNING):
+        for hour in range(16 * 24):
+            watch.look(end - 30 * DAY_S + hour * 3_600)
+        assert not caplog.records
+        for hour in range(14 * 24):
+            watch.look(end - 14 * DAY_S + 1 + hour * 3_600)
+        assert len(caplog.records) == 14
+        assert all(record.levelno == logging.WARNING for record in caplog.records)
+        caplog.clear()
+        for hour in range(48):
+            watch.look(end + 1 + hour * 3_600)
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
+        caplog.clear()
+        authority.write(tmp_path / "both.pem", ("a.b",), 90)
+        watch.look(end + 2)
+        assert not caplog.records
+    assert watch.ends_s > end

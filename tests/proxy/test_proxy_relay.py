@@ -1,0 +1,174 @@
+"""Relays over sockets that take and give what a test wants, and over real ones with mutated readiness."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.relay import RECORD_BYTES, Relay, Room
+from proxy.sockets import RawSocket
+
+CLIENT, BROKER = 3, 4
+
+
+class Poll:
+    """Level-triggered readiness that a test asks for by itself."""
+
+    def __init__(self) -> None:
+        self.readers: dict[int, Callable[[], object]] = {}
+        self.writers: dict[int, Callable[[], object]] = {}
+
+    def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
+        self.readers[fd] = callback
+
+    def remove_reader(self, fd: int, /) -> None:
+        self.readers.pop(fd, None)
+
+    def add_writer(self, fd: int, callback: Callable[[], object], /) -> None:
+        self.writers[fd] = callback
+
+    def remove_writer(self, fd: int, /) -> None:
+        self.writers.pop(fd, None)
+
+
+class FakeSocket:
+    """`incoming` holds what is read next: bytes, or an exception; `takes` how much each send takes, or an exception."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.incoming: deque[bytes | Exception] = deque()
+        self.takes: deque[int | Exception] = deque()
+        self.sent = b""
+        self.closed = self.shut = False
+
+    def fileno(self) -> int:
+        return -1 if self.closed else self.fd
+
+    def recv_into(self, view: memoryview) -> int:
+        if not self.incoming:
+            raise BlockingIOError
+        piece = self.incoming.popleft()
+        if isinstance(piece, Exception):
+            raise piece
+        taken = piece[: len(view)]
+        view[: len(taken)] = taken
+        if len(taken) < len(piece):
+            self.incoming.appendleft(piece[len(taken) :])
+        return len(taken)
+
+    def send(self, data: memoryview) -> int:
+        take = self.takes.popleft() if self.takes else len(data)
+        if isinstance(take, Exception):
+            raise take
+        take = min(max(take, 1), len(data))
+        self.sent += bytes(data[:take])
+        return take
+
+    def shutdown(self, _how: int) -> None:
+        self.shut = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def make() -> tuple[Poll, FakeSocket, FakeSocket, Relay, list[Relay]]:
+    poll, client, broker, ended = Poll(), FakeSocket(CLIENT), FakeSocket(BROKER), list[Relay]()
+    room = Room(4 * RECORD_BYTES)
+    relay = Relay(poll, cast(RawSocket, client), cast(RawSocket, broker), room, "lkc-aaaaaa", "10.0.0.1")
+    relay.on_close = ended.append
+    relay.start()
+    return poll, client, broker, relay, ended
+
+
+Takes = list[int | Exception]
+PIECES = st.lists(st.binary(min_size=1, max_size=3 * RECORD_BYTES), max_size=8)
+TAKES = st.lists(st.integers(1, 2 * RECORD_BYTES) | st.just(BlockingIOError()), max_size=30)
+
+
+@given(PIECES, PIECES, TAKES, TAKES, st.randoms(use_true_random=False))
+def test_all_bytes_come_through_in_order_however_slowly_they_are_taken(
+    up: list[bytes], down: list[bytes], broker_takes: Takes, client_takes: Takes, rng: random.Random
+) -> None:
+    poll, client, broker, relay, ended = make()
+    client.incoming.extend(up)
+    broker.incoming.extend(down)
+    broker.takes.extend(broker_takes)
+    client.takes.extend(client_takes)
+    for _ in range(400):
+        ready = [poll.readers[one.fd] for one in (client, broker) if one.incoming and one.fd in poll.readers]
+        ready += list(poll.writers.values())
+        if not ready:
+            break
+        rng.choice(ready)()
+    assert broker.sent == b"".join(up)
+    assert client.sent == b"".join(down)
+    assert (relay.up.moved, relay.down.moved) == (len(broker.sent), len(client.sent))
+    assert sorted(poll.readers) == [CLIENT, BROKER]
+    assert not poll.writers
+    assert not ended
+
+
+def test_tls_that_must_write_before_it_reads_waits_without_spinning() -> None:
+    """A client that asks for key updates and reads nothing brings it about."""
+    poll, client, broker, _, ended = make()
+    client.incoming.extend([ssl.SSLWantWriteError(), b"more"])
+    poll.readers[CLIENT]()
+    assert CLIENT not in poll.readers
+    poll.writers[CLIENT]()
+    assert CLIENT not in poll.writers
+    poll.readers[CLIENT]()
+    assert broker.sent == b"more"
+    assert not ended
+
+
+@pytest.mark.parametrize("parked_first", [True, False])
+def test_that_wait_and_a_full_client_share_the_descriptor(parked_first: bool) -> None:
+    poll, client, broker, _, ended = make()
+    client.takes.append(1)
+    broker.incoming.append(b"downward")
+    client.incoming.extend([ssl.SSLWantWriteError(), b"upward"])
+    order = [poll.readers[CLIENT], poll.readers[BROKER]]
+    for step in order if parked_first else order[::-1]:
+        step()
+    assert not poll.readers
+    poll.writers[CLIENT]()
+    assert client.sent == b"downward"
+    assert not poll.writers
+    poll.readers[CLIENT]()
+    assert broker.sent == b"upward"
+    assert sorted(poll.readers) == [CLIENT, BROKER]
+    assert not ended
+
+
+def test_an_error_on_either_side_ends_both() -> None:
+    for side in (0, 1):
+        poll, *socks, relay, ended = make()
+        socks[side].incoming.append(ConnectionResetError())
+        poll.readers[socks[side].fd]()
+        assert socks[0].closed
+        assert socks[1].closed
+        assert ended == [relay]
+        assert not poll.readers
+        assert not poll.writers
+        relay.close()
+        assert len(ended) == 1
+
+
+def test_what_is_held_for_a_slow_reader_is_a_copy_of_at_most_the_room() -> None:
+    poll, client, broker, relay, _ = make()
+    broker.takes.append(10)
+    client.incoming.append(b"a" * (6 * RECORD_BYTES))
+    poll.readers[CLIENT]()
+    assert relay.up.rest is not None
+    assert len(relay.up.rest) == 4 * RECORD_BYTES - 10
+    assert relay.up.rest.obj is not relay.up.room.whole.obj
+    relay.up.room.whole[:] = b"b" * len(relay.up.room.whole)
+    poll.writers[BROKER]()
+    assert set(broker.sent) == {ord("a")}

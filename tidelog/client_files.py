@@ -1,0 +1,105 @@
+"""Ready configurations for a tenant's clients: librdkafka's properties, Java's, and a command line for kcat.
+
+They hold the key's secret, so their owner alone can read them; kcat is given a file for the same reason, for everybody
+sees the words of a command.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.host_names import bootstrap_host
+from tidelog.credentials import write_private
+
+TENANTS_DIRECTORY = "tenants"
+MECHANISM = "SCRAM-SHA-256"
+LIBRDKAFKA, JAVA, KCAT, KEY = "librdkafka.properties", "java.properties", "kcat", "key"
+_KEY_FIELDS = ("key", "secret", "tenant_id")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantAccess:
+    """What a client of `tenant` (its name) needs; `port` is the proxies', `authority` the PEM file to believe."""
+
+    tenant: str
+    tenant_id: str
+    key: str
+    secret: str
+    domain: str
+    port: int
+    authority: Path
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{bootstrap_host(self.tenant_id, self.domain)}:{self.port}"
+
+
+def key_file(directory: Path, tenant: str) -> Path:
+    """As `tidelog keys create --out` writes it."""
+    return directory / f"{tenant}.{KEY}"
+
+
+def read_key(path: Path) -> tuple[str, str, str]:
+    """Key, secret and the tenant's id. Raises OSError, and ValueError for a file that is no such one."""
+    fields = dict(line.partition("=")[::2] for line in path.read_text().splitlines())
+    if not all(fields.get(name) for name in _KEY_FIELDS):
+        raise ValueError(f"{path} does not hold a key")
+    return fields["key"], fields["secret"], fields["tenant_id"]
+
+
+def write_client_files(directory: Path, access: TenantAccess) -> list[Path]:
+    """Write them anew, each whole or as it was, mode 0600."""
+    properties = directory / f"{access.tenant}.{LIBRDKAFKA}"
+    kcat = shlex.join(["kcat", "-F", str(properties)])
+    texts = {
+        LIBRDKAFKA: librdkafka_text(access),
+        JAVA: java_text(access),
+        KCAT: f'# sh FILE -L, or any other words of kcat\nexec {kcat} "$@"\n',
+    }
+    written = []
+    for suffix, text in texts.items():
+        path = directory / f"{access.tenant}.{suffix}"
+        _replace_private(path, text)
+        written.append(path)
+    return written
+
+
+def librdkafka_text(access: TenantAccess) -> str:
+    return _properties(
+        {
+            "bootstrap.servers": access.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": access.key,
+            "sasl.password": access.secret,
+            "ssl.ca.location": str(access.authority),
+        }
+    )
+
+
+def java_text(access: TenantAccess) -> str:
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return _properties(
+        {
+            "bootstrap.servers": access.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "sasl.jaas.config": f'{login} required username="{access.key}" password="{access.secret}";',
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(access.authority),
+        }
+    )
+
+
+def _properties(values: dict[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+def _replace_private(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    write_private(temporary, text)
+    os.replace(temporary, path)

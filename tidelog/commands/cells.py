@@ -1,0 +1,71 @@
+"""`tidelog cells list | create | describe | alter`: the parts of a cluster that tenants live in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidelog.admin_client import Bootstrap, Data
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.commands.tenants import LimitOptions, parse_limits, tenant_admin
+from tidelog.output import show, show_one
+
+app = typer.Typer(help="Cells: list, create, describe, alter.", no_args_is_help=True, rich_markup_mode=None)
+
+Cell = Annotated[str, typer.Argument(help="The cell's name.", metavar="CELL")]
+
+
+@app.command("list")
+def list_cells(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """Every cell with its load, and why it is full if it is."""
+    with tenant_admin(bootstrap, data) as admin:
+        rows = admin.cells()
+    shown = [row | {"brokers": [broker["broker"] for broker in row["brokers"]]} for row in rows]
+    columns = ["cell", "state", "brokers", "load", "replicas", "replicas_max", "tenants", "tenants_max", "full"]
+    show(rows if as_json else shown, as_json=as_json, columns=columns, empty="no cells")
+
+
+@app.command()
+def create(
+    name: Cell,
+    closed: Annotated[bool, typer.Option("--closed", help="It takes no tenants yet.")] = False,
+    limit: LimitOptions = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Say of a cell what it may hold. Brokers join it by their setting tidelog.cell, before or after."""
+    with tenant_admin(bootstrap, data) as admin:
+        admin.alter_cell(name, parse_limits(limit), is_open=not closed, must_be_new=True)
+        (row,) = admin.cells([name])
+    show_one(row, as_json=as_json)
+
+
+@app.command()
+def describe(name: Cell, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+    """One cell: its brokers and what they hold, its limits and tenants."""
+    with tenant_admin(bootstrap, data) as admin:
+        (row,) = admin.cells([name])
+    if as_json:
+        show_one(row, as_json=True)
+        return
+    brokers = row.pop("brokers")
+    show_one(row, as_json=False)
+    show(brokers, as_json=False, columns=["broker", "rack", "state", "replicas"], empty="no brokers")
+
+
+@app.command()
+def alter(
+    name: Cell,
+    is_open: Annotated[bool | None, typer.Option("--open/--closed", help="Whether it takes more tenants.")] = None,
+    limit: LimitOptions = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Open or close a cell for more tenants, or change its limits (replicas.per.broker.max, tenants.max)."""
+    with tenant_admin(bootstrap, data) as admin:
+        admin.alter_cell(name, parse_limits(limit), is_open=is_open)
+        (row,) = admin.cells([name])
+    show_one(row, as_json=as_json)

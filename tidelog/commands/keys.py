@@ -1,0 +1,111 @@
+"""`tidelog keys create | list | renew | revoke`: a tenant's API keys. A secret is shown once, and kept nowhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog.admin_client import Bootstrap, Data
+from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.commands.tenants import tenant_admin
+from tidelog.credentials import write_private
+from tidelog.output import EXIT_USAGE, fail, show, show_one
+from tidelog.tenant_admin import NewKey
+
+app = typer.Typer(help="API keys: create, list, renew, revoke.", no_args_is_help=True, rich_markup_mode=None)
+
+Tenant = Annotated[str, typer.Argument(help="The tenant's name or id.", metavar="TENANT")]
+Key = Annotated[str, typer.Argument(help="The key's id.", metavar="KEY")]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Write key and secret into this new file, mode 0600, and not out here.")
+]
+
+
+@app.command()
+def create(
+    tenant: Tenant,
+    role: Annotated[
+        list[str] | None,
+        typer.Option("--role", help="admin, read:PREFIX or write:PREFIX (of topics, groups, transactional ids); "
+                     "several may be given.", metavar="ROLE"),
+    ] = None,
+    description: Annotated[str, typer.Option(help="For people.")] = "",
+    out: Out = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Make a key; without --role it may do everything that its tenant may."""
+    _check_out(out)
+    with tenant_admin(bootstrap, data) as admin:
+        made = admin.create_key(tenant, role or ["admin"], description)
+        if out is not None:
+            try:
+                _write(out, made)
+            except OSError as error:
+                admin.delete_key(made.id)
+                fail(f"{out}: {error.strerror}; the key was taken back")
+    _show(made, out, as_json)
+
+
+@app.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Argument(help="Of one tenant, by name or id.", metavar="TENANT")] = None,
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """Keys with their roles; never a secret."""
+    with tenant_admin(bootstrap, data) as admin:
+        rows = admin.keys(tenant)
+    show(rows, as_json=as_json, columns=["key", "tenant", "roles", "usable", "description"], empty="no keys")
+
+
+@app.command()
+def renew(
+    key: Key, out: Out = None, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
+    """Give a key a new secret, in the place of the old one; roles and ACLs stay."""
+    _check_out(out)
+    with tenant_admin(bootstrap, data) as admin:
+        (row,) = admin.keys(None, [key])
+        made = admin.renew_key(row["tenant_id"], key)
+    if out is not None:
+        try:
+            _write(out, made)
+        except OSError as error:
+            fail(f"{out}: {error.strerror}; the key has a new secret that nobody knows: renew it again")
+    _show(made, out, as_json)
+
+
+@app.command()
+def revoke(
+    keys: Annotated[list[str], typer.Argument(help="Ids of keys.", metavar="KEY…")],
+    bootstrap: Bootstrap = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
+    """End keys, with the ACLs that speak of them."""
+    with tenant_admin(bootstrap, data) as admin:
+        for key in keys:
+            admin.delete_key(key)
+    if as_json:
+        print(json.dumps([{"key": key, "state": "revoked"} for key in keys]))
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and (out.exists() or not out.parent.is_dir()):
+        fail(f"--out {out}: it must be a new file in a directory that exists", EXIT_USAGE)
+
+
+def _write(out: Path, made: NewKey) -> None:
+    write_private(out, f"key={made.id}\nsecret={made.secret}\ntenant_id={made.tenant_id}\n")
+
+
+def _show(made: NewKey, out: Path | None, as_json: bool) -> None:
+    shown = {"key": made.id, "tenant_id": made.tenant_id}
+    shown |= {"secret": made.secret} if out is None else {"file": str(out)}
+    show_one(shown, as_json=as_json)

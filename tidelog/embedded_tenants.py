@@ -1,0 +1,55 @@
+"""What lies in `DIR/tenants` of an embedded cluster: a key of each tenant, and ready client configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.settings import SettingError
+from tidelog.client_files import TENANTS_DIRECTORY, TenantAccess, key_file, read_key, write_client_files
+from tidelog.cluster_layout import TLS_DIRECTORY, ClusterLayout
+from tidelog.local_names import advice, names_of
+
+
+def parse_names(text: str) -> list[str]:
+    """Names with commas between them. Raises SettingError."""
+    from kraft.controller.tenants import TENANT_NAME  # noqa: PLC0415  who names none need not wait for it
+
+    names = list(dict.fromkeys(name for name in text.split(",") if name))
+    for name in names:
+        if not TENANT_NAME.fullmatch(name):
+            raise SettingError(f"--tenants: {name!r} is not valid, it must be 1 to 40 of a-z, 0-9 and -")
+    return names
+
+
+def refresh_client_files(root: Path, layout: ClusterLayout) -> None:
+    """Every tenant's whose key is here, for the port and the domain of now."""
+    directory = root / TENANTS_DIRECTORY
+    for path in sorted(directory.glob("*.key")) if layout.proxies else []:
+        access = access_of(root, layout, path.stem)
+        if access is not None:
+            write_client_files(directory, access)
+
+
+def access_of(root: Path, layout: ClusterLayout, name: str) -> TenantAccess | None:
+    """None where there is no key of the tenant's."""
+    try:
+        key, secret, tenant_id = read_key(key_file(root / TENANTS_DIRECTORY, name))
+    except (OSError, ValueError):
+        return None
+    authority = root / TLS_DIRECTORY / "ca.pem"
+    return TenantAccess(name, tenant_id, key, secret, layout.domain, layout.proxy_port, authority)
+
+
+def tell_tenants(root: Path, layout: ClusterLayout, names: list[str]) -> list[str]:
+    """Lines for people: where each tenant's clients find their configuration, and what is missing for its names."""
+    lines, hosts = [], []
+    for name in names:
+        access = access_of(root, layout, name)
+        if access is None:
+            lines.append(f"tenant {name} was there already and has no key here: tidelog keys create {name} --out FILE")
+            continue
+        files = root / TENANTS_DIRECTORY / f"{name}.{{librdkafka.properties,java.properties,kcat}}"
+        lines.append(f"tenant {name}: {access.bootstrap}, {files}")
+        hosts += names_of(access.tenant_id, [node.node_id for node in layout.brokers], layout.domain)
+    missing = advice(hosts) if hosts else None
+    return [*lines, missing] if missing else lines

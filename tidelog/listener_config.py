@@ -1,0 +1,160 @@
+"""Listeners as an operator writes them: addresses, protocols, TLS, and how they stand behind proxies."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from broker.config import Listen
+from common.ports import Address
+from common.settings import SettingError, of_listener
+from wire.listeners import UNBOUNDED, ProxyForm, SecurityProtocol
+from wire.tls import TlsConfig
+
+PORT_MAX = 65_535
+
+
+def parse_listeners(values: Mapping[str, Any]) -> tuple[Listen, ...]:
+    """Every listener with what clients are told of it. SettingError names what is missing, wrong or not safe."""
+    bound = _named_addresses(values["listeners"], "listeners")
+    advertised = _named_addresses(values["advertised.listeners"], "advertised.listeners")
+    for name in advertised:
+        if name not in bound:
+            raise SettingError(f"advertised.listeners: {name} is none of listeners")
+    internal = values["inter.broker.listener.name"]
+    if internal not in bound:
+        raise SettingError(f"listeners: the internal listener {internal} (inter.broker.listener.name) is missing")
+    tenant = values["tidelog.tenant.listeners"]
+    for name in tenant:
+        if name not in bound or name == internal:
+            raise SettingError(f"tidelog.tenant.listeners: {name} must be one of listeners, and not the internal one")
+    protocols = _protocols(values, bound)
+    found = []
+    for name, address in bound.items():
+        kind = "internal" if name == internal else "tenant" if name in tenant else "operator"
+        _check_protocol(values, name, kind, protocols[name], address[0])
+        shown = advertised.get(name, address)
+        if shown[0] in ("0.0.0.0", "::"):
+            raise SettingError(f"advertised.listeners: {name} needs an address that others can reach, not {shown[0]}")
+        own = f"listener.name.{name.lower()}."
+        form = ProxyForm(of_listener(values, name, "tidelog.tenant.tls")) if kind == "tenant" else ProxyForm.NONE
+        found.append(
+            Listen(
+                name,
+                address,
+                shown,
+                kind,
+                protocols[name],
+                tls_config(values, name, kind, form) if protocols[name].uses_tls else None,
+                form,
+                _networks(values["tidelog.proxy.networks"]) if form is ProxyForm.PASSED else (),
+                values.get(own + "max.connections", UNBOUNDED),
+                values.get(own + "max.connection.creation.rate", UNBOUNDED),
+            )
+        )
+    return tuple(found)
+
+
+def tls_config(values: Mapping[str, Any], name: str, kind: str, form: ProxyForm) -> TlsConfig:
+    """What listener `name` shows and whom it believes. SettingError for what it needs and lacks."""
+
+    def value(setting: str) -> Any:
+        return of_listener(values, name, setting)
+
+    def pem(setting: str) -> str:
+        return str(value(setting)).replace("\\n", "\n")  # as a line of a properties file has it
+
+    config = TlsConfig(
+        name=name,
+        keystore_location=value("ssl.keystore.location"),
+        keystore_certificate_chain=pem("ssl.keystore.certificate.chain"),
+        keystore_key=pem("ssl.keystore.key"),
+        key_password=value("ssl.key.password"),
+        truststore_location=value("ssl.truststore.location"),
+        truststore_certificates=pem("ssl.truststore.certificates"),
+        client_auth="required" if kind == "internal" or form is ProxyForm.TERMINATED else value("ssl.client.auth"),
+        enabled_protocols=value("ssl.enabled.protocols"),
+        cipher_suites=value("ssl.cipher.suites"),
+        principal_mapping_rules=value("ssl.principal.mapping.rules"),
+        endpoint_identification_algorithm=value("ssl.endpoint.identification.algorithm"),
+    )
+    if value("ssl.keystore.type") != value("ssl.truststore.type"):
+        raise SettingError("ssl.truststore.type: it must be ssl.keystore.type's")
+    if not config.enabled_protocols:
+        raise SettingError("ssl.enabled.protocols: it must name TLSv1.2, TLSv1.3 or both")
+    if not config.keystore_location and not config.keystore_certificate_chain:
+        raise SettingError(f"ssl.keystore.location: listener {name} has TLS and needs a key and its certificate")
+    if config.client_auth == "required" and not (config.truststore_location or config.truststore_certificates):
+        who = {"internal": "nodes", "tenant": "proxies"}.get(kind, "clients")
+        raise SettingError(f"ssl.truststore.location: listener {name} needs the authority of its {who}' certificates")
+    return config
+
+
+def links_tls(values: Mapping[str, Any]) -> TlsConfig | None:
+    """What a node without listeners of its own shows to the controllers; None where the map says plaintext."""
+    name = values["inter.broker.listener.name"]
+    protocol = _protocols(values, {name: ("", 0)})[name]
+    return tls_config(values, name, "internal", ProxyForm.NONE) if protocol.uses_tls else None
+
+
+def _protocols(values: Mapping[str, Any], bound: Mapping[str, Address]) -> dict[str, SecurityProtocol]:
+    setting = "listener.security.protocol.map"
+    found = {name: SecurityProtocol.__members__.get(name, SecurityProtocol.PLAINTEXT) for name in bound}
+    for text in values[setting]:
+        name, separator, protocol = text.partition(":")
+        if not separator or protocol not in SecurityProtocol.__members__:
+            known = ", ".join(SecurityProtocol.__members__)
+            raise SettingError(f"{setting}: {text!r} is not valid, it must be NAME:PROTOCOL with one of {known}")
+        if name in bound:
+            found[name] = SecurityProtocol[protocol]
+    return found
+
+
+def _check_protocol(values: Mapping[str, Any], name: str, kind: str, protocol: SecurityProtocol, host: str) -> None:
+    """What a listener of this kind must be; nodes' traffic leaves loopback only with TLS, or when it is allowed to."""
+    setting = "listener.security.protocol.map"
+    if kind == "tenant" and protocol is not SecurityProtocol.SASL_SSL:
+        raise SettingError(f"{setting}: {name} is for tenants (tidelog.tenant.listeners), so it must be SASL_SSL")
+    if kind == "internal" and protocol.uses_sasl:
+        raise SettingError(f"{setting}: {name} is for nodes, which have a secret of their own: SSL or PLAINTEXT")
+    is_open = kind == "internal" and not protocol.uses_tls and not _is_loopback(host)
+    if is_open and not values["tidelog.internal.allow.plaintext"]:
+        raise SettingError(
+            f"listeners: {name} on {host} leaves loopback without TLS ({setting}={name}:SSL gives it TLS); "
+            "tidelog.internal.allow.plaintext=true says that this network is private"
+        )
+
+
+def _networks(texts: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(text) for text in texts)
+    except ValueError as error:
+        raise SettingError(f"tidelog.proxy.networks: {error}") from error
+
+
+def host_and_port(text: str, setting: str) -> Address:
+    """`host:port`, `[v6]:port` or `:port`, which means every address."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > PORT_MAX:
+        raise SettingError(f"{setting}: {text!r} is not valid, it must be host:port with a port up to {PORT_MAX}")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def _named_addresses(texts: tuple[str, ...], setting: str) -> dict[str, Address]:
+    found: dict[str, Address] = {}
+    for text in texts:
+        name, separator, address = text.partition("://")
+        if not separator or not name:
+            raise SettingError(f"{setting}: {text!r} is not valid, it must be NAME://host:port")
+        if name in found:
+            raise SettingError(f"{setting}: {name} is named twice")
+        found[name] = host_and_port(address, setting)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
