@@ -181,14 +181,20 @@ class ColdReading:
         """The first record of the tier with its largest timestamp, if that is at least `least` (ms)."""
         tier = self.tier(partition)
         best: TimedRecord | None = None
+        least = max(least, 0)
         for segment in list(tier.tier.by_max_timestamp()):
-            least = max(least, 0) if best is None else best.timestamp + 1
             if segment.max_timestamp < least:
                 break
             low = max(segment.base_offset, partition.log.log_start_offset)
+            # Of equal records the first counts, and the best so far may be of a segment that says more and lies later.
+            needed = least + 1 if best is not None and best.offset < low else least
+            if segment.max_timestamp < needed:
+                continue
             remote, greatest = tier.remote(segment), segment.max_timestamp
             found = await first_at_or_after(self.remote, remote, greatest, low, LOOK_UPS)
             if found is not None:
                 return found
-            best = await latest(self.remote, remote, least, low, LOOK_UPS) or best
+            found = await latest(self.remote, remote, needed, low, LOOK_UPS)
+            if found is not None:
+                best, least = found, found.timestamp
         return best

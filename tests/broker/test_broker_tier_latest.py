@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -20,9 +20,10 @@ TIMES = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=2
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(times=TIMES, said=st.lists(st.integers(0, 3), min_size=6, max_size=6), data=st.data())
+@given(times=TIMES, said=st.lists(st.integers(0, 3), min_size=6, max_size=6), hidden=st.integers(0, 23))
+@example(times=[[0], [0]], said=[0, 1, 0, 0, 0, 0], hidden=0)  # of equal records the first, though the second says more
 async def test_the_latest_record_is_found_though_segments_say_more(
-    tmp_path: Path, times: list[list[int]], said: list[int], data: st.DataObject
+    tmp_path: Path, times: list[list[int]], said: list[int], hidden: int
 ) -> None:
     """Compaction leaves batches without records, and a log start hides some of a segment's."""
     async with tiered(Path(tempfile.mkdtemp(dir=tmp_path))) as world:
@@ -32,7 +33,7 @@ async def test_the_latest_record_is_found_though_segments_say_more(
             world.tier.roll(world.partition())
         count = sum(map(len, times))
         partition = world.partition()
-        start = data.draw(st.integers(0, count - 1))
+        start = hidden % count
         tier = await world.tier.copy(partition)
         partition.log.advance_log_start(start, "test")
         await world.tier.copy(partition)
