@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from storage.checkpoint_files import LEADER_EPOCHS, replace_file
+from storage.checkpoint_files import LEADER_EPOCHS, replace_file, write_whole
 from storage.log_truncation import Reason, truncate_fully_and_start_at
 from storage.producer_snapshot import decode_snapshot
+from storage.segment import SNAPSHOT_SUFFIX, file_stem
 
 if TYPE_CHECKING:
     from storage.partition_log import PartitionLog
@@ -44,10 +45,18 @@ def start_at(
 
 
 async def make_durable(log: PartitionLog) -> None:
-    """The epochs, the snapshot and the names of the files, on the device. Raises ProtocolError."""
+    """The epochs, the snapshot and the names of the files, on the device. Nothing may be appended meanwhile. Raises
+    ProtocolError."""
     disk, health = log.context.disk, log.context.health
+    path = file_stem(log.directory, log.log_end_offset) + SNAPSHOT_SUFFIX
+    snapshot, epochs = log.producers.snapshot(), log.leader_epochs.encode()
+
+    def write() -> None:
+        write_whole(disk, path, snapshot)  # no flush does it: they look at snapshots above the recovery point
+        replace_file(disk, log.directory, LEADER_EPOCHS, epochs)
+
     try:
-        await asyncio.to_thread(replace_file, disk, log.directory, LEADER_EPOCHS, log.leader_epochs.encode())
+        await asyncio.to_thread(write)
     except OSError as error:
         health.fail(f"start {log.directory} from the tier: {error}")
         raise health.error() from error

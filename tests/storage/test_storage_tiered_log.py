@@ -13,6 +13,7 @@ from common.errors import ErrorCode, ProtocolError
 from records.batch import iterate_batches
 from records.control import MarkerKind
 from storage import tier_start
+from storage.checkpoint_files import PARTITION_METADATA, TEMPORARY_SUFFIX, join
 from storage.closed_segments import ClosedSegment, Contents
 from storage.leader_epochs import LeaderEpochCache
 from storage.log_config import LogConfig
@@ -293,6 +294,31 @@ async def test_a_replica_begins_where_the_tier_ends(bench: Workbench) -> None:
     assert (log.local_log_start_offset, log.log_end_offset) == (base, appended.next_offset)
     assert log.leader_epochs.epoch_of(1) == 1
     assert [view.last_sequence for view in log.producers.views()] == [appended.next_offset - 1]
+
+
+async def test_where_a_replica_begins_survives_a_loss_of_power(bench: Workbench) -> None:
+    leader = await filled(bench)
+    base = leader.segments[3].base_offset
+    closed = leader.closed_segment_at(leader.segments[2].base_offset)
+    assert closed is not None
+    _, contents = read_out(leader, closed)
+    log = bench.directory.create_log("u", 0, bytes(15) + b"u", TIERED)
+    epochs = LeaderEpochCache.decode(contents.leader_epochs).entries()
+    bench.disk.fsyncs.clear()
+    log.start_at(base, 0, epochs, contents.producer_snapshot)
+    await tier_start.make_durable(log)
+    synced = {path.removesuffix(TEMPORARY_SUFFIX) for path in bench.disk.fsyncs}
+    await bench.directory.close()
+    for name in bench.disk.list(log.directory):
+        if name != PARTITION_METADATA and join(log.directory, name) not in synced:
+            file = bench.disk.open(join(log.directory, name))
+            file.truncate(0)  # the name is there, the bytes never came
+            file.close()
+    await bench.start()
+    log = bench.directory.create_log("u", 0, bytes(15) + b"u", TIERED)
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, base, base)
+    assert log.leader_epochs.entries() == epochs
+    assert [view.last_sequence for view in log.producers.views()] == [base - 1]
 
 
 async def test_a_damaged_snapshot_leaves_the_log_as_it_was(bench: Workbench) -> None:
