@@ -102,7 +102,7 @@ class LeaderReturn:
     def _has_restarted(self, image: MetadataImage) -> bool:
         """Whether every broker has been away and is back."""
         brokers = image.brokers.values()
-        if not all(broker.is_active for broker in brokers):
+        if not brokers or not all(broker.is_active for broker in brokers):  # none yet is no restart of all
             return False
         return self._all_were_down or all(broker.epoch > self._since for broker in brokers)
 

@@ -365,3 +365,23 @@ async def test_connections_that_end_after_the_stop_are_nobodys_business() -> Non
     bench.liveness.connection_closed(0)
     assert asyncio.all_tasks() == before
     assert not bench.liveness._probes
+
+
+async def test_a_cluster_without_brokers_has_no_leaders_to_return() -> None:
+    bench = LiveBench(LivenessConfig(60, 30))
+    await bench.begin()
+    asked = 0
+
+    async def write(decide: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return decide(bench.machine.image).reply
+
+    bench.driver.write = write  # type: ignore[method-assign]
+    returning = RestartBench(bench).returning
+    async with asyncio.timeout(5):
+        for _ in range(200):
+            await asyncio.sleep(0)
+    assert asked == 0
+    await returning.stop()
+    await bench.stop()
