@@ -375,6 +375,7 @@ async def test_a_cluster_without_brokers_has_no_leaders_to_return() -> None:
     async def write(decide: Any) -> Any:
         nonlocal asked
         asked += 1
+        await asyncio.sleep(0)
         return decide(bench.machine.image).reply
 
     bench.driver.write = write  # type: ignore[method-assign]
