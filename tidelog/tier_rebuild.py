@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from kraft.rebuild import CannotRebuild, Rebuild, Rebuilder, RebuiltTopic, Tiere
 from object_store.errors import VersionConflict
 from object_store.store import ObjectStore
 from records.events import Event, Events, EventsHeader, decode_events, encode_events
-from tiering.cluster_file import CHECK_INTERVAL_S, begin_incarnation
+from tiering.cluster_file import CHECK_INTERVAL_S, ClusterFile, begin_incarnation, read_cluster_file
 from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.inventory import FoundTopic, find_clusters, find_topics
 from tiering.keys import TierRoot
@@ -51,12 +51,33 @@ async def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
     return wanted or found[0]
 
 
-async def take_over(store: ObjectStore, cluster_id: str, wait_s: float, now_ms: int) -> int:
-    """The new incarnation, once an old cluster can no longer write. Raises CannotRebuild, StoreError."""
+async def look(
+    store: ObjectStore, cluster_id: str, brokers: Sequence[UsableBroker], rng: random.Random
+) -> tuple[ClusterFile, str]:
+    """Make of the bucket, which stays as it is, all that a rebuild would: what refuses then refuses here. What
+    `take_over` is to find. Raises CannotRebuild, StoreError."""
     try:
-        file = await begin_incarnation(store, TierRoot(cluster_id), now_ms)
+        seen = await read_cluster_file(store, TierRoot(cluster_id))
+    except ValueError as error:
+        raise CannotRebuild(str(error)) from error
+    if seen is None:
+        raise CannotRebuild(f"{store.name} holds nothing of cluster {cluster_id}")
+    prepared = await prepare(store, cluster_id, seen[0].incarnation + 1, brokers, rng)
+    encode_snapshot(prepared.rebuild.image)
+    return seen
+
+
+async def take_over(
+    store: ObjectStore, seen: tuple[ClusterFile, str], wait_s: float, now_ms: int, taken: Callable[[int], None]
+) -> int:
+    """The new incarnation, once an old cluster can no longer write; `taken` is told of it as soon as the bucket shows
+    it. The old cluster loses the bucket by this: nothing that may be refused is to follow. Raises CannotRebuild,
+    StoreError."""
+    try:
+        file = await begin_incarnation(store, TierRoot(seen[0].cluster_id), now_ms, seen)
     except (VersionConflict, ValueError) as error:
         raise CannotRebuild(f"{store.name} cannot be taken over: {error}") from error
+    taken(file.incarnation)
     await asyncio.sleep(wait_s)
     return file.incarnation
 

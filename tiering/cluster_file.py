@@ -70,10 +70,12 @@ async def set_incarnation(
     return file
 
 
-async def begin_incarnation(store: ObjectStore, root: TierRoot, now_ms: int) -> ClusterFile:
-    """For a rebuild: take the bucket over from whichever cluster wrote it. Raises VersionConflict when another one
-    does the same, StoreError, ValueError."""
-    found = await read_cluster_file(store, root)
+async def begin_incarnation(
+    store: ObjectStore, root: TierRoot, now_ms: int, seen: tuple[ClusterFile, str] | None = None
+) -> ClusterFile:
+    """For a rebuild: take the bucket over from whichever cluster wrote it. With `seen`, only if the file still is what
+    was seen. Raises VersionConflict when another one does the same, StoreError, ValueError."""
+    found = seen or await read_cluster_file(store, root)
     if found is None:
         return await set_incarnation(store, root, None, None, FIRST_INCARNATION, now_ms)
     return await set_incarnation(store, root, found[0], found[1], found[0].incarnation + 1, now_ms)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from common.machine import MachineClock
+from common.settings import SettingError
 from tidelog.admin_client import Bootstrap, Data, admin_client
-from tidelog.cluster_layout import load_layout
-from tidelog.commands.cluster import DEFAULT_DATA, Json, prepare_cluster, start_detached
+from tidelog.commands.cluster import DEFAULT_DATA, Json, prepare_cluster, require_layout, start_detached
 from tidelog.output import EXIT_USAGE, fail, show
 
 if TYPE_CHECKING:
@@ -55,30 +59,24 @@ def rebuild(
 
     Topics keep ids, settings and offsets; groups keep what they committed, up to where the tier ends.
     """
-    from tidelog.tier_rebuild import offsets_path, write_files  # noqa: PLC0415
+    from tidelog.tier_rebuild import write_files  # noqa: PLC0415
 
     if (data is None) == (out is None):
         fail("give either --data DIR, to start a cluster on this machine, or --out FILE", EXIT_USAGE)
-    if data is not None and load_layout(data) is not None:
-        fail(f"there is a cluster in {data} already; name a new directory", EXIT_USAGE)
     places = _broker_places(broker or [])
-    prepared = _prepare(tier, cluster, places if out is not None else _local_places(brokers), no_wait)
-    report = dict(prepared.report)
-    now_ms = MachineClock().wall_ms()
-    with _files():
-        if out is not None:
-            write_files(prepared, out, now_ms)
-            report |= {"file": str(out), "offsets_file": str(offsets_path(out))}
-        elif data is not None:
-            data.mkdir(parents=True, exist_ok=True)
+    if out is not None:
+        report = _write(out, tier, cluster, places, no_wait)
+    elif data is not None:
+        with _files(), _new_directory(data.resolve()):
             path = data.resolve() / REBUILD_FILE
-            write_files(prepared, path, now_ms)
             assignments = [*(set_ or []), f"tidelog.metadata.rebuild.file={path}"]
             root = prepare_cluster(data, brokers, controllers, port, assignments, tier)
-            ready = start_detached(root)
-            report["bootstrap"] = ready.partition("bootstrap=")[2]
-            with admin_client(report["bootstrap"]) as client:
-                report["not_there"] += commit(client, prepared.offsets)
+            _check_nodes(root)
+            prepared = _prepare(tier, cluster, _local_places(brokers), no_wait)
+            write_files(prepared, path, MachineClock().wall_ms())
+        report = prepared.report | {"bootstrap": _start(root, data, path, prepared.incarnation)}
+        with admin_client(report["bootstrap"]) as client:
+            report["not_there"] += commit(client, prepared.offsets)
     _show(report, as_json)
 
 
@@ -143,28 +141,107 @@ def _name_of(result: Any) -> str:
     return str(getattr(kind, "__name__", kind))
 
 
+def _write(out: Path, tier: str, cluster: str | None, places: list[UsableBroker], no_wait: bool) -> dict[str, Any]:
+    """With --out. What was done, and what was not there."""
+    from tidelog.tier_rebuild import offsets_path, write_files  # noqa: PLC0415
+
+    for path in (out, offsets_path(out)):
+        if path.is_dir():
+            fail(f"--out: {path} is a directory", EXIT_USAGE)
+        if path.exists() and not os.access(path, os.W_OK):
+            fail(f"--out: {path} cannot be written", EXIT_USAGE)
+    with _files():
+        with tempfile.TemporaryFile(dir=out.resolve().parent):  # files can be made there
+            pass
+        prepared = _prepare(tier, cluster, places, no_wait)
+        write_files(prepared, out, MachineClock().wall_ms())
+    return prepared.report | {"file": str(out), "offsets_file": str(offsets_path(out))}
+
+
+def _check_nodes(root: Path) -> None:
+    """Whether nodes of each role would start with their settings; ends the command when they would not."""
+    from tidelog.controller_config import controller_config  # noqa: PLC0415
+    from tidelog.node_config import broker_config  # noqa: PLC0415
+
+    layout = require_layout(root)
+    try:
+        broker_config(layout.node_settings(layout.brokers[0], root))
+        not_written_yet = {"tidelog.metadata.rebuild.file": ""}
+        controller_config(layout.node_settings(layout.controllers[0], root) | not_written_yet)
+    except SettingError as error:
+        fail(str(error), EXIT_USAGE)
+
+
+@contextmanager
+def _new_directory(data: Path) -> Iterator[None]:
+    """`data` is new or empty. If what is done in it fails, all that was made goes again."""
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        fail(f"{data} is there already, and is no empty directory; name a new one", EXIT_USAGE)
+    made = [path for path in (data, *data.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in data.iterdir() if data.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+
+
+def _start(root: Path, data: Path, path: Path, incarnation: int) -> str:
+    """Where clients reach the cluster. When it does not come up, it stays, for the store is its own by now."""
+    from tidelog.tier_rebuild import offsets_path  # noqa: PLC0415
+
+    try:
+        return start_detached(root).partition("bootstrap=")[2]
+    except typer.Exit:
+        _warn(
+            f"the object store belongs to incarnation {incarnation} by now, which is the cluster in {data}: "
+            f"`tidelog up --data {data}` starts it, and then `tidelog tier commit-offsets {offsets_path(path)} "
+            f"--data {data}` gives groups their offsets"
+        )
+        raise
+
+
+def _warn(text: str) -> None:
+    print(f"tidelog: {text}", file=sys.stderr)
+
+
 def _prepare(tier: str, cluster: str | None, places: list[UsableBroker], no_wait: bool) -> Prepared:
-    """Take the bucket over and read it; ends the command when it cannot be done."""
+    """See that the bucket can be read, take it over, and read it as the old cluster has left it; ends the command
+    when it cannot be done."""
     from kraft.rebuild import CannotRebuild  # noqa: PLC0415
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from object_store.errors import StoreError  # noqa: PLC0415
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415
-    from tidelog.tier_rebuild import OLD_CLUSTER_WAIT_S, choose_cluster, prepare, take_over  # noqa: PLC0415
+    from tidelog.tier_rebuild import OLD_CLUSTER_WAIT_S, choose_cluster, look, prepare, take_over  # noqa: PLC0415
 
     chance = random.SystemRandom()
     wait_s = 0.0 if no_wait else OLD_CLUSTER_WAIT_S
+    taken: list[int] = []
+    done = False
     try:
         with BlockingStore(tier) as store:
             cluster_id = store.wait(lambda: choose_cluster(store.store, cluster))
+            seen = store.wait(lambda: look(store.store, cluster_id, places, chance))
             now_ms = MachineClock().wall_ms()
-            incarnation = store.wait(lambda: take_over(store.store, cluster_id, wait_s, now_ms))
-            return store.wait(lambda: prepare(store.store, cluster_id, incarnation, places, chance))
+            incarnation = store.wait(lambda: take_over(store.store, seen, wait_s, now_ms, taken.append))
+            prepared = store.wait(lambda: prepare(store.store, cluster_id, incarnation, places, chance))
+            done = True
+            return prepared
     except InvalidStoreUri as error:
         fail(f"--tier: {error}", EXIT_USAGE)
     except StoreError as error:
         fail(f"the object store does not do what is needed: {error}")
     except CannotRebuild as error:
         fail(str(error))
+    finally:
+        if taken and not done:
+            _warn(f"the object store was taken over already, as incarnation {taken[0]}: rebuild again")
 
 
 def _local_places(count: int) -> list[UsableBroker]:
