@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from common.ports import Address, Buffer, File, Ports, Wants
+from common.ports import Address, Buffer, File, FileIdentity, Ports, Wants
 
 LISTEN_BACKLOG = 1024
 ACCEPTS_PER_WAKEUP_MAX = 64
@@ -382,6 +382,12 @@ class MachineFile:
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
+
+    def identity(self) -> FileIdentity:
+        found = os.fstat(self.fd)
+        changed_ns = found.st_ctime_ns
+        age_ns = time.time_ns() - changed_ns
+        return FileIdentity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, changed_ns, age_ns)
 
     def fsync(self) -> None:
         os.fdatasync(self.fd)

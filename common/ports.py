@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -124,6 +124,22 @@ class Network(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class FileIdentity:
+    """Equal as long as an open file is the same and nobody changed it: its bytes, its length, its names or its owner.
+
+    Times are nanoseconds since the Unix epoch. `age_ns`, of the last change, does not count; while it is less than
+    the system's tick another change may leave no trace.
+    """
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+    age_ns: int = field(compare=False)
+
+
 class File(Protocol):
     """An open file, read and written by position."""
 
@@ -136,6 +152,8 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def size(self) -> int: ...
+
+    def identity(self) -> FileIdentity: ...
 
     def fsync(self) -> None:
         """Blocks for the device: never on the event loop."""

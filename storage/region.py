@@ -10,6 +10,14 @@ class Pin(Protocol):
 
     def unpin(self) -> None: ...
 
+    def is_intact(self) -> bool:
+        """False when its bytes are known to have been changed behind their reader's back."""
+        ...
+
+    def cut_short(self) -> str:
+        """Be told that bytes that were promised cannot be read; the file's name, for the log."""
+        ...
+
 
 class Region(NamedTuple):
     """`length` bytes of `file` from `position` on, whole record batches all of them.
@@ -29,3 +37,11 @@ class Region(NamedTuple):
 
     def release(self) -> None:
         self.handle.unpin()
+
+    def is_intact(self) -> bool:
+        """See `Pin`. To be asked just before its bytes are sent."""
+        return self.handle.is_intact()
+
+    def cut_short(self) -> str:
+        """See `Pin`."""
+        return self.handle.cut_short()

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from common.errors import ErrorCode, ProtocolError
 from common.ports import File
 from records.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, has_valid_crc, read_header
 from storage.batch_walk import walk
@@ -81,7 +82,10 @@ class ChunkIndex:
             return None
         first = max(bisect_right(self.offsets, offset) - 1, 0)
         batches = walk(file, self.positions[first], self.end)
-        start, header = next(batch for batch in batches if batch[1].next_offset > offset)
+        found = next((batch for batch in batches if batch[1].next_offset > offset), None)
+        if found is None:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"offset {offset} is not where it was")
+        start, header = found
         if self.end - start <= bytes_max:
             return Cut(start, self.end, self.end_offset)
         last = bisect_right(self.positions, start + bytes_max) - 1

@@ -1,7 +1,8 @@
 """Chunks of tiered segments on the local disk: bounded in bytes and open files, least recently read out first.
 
 What a store has on another device or another machine is written to a file of its own. An object that lies on a disk of
-the node itself is checked and then read where it is.
+the node itself is checked and then read where it is. Either is good only for as long as the file is the one that was
+checked: whoever reads it asks the file system, once per read, and what was altered is forgotten and checked anew.
 
 It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
 run on the event loop; files are written and removed in threads. No file is written to twice, though that would
@@ -16,16 +17,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.ports import Disk, File
+from common.ports import Disk, File, FileIdentity
 from storage.open_files import FileHandle, OpenFiles
 from storage.region import Region
-from tiering.chunk import ChunkIndex, Expected, check_in_place, store_checked
+from tiering.chunk import ChunkIndex, DamagedChunk, Expected, check_in_place, store_checked
 from tiering.downloads import Key
 
 logger = logging.getLogger(__name__)
 
 DIRECTORY = "tier-cache"
 AHEAD_REST_S = 0.003  # after each step: of one chunk at a time there are still 40 MB/s
+CHECKS_MAX = 3  # of one chunk whose object is altered meanwhile
+YOUNG_NS = 20_000_000  # two of the longest ticks by which file systems tell time: a change now is seen by its time
 WRITERS_MAX = 2  # threads that check and write at a time: others of the node have to find one, too
 
 
@@ -44,11 +47,10 @@ class CacheLimits:
 class LentFile:
     """An object that its store lent: open until it is retired and nobody reads it any more."""
 
-    __slots__ = ("_file", "path", "pins", "retired")
+    __slots__ = ("_file", "pins", "retired")
 
-    def __init__(self, file: File, path: str) -> None:
+    def __init__(self, file: File) -> None:
         self._file = file
-        self.path = path
         self.pins = 0
         self.retired = False
 
@@ -70,21 +72,80 @@ class LentFile:
 
 
 class Chunk:
-    """One chunk on the local disk. `size` is what the cache holds of it in bytes: 0 where the object was lent."""
+    """One chunk on the local disk. `size` is what the cache holds of it in bytes: 0 where the object was lent.
 
-    __slots__ = ("handle", "index", "path", "size")
+    `name` is the object's, for the log; `identity` the file's when it was checked.
+    """
 
-    def __init__(self, handle: FileHandle | LentFile, index: ChunkIndex, size: int) -> None:
+    __slots__ = ("_cut_short", "handle", "identity", "index", "name", "size")
+
+    def __init__(
+        self, handle: FileHandle | LentFile, index: ChunkIndex, size: int, identity: FileIdentity, name: str
+    ) -> None:
         self.handle = handle
         self.index = index
-        self.path = handle.path
         self.size = size
+        self.identity = identity
+        self.name = name
+        self._cut_short = False
+
+    def trouble(self) -> str | None:
+        """Why it is not to be read any more: its file is not the one that was checked, or cannot be read."""
+        if self._cut_short:
+            return "it could not be read to its end"
+        try:
+            return None if self.handle.use().identity() == self.identity else "it was altered"
+        except OSError as error:
+            return str(error)
 
     def region(self, start: int, end: int) -> Region:
         """A part of it, pinned until the region's release. OSError when the file cannot be opened."""
         file = self.handle.use()
         self.handle.pin()
-        return Region(file, start, end - start, self.handle)
+        return Region(file, start, end - start, self)
+
+    # of its regions ----------------------------------------------------------------------------------------
+
+    def unpin(self) -> None:
+        self.handle.unpin()
+
+    def is_intact(self) -> bool:
+        """Whether the bytes are as they were. Unlike `trouble` it lets pass that the file lost its name meanwhile."""
+        try:
+            found = self.handle.use().identity()
+        except OSError:
+            return False
+        return found.modified_ns == self.identity.modified_ns and found.size == self.identity.size
+
+    def cut_short(self) -> str:
+        """The next reader has it checked anew."""
+        self._cut_short = True
+        return self.name
+
+
+async def _checked(
+    file: File, start: int, length: int, expected: Expected, is_awaited: Callable[[], bool]
+) -> tuple[ChunkIndex, FileIdentity]:
+    """The index of a chunk in `file`, and who the file was from before the check until after it."""
+    index = ChunkIndex()
+    for _ in range(CHECKS_MAX):
+        before = file.identity()
+        if 0 <= before.age_ns < YOUNG_NS:
+            await asyncio.sleep(YOUNG_NS / 1e9)
+            before = file.identity()
+            if 0 <= before.age_ns < YOUNG_NS:
+                continue
+        try:
+            for checked in check_in_place(file, start, length, expected):
+                index = checked
+                await asyncio.sleep(0 if is_awaited() else AHEAD_REST_S)
+        except DamagedChunk:
+            if file.identity() == before:
+                raise
+        else:
+            if file.identity() == before:
+                return index, before
+    raise DamagedChunk("it was altered each time that it was checked")
 
 
 class ChunkCache:
@@ -146,8 +207,8 @@ class ChunkCache:
         """Give a reservation back."""
         self._reserved -= size
 
-    async def store(self, key: Key, data: bytes, expected: Expected) -> Chunk:
-        """Check and keep a chunk; its reservation, of exactly its size, is used up either way.
+    async def store(self, key: Key, name: str, data: bytes, expected: Expected) -> Chunk:
+        """Check and keep a chunk of the object `name`; its reservation, of exactly its size, is used up either way.
 
         Raises DamagedChunk, OSError. It waits for the local disk alone.
         """
@@ -160,29 +221,33 @@ class ChunkCache:
             async with self._writers:
                 doomed, self._doomed = self._doomed, []
                 self._doomed_bytes = 0
-                index = await asyncio.to_thread(self._write, path, data, expected, doomed)
+                index, identity = await asyncio.to_thread(self._write, path, data, expected, doomed)
         except BaseException as error:
             self._kept -= size
             self._doomed.append(path)
             if isinstance(error, OSError):
                 self._evict(self._kept // 2)  # the disk is short of room, or sick
             raise
-        chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size)
+        chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size, identity, name)
         return chunk
 
     async def adopt(
-        self, key: Key, file: File, start: int, length: int, expected: Expected, is_awaited: Callable[[], bool]
+        self,
+        key: Key,
+        name: str,
+        file: File,
+        start: int,
+        length: int,
+        expected: Expected,
+        is_awaited: Callable[[], bool],
     ) -> Chunk:
         """Check and keep a chunk where it lies in a lent object; a reservation of `length` bytes is given back.
 
         Unless somebody waits for it there are rests in between: what is read ahead has time, and others have work.
         The file is closed when the chunk goes. Raises DamagedChunk, OSError.
         """
-        index = ChunkIndex()
         try:
-            for checked in check_in_place(file, start, length, expected):
-                index = checked
-                await asyncio.sleep(0 if is_awaited() else AHEAD_REST_S)
+            index, identity = await _checked(file, start, length, expected, is_awaited)
         except BaseException:
             file.close()
             raise
@@ -191,16 +256,16 @@ class ChunkCache:
         while self._lent >= self._limits.open_files_max and self._evict_lent():
             pass
         self._lent += 1
-        chunk = self._chunks[key] = Chunk(LentFile(file, f"{key[0]}.segment"), index, 0)
+        chunk = self._chunks[key] = Chunk(LentFile(file), index, 0, identity, name)
         return chunk
 
-    def _write(self, path: str, data: bytes, expected: Expected, doomed: list[str]) -> ChunkIndex:
+    def _write(self, path: str, data: bytes, expected: Expected, doomed: list[str]) -> tuple[ChunkIndex, FileIdentity]:
         self._remove(doomed)
         if self._disk.free_bytes() < self._limits.free_bytes_min + len(data):
             raise OSError(errno.ENOSPC, f"less than {self._limits.free_bytes_min} bytes would be left")
         file = self._disk.open(path, create=True)
         try:
-            return store_checked(file, data, expected)
+            return store_checked(file, data, expected), file.identity()
         finally:
             file.close()
 
@@ -257,7 +322,7 @@ class ChunkCache:
             return
         self._kept -= chunk.size
         self._doomed_bytes += chunk.size
-        self._doomed.append(chunk.path)
+        self._doomed.append(chunk.handle.path)
 
     def close(self) -> None:
         """The files are left to the next start."""

@@ -123,7 +123,12 @@ class RemoteReader:
         """Chunk `number` of a segment, or what to wait for. Raises as `read`."""
         key = (remote.segment.uuid, number)
         chunk = self.cache.get(key)
-        if chunk is not None:
+        trouble = chunk.trouble() if chunk is not None else None
+        if trouble is not None:
+            extra = {"key": remote.key, "chunk": number, "reason": trouble}
+            logger.warning("what was read from the tier is not what was checked: it is checked anew", extra=extra)
+            self.cache.drop(key)
+        elif chunk is not None:
             plan.learn(number, chunk.index.end_offset)
             return chunk
         return self.downloads.want(key, lambda: _ChunkDownload(self, remote, plan, number), reader)
@@ -144,7 +149,7 @@ class RemoteReader:
             cut = chunk.index.cut(chunk.handle.use(), offset, bytes_max, at_least_one=at_least_one)
             region = chunk.region(cut.start, cut.end) if cut is not None else None
         except (OSError, ProtocolError) as error:
-            logger.warning("a cached chunk cannot be read", extra={"path": chunk.path, "reason": str(error)})
+            logger.warning("a cached chunk cannot be read", extra={"key": remote.key, "reason": str(error)})
             self.cache.drop((remote.segment.uuid, number))
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE) from None
         if region is None or cut is None:
@@ -224,9 +229,9 @@ class RemoteReader:
         expected = Expected(segment.base_offset, segment.end_offset, plan.first_last(number), dense)
         try:
             if lent is not None:
-                chunk = await self.cache.adopt(key, lent, position, length, expected, is_awaited)
+                chunk = await self.cache.adopt(key, remote.key, lent, position, length, expected, is_awaited)
             else:
-                chunk = await self.cache.store(key, data, expected)
+                chunk = await self.cache.store(key, remote.key, data, expected)
         except DamagedChunk as error:
             raise damaged(remote.key, f"bytes [{position}, {position + length})", str(error)) from None
         except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from common.errors import ProtocolError
+from common.errors import ErrorCode, ProtocolError
 from records.batch import BatchHeader
 from records.record import decode_records
 from storage.batch_walk import walk
@@ -71,6 +71,7 @@ async def first_at_or_after(
         region = chunk.region(chunk.index.position_before(start), chunk.index.end)
         try:
             found = await asyncio.to_thread(_search, region, timestamp, start)
+            _check_intact(region)
         finally:
             region.release()  # here and not in the thread: pins are counted on the loop alone
         if found is not None:
@@ -91,10 +92,16 @@ async def latest(
         region = chunk.region(chunk.index.position_before(least_offset), chunk.index.end)
         try:
             best = await asyncio.to_thread(_search_latest, region, least, least_offset) or best
+            _check_intact(region)
         finally:
             region.release()
         least = least if best is None else best.timestamp + 1
     return best
+
+
+def _check_intact(region: Region) -> None:
+    if not region.is_intact():
+        raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "it was altered while it was searched")
 
 
 def _search_latest(region: Region, least: int, least_offset: int) -> TimedRecord | None:

@@ -15,7 +15,11 @@ GATHER_BYTES_MAX = 256 << 10
 
 
 class FileRegion(Protocol):
-    """Whole bytes of one file. If it has a `release()` method, that is called once: when sent, or given up."""
+    """Whole bytes of one file. If it has a `release()` method, that is called once: when sent, or given up.
+
+    It may also have `is_intact()`, which is asked before any of its bytes are sent, and `cut_short()`, which is told
+    when they cannot be read and answers with the file's name.
+    """
 
     @property
     def file(self) -> File: ...
@@ -41,13 +45,25 @@ def release(part: object) -> None:
         method()
 
 
+def _cut_short(region: FileRegion, reason: str) -> RegionCutShort:
+    method = getattr(region, "cut_short", None)
+    return RegionCutShort(reason if method is None else f"{method()}: {reason}")
+
+
+def _check_intact(region: FileRegion) -> None:
+    method = getattr(region, "is_intact", None)
+    if method is not None and not method():
+        raise _cut_short(region, "it was altered")
+
+
 def _read(region: FileRegion) -> bytes:
+    _check_intact(region)
     try:
         data = region.file.pread(region.length, region.position)
     except OSError as error:  # the disk's, not the socket's
-        raise RegionCutShort(str(error)) from error
+        raise _cut_short(region, str(error)) from error
     if len(data) != region.length:
-        raise RegionCutShort(f"{len(data)} of {region.length} bytes")
+        raise _cut_short(region, f"{len(data)} of {region.length} bytes")
     return data
 
 
@@ -93,10 +109,11 @@ class SendQueue:
         return True
 
     def _send_region(self, socket: Socket, region: FileRegion) -> None:
+        _check_intact(region)
         while (left := region.length - self._region_sent) > 0:
             sent = socket.sendfile(region.file, region.position + self._region_sent, left)
             if not sent:
-                raise RegionCutShort(f"{self._region_sent} of {region.length} bytes")
+                raise _cut_short(region, f"{self._region_sent} of {region.length} bytes")
             self._region_sent += sent
             self.size -= sent
         self.parts.popleft()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from broker.partitions.partition import Partition
 from broker.replication.cold_reading import ColdReading
 from common.checksum import crc32c
-from object_store.store import FileRange
+from object_store.store import FileRange, ObjectStore
 from storage import segment_removal
 from tests.broker.replication_lab import CLUSTER_ID, NOW_MS, LabBroker
 from tests.tiering.tiered_log import GatedStore
@@ -33,13 +33,15 @@ LIMITS = RemoteReadLimits(
 class LabTier:
     """One broker's tier."""
 
-    def __init__(self, broker: LabBroker) -> None:
+    def __init__(self, broker: LabBroker, store: ObjectStore | None = None) -> None:
+        """`store` instead of `self.store`, which is in memory and does as it is told."""
         self.broker = broker
         self.store = GatedStore()
+        self.objects: ObjectStore = store or self.store
         self.root = TierRoot(CLUSTER_ID)
         self.tiers: dict[Partition, PartitionTier] = {}
         self.claimed = True
-        self._remote = RemoteReader(self.store, broker.machinery.ports.disk, LIMITS)
+        self._remote = RemoteReader(self.objects, broker.machinery.ports.disk, LIMITS)
         self.set_wait(300)
 
     async def __aenter__(self) -> LabTier:
@@ -91,7 +93,7 @@ class LabTier:
                     body.append(data)
                     size += len(data)
             segment = TieredSegment(
-                uuid=f"{closed.base_offset + 1:032x}",
+                uuid=f"{(partition.index << 64) + closed.base_offset + 1:032x}",
                 base_offset=closed.base_offset,
                 end_offset=closed.end_offset,
                 max_timestamp=contents.max_timestamp,
@@ -106,7 +108,7 @@ class LabTier:
                 changed_ms=0,
                 records=contents.records,
             )
-            await self.store.put(self.key(tier, segment.id), body)
+            await self.objects.put(self.key(tier, segment.id), body)
             reader.close()
             tier.replay_segment(segment.id, encode_segment(segment, 0))
         partition.tier_reaches(tier.tier_end_offset)

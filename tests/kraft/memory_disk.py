@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 
-from common.ports import Buffer
+from common.ports import Buffer, FileIdentity
 
 
 class PowerCut(BaseException):
@@ -38,6 +38,9 @@ class MemoryFile:
 
     def size(self) -> int:
         return len(self.cached)
+
+    def identity(self) -> FileIdentity:
+        raise NotImplementedError
 
     def fsync(self) -> None:
         self._disk.operate()

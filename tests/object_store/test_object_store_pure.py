@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.ports import FileIdentity
 from object_store.bandwidth import BURST_S, BandwidthLimit
 from object_store.errors import (
     ObjectExists,
@@ -45,6 +46,9 @@ class Bytes:
 
     def size(self) -> int:
         return len(self.data)
+
+    def identity(self) -> FileIdentity:
+        raise NotImplementedError
 
     def fsync(self) -> None: ...
 

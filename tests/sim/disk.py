@@ -15,26 +15,30 @@ import os
 import random
 from collections.abc import Callable, Iterator
 
-from common.ports import Buffer, File
+from common.ports import Buffer, File, FileIdentity
 from tests.sim.loop import MS, Scheduler, SimLoop
 
 SECTOR_BYTES = 512
 SYNC_NS = (100_000, 2_000_000)
 STUCK_WRITE_NS = (5 * MS, 60 * MS)  # a write into the page cache while the device behind it is stuck
 FREE_BYTES = 1 << 40
+SETTLED_NS = 1_000_000_000  # each change of a file leaves a trace here
 
 
 class FileNode:
     """A file's bytes, cached and durable."""
 
-    __slots__ = ("cached", "durable", "unflushed")
+    __slots__ = ("cached", "changes", "durable", "number", "unflushed")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.changes = 0
         self.cached = bytearray()
         self.durable = bytearray()
         self.unflushed: list[tuple[int, bytes | None]] = []  # position and data; None is a truncation
 
     def write(self, position: int, data: bytes | None) -> None:
+        self.changes += 1
         apply(self.cached, position, data)
         self.unflushed.append((position, data))
 
@@ -72,6 +76,7 @@ class Device:
     def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self.scheduler, self.random = scheduler, rng
         self.root = Directory()
+        self.files_made = 0
         self.journal: list[list[Change]] = []  # changes of names not yet durable; one item is atomic
         self.error: int | None = None  # the errno that every write and sync meets
         self.full = False
@@ -105,6 +110,17 @@ class Device:
             raise OSError(self.error, os.strerror(self.error))
         if grows and self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def new_file(self) -> FileNode:
+        self.files_made += 1
+        return FileNode(self.files_made)
+
+    def alter(self, path: str, position: int, data: bytes | None) -> None:
+        """A fault: somebody who is no node writes into a file in place, or cuts it off where `data` is None."""
+        node = self.find(path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, path)
+        node.write(position, data)
 
     def change(self, *changes: Change) -> None:
         for directory, name, entry in changes:
@@ -218,6 +234,11 @@ class SimFile:
         self._check_open()
         return len(self.node.cached)
 
+    def identity(self) -> FileIdentity:
+        self._check_open()
+        node = self.node
+        return FileIdentity(0, node.number, len(node.cached), node.changes, node.changes, SETTLED_NS)
+
     def fsync(self) -> None:
         self._check_open()
         self.device.operate(self.loop, sync=True)
@@ -242,7 +263,7 @@ class SimDisk:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, path)
             self._device.operate(self._loop, grows=True)
-            node = FileNode()
+            node = self._device.new_file()
             self._device.change((directory, name, node))
         return SimFile(self._device, self._loop, node)
 

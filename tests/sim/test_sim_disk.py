@@ -6,7 +6,7 @@ import asyncio
 import errno
 from typing import cast
 
-from common.ports import Ports
+from common.ports import FileIdentity, Ports
 from tests.sim.disk import FileNode
 from tests.sim.sample_nodes import Main, forever, world_of
 
@@ -35,6 +35,33 @@ def test_a_device_that_is_full_or_fails() -> None:
         world.run_for(1)
         assert codes == expected
         world.close()
+
+
+def test_whoever_alters_a_file_in_place_leaves_a_trace() -> None:
+    identities = list[FileIdentity]()
+
+    async def main(ports: Ports) -> None:
+        file = ports.disk.open("f", create=True)
+        file.pwrite(b"abc", 0)
+        ports.disk.open("other", create=True).pwrite(b"abc", 0)
+        for _ in range(4):
+            identities.append(file.identity())
+            await asyncio.sleep(1)
+        identities.append(ports.disk.open("f").identity())
+        identities.append(ports.disk.open("other").identity())
+        await forever()
+
+    world = world_of(a=main)
+    world.run_for(1.5)
+    world.nodes["a"].device.alter("f", 1, b"x")
+    world.run_for(1)
+    world.nodes["a"].device.alter("f", 2, None)
+    world.run_for(5)
+    first, same, overwritten, cut, again, other = identities
+    assert first == same
+    assert cut == again
+    assert len({(one.inode, one.size, one.changed_ns) for one in (first, overwritten, cut, other)}) == 4
+    world.close()
 
 
 def after_power_loss(main: Main) -> set[tuple[tuple[str, bytes], ...]]:

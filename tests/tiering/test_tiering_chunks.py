@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.ports import Buffer
+from common.ports import Buffer, FileIdentity
 from records.batch import read_header
 from storage import offset_index
 from storage.offset_index import OffsetIndex
@@ -41,6 +41,9 @@ class MemoryFile:
 
     def size(self) -> int:
         return len(self.data)
+
+    def identity(self) -> FileIdentity:
+        raise NotImplementedError
 
     def fsync(self) -> None: ...
 

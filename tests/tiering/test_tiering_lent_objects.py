@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineDisk
 from object_store.directory_store import DirectoryStore
 from object_store.limits import StoreLimits
 from tests.tiering.test_tiering_chunks import HIGH, MemoryFile, batches, build
 from tests.tiering.tiered_log import TieredLog, error_of, read_when_there, take, values_batch
 from tiering import chunk, chunk_cache
-from tiering.chunk import STEP_BATCHES, DamagedChunk, Expected, check_in_place, store_checked
+from tiering.chunk import STEP_BATCHES, ChunkIndex, DamagedChunk, Expected, check_in_place, store_checked
 from tiering.chunk_cache import DIRECTORY, CacheLimits
 from tiering.downloads import DownloadLimits, Downloads
 from tiering.prefetch import PrefetchLimits
@@ -180,6 +182,7 @@ async def test_what_is_read_ahead_is_checked_with_rests_until_somebody_waits(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(chunk_cache, "YOUNG_NS", 0)
     rests: list[float] = []
     sleep = asyncio.sleep
 
@@ -199,7 +202,7 @@ async def test_what_is_read_ahead_is_checked_with_rests_until_somebody_waits(
         file = await lab.store.lend(lab.log.key(segment))
         assert file is not None
         assert cache.reserve(segment.log_bytes)
-        await cache.adopt((segment.uuid, 0), file, 0, segment.log_bytes, expected, is_awaited)
+        await cache.adopt((segment.uuid, 0), "x", file, 0, segment.log_bytes, expected, is_awaited)
         assert rests == wanted
         cache.drop((segment.uuid, 0))
 
@@ -226,3 +229,116 @@ async def test_who_asks_for_what_is_being_read_ahead_is_waited_for() -> None:
         downloads.want(Slow.key, Slow, 2)
         await told.wait()
     await downloads.stop()
+
+
+# altered after it was checked --------------------------------------------------------------------------------
+
+
+def alter(path: Path, how: str, at: int) -> None:
+    """Anything but the right bytes, unless it is "append", "touch" or "rewrite"; `at` is a position, more or less."""
+    data = path.read_bytes() if path.exists() else bytes(100)
+    at %= max(len(data), 1)
+    if how == "delete":
+        path.unlink(missing_ok=True)
+    elif how == "truncate" and path.exists():
+        os.truncate(path, at)
+    elif how == "overwrite" and path.exists():
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 0x40]) if data else b"x")
+    elif how == "replace":
+        path.with_suffix(".new").write_bytes(data[:at] + bytes(7) + data[at + 7 :])
+        path.with_suffix(".new").rename(path)
+    elif how == "append" and path.exists():
+        with path.open("ab") as file:
+            file.write(b"more")
+    elif how == "touch" and path.exists():
+        path.touch()
+    elif how == "rewrite":
+        path.write_bytes(data)
+
+
+HOW = st.sampled_from(["delete", "truncate", "overwrite", "replace", "append", "touch", "rewrite"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.tuples(HOW, st.integers(0, 1), st.integers(0, 1 << 16)), max_size=2), max_size=3))
+def test_whatever_happens_to_an_object_no_wrong_byte_is_read(rounds: list[list[tuple[str, int, int]]]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        asyncio.run(alter_and_read(Path(root), rounds))
+
+
+async def alter_and_read(root: Path, rounds: list[list[tuple[str, int, int]]]) -> None:
+    lab = Lab(root)
+    await lab.store.open()
+    await lab.reading.open()
+    await lab.log.fill(2, 60)
+    right = [lab.path(0).read_bytes(), lab.path(1).read_bytes()]
+    batch_bytes = len(lab.log.log) // 120
+    assert await read_all(lab, 1 << 20) == lab.log.log
+    for changes in rounds:
+        for how, segment, at in changes:
+            alter(lab.path(segment), how, at)
+        lab.reading.downloads._failures.clear()  # as if some time had passed
+        for number in range(120):
+            segment, before = number // 60, number % 60 * batch_bytes
+            path = lab.path(segment)
+            wanted = right[segment][before : before + batch_bytes]
+            refused: ProtocolError | None = None
+            try:
+                found = take((await read_when_there(lab.reading, lab.log, number * 3, 1)).region)
+            except ProtocolError as error:
+                refused = error
+            else:
+                assert found == wanted
+            if refused is not None:
+                assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+                assert not path.exists() or path.read_bytes()[: len(right[segment])] != right[segment]
+    await lab.reading.stop()
+    await lab.store.close()
+    assert lab.open_objects() == 0
+
+
+@pytest.mark.parametrize("how", ["overwrite", "truncate"])
+async def test_what_is_altered_behind_the_check_is_checked_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    await lab.log.fill(1, 30)
+    steps = 0
+
+    def check(*arguments: Any) -> Iterator[ChunkIndex]:
+        nonlocal steps
+        for index in check_in_place(*arguments):
+            steps += 1
+            if steps == 2:
+                alter(lab.path(0), how, 100)  # in what the first step has checked
+            yield index
+
+    monkeypatch.setattr(chunk_cache, "check_in_place", check)
+    assert (await error_of(lab.reading, lab.log, 0)).code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert steps >= 2
+    assert lab.open_objects() == 0
+
+
+@pytest.mark.parametrize("touches", [1, chunk_cache.CHECKS_MAX])
+async def test_what_is_touched_meanwhile_is_served_once_it_holds_still(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, touches: int
+) -> None:
+    await lab.log.fill(1, 10)
+    touched = 0
+
+    def check(*arguments: Any) -> Iterator[ChunkIndex]:
+        nonlocal touched
+        yield from check_in_place(*arguments)
+        if touched < touches:
+            touched += 1
+            lab.path(0).touch()
+
+    monkeypatch.setattr(chunk_cache, "check_in_place", check)
+    if touches < chunk_cache.CHECKS_MAX:
+        assert take((await read_when_there(lab.reading, lab.log, 0)).region) == lab.log.log
+    else:
+        assert (await error_of(lab.reading, lab.log, 0)).code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert lab.open_objects() == 0
+    assert touched == touches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.tiering.tiered_log import (
     take,
     values_batch,
 )
-from tiering.chunk_cache import CacheLimits
+from tiering.chunk_cache import DIRECTORY, CacheLimits
 from tiering.downloads import DownloadLimits, Ticket
 from tiering.prefetch import PrefetchLimits
 from tiering.remote_index import IndexLimits
@@ -330,3 +331,37 @@ async def test_records_by_time(lab: Lab) -> None:
         assert await first_at_or_after(reading, remote, START_MS + segment.end_offset, 0, 1) is None
         low = segment.base_offset + 50
         assert await first_at_or_after(reading, remote, 0, low, 1) == (START_MS + low, low, 0)
+
+
+@pytest.mark.parametrize("how", ["overwritten", "cut off", "removed", "replaced"])
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_cached_chunk_that_was_altered_is_fetched_again(
+    lab: Lab, tmp_path: Path, how: str, is_open: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lab.log.fill(1, 60)
+    reading = await lab.reader(replace(LIMITS, cache=replace(LIMITS.cache, open_files_max=64)))
+    first = take((await read_when_there(reading, lab.log, 0, 1 << 20)).region)
+    await idle(reading)
+    (path,) = (tmp_path / DIRECTORY).iterdir()
+    if not is_open:
+        reading.cache._open_files.close_all()
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    if how == "overwritten":
+        with path.open("r+b") as file:
+            file.write(data)
+        os.utime(path, (1, 1))  # the write may lie in one tick of the file system with those before it
+    elif how == "cut off":
+        os.truncate(path, 150)
+    elif how == "removed":
+        path.unlink()
+    else:
+        path.with_suffix(".new").write_bytes(data)
+        path.with_suffix(".new").rename(path)
+    caplog.clear()
+    gets = len(lab.store.gets)
+    assert take((await read_when_there(reading, lab.log, 0, 1 << 20)).region) == first
+    if how != "removed" and not (how == "replaced" and is_open):  # what is open may be the right bytes still
+        assert len(lab.store.gets) == gets + 1
+        assert [getattr(record, "key", None) for record in caplog.records] == [lab.log.key(lab.log.segments[0])]
+    assert reading.cache.bytes_used <= LIMITS.cache.bytes_max
