@@ -34,7 +34,7 @@ def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId,
     """`objects` are the sizes of the segment objects that are there."""
     found: list[Disagreement] = []
     if manifest is not None:
-        found += _objects(manifest, objects)
+        found += check_objects(manifest, objects)
     if not state.known:
         if manifest is not None:
             found.append(Disagreement("state", "__tier_state knows nothing of it, and there is a manifest"))
@@ -49,7 +49,8 @@ def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId,
     return found
 
 
-def _objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
+def check_objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
+    """What `manifest` names and is not there, or has another size. `objects` as above."""
     found = []
     for segment in manifest.segments:
         size = objects.get(segment.id)

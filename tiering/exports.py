@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from common.ports import Clock
-from object_store.errors import ObjectExists
+from object_store.errors import ObjectExists, ObjectMissing
 from object_store.store import ObjectStore
 from records.events import DamagedEvents, Event, Events, EventsHeader, EventsWriter, decode_events
 from tiering.export_rounds import OF_ONE, ExportRounds
@@ -115,6 +115,18 @@ async def newest_exports(store: ObjectStore, root: TierRoot, kind: str, before: 
             return whole
         found = found or whole
     return found
+
+
+async def kept_exports(store: ObjectStore, root: TierRoot, kind: str) -> AsyncIterator[Events]:
+    """All of a kind that can be read, of every incarnation and scope, superseded ones too. Raises StoreError."""
+    names = [info.key async for info in store.list(f"{root.metadata_prefix}{kind}/")]
+    for name in names:
+        try:
+            events = decode_events(await store.get(name), name)
+        except (DamagedEvents, ObjectMissing):  # superseded ones go at any time
+            continue
+        if events.header.cluster_id == root.cluster_id:
+            yield events
 
 
 async def _newest_of(store: ObjectStore, names: list[str]) -> Events | None:

@@ -6,23 +6,35 @@ Nothing of the old topic is changed. A copy that stops half way has no manifest,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
+from tiering.checking import check_objects
+from tiering.exports import METADATA, POSITIONS, kept_exports
 from tiering.inventory import FoundPartition, FoundTopic
-from tiering.keys import PartitionPath, TierRoot
+from tiering.keys import PartitionPath, SegmentKey, TierRoot
 from tiering.manifest import HEAD_SEGMENTS_MAX, PAGE_SEGMENTS, ManifestHead, PageRef, encode_head, page_of
-from tiering.segment import PRODUCER_SNAPSHOT, TieredSegment
+from tiering.segment import PRODUCER_SNAPSHOT, SegmentId, TieredSegment
 
 COPIES_AT_ONCE = 8
+NAMED_MAX = 10
 
 
 class CannotRestore(Exception):
     """The text says why, for the operator."""
+
+
+class PartitionsLost(CannotRestore):
+    """These `partitions` have no manifest, so nothing is known of their records."""
+
+    def __init__(self, text: str, partitions: Sequence[int]) -> None:
+        super().__init__(text)
+        self.partitions = partitions
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,15 +47,78 @@ class NewTopic:
     incarnation: int
 
 
-def check_restorable(found: FoundTopic) -> None:
-    """Raises CannotRestore when something of it is gone already, or cannot be read."""
+def check_restorable(found: FoundTopic, without: Collection[int] = ()) -> None:
+    """Raises CannotRestore when something of it is gone already, or cannot be read; but for the partitions `without`
+    which it is to be restored."""
     if not found.partitions:
         raise CannotRestore("nothing of it is in the object store")
     for index, partition in found.partitions.items():
-        if partition.trouble:
+        if partition.trouble and index not in without:
             raise CannotRestore(f"partition {index}: {partition.trouble}")
         if partition.is_emptied:
             raise CannotRestore("its delay has passed, and its records are removed")
+
+
+async def known_partitions(store: ObjectStore, root: TierRoot, topic_id: bytes) -> set[int]:
+    """Those that an export which is still kept tells of. Raises StoreError."""
+    known: set[int] = set()
+    for kind, name in ((METADATA, "partition"), (POSITIONS, "position")):
+        async for export in kept_exports(store, root, kind):
+            known.update(
+                int(event["partition"])
+                for event in export.events
+                if event.get("event") == name and event.get("topic_id") == topic_id.hex()
+            )
+    return known
+
+
+async def check_whole(
+    store: ObjectStore, root: TierRoot, found: FoundTopic, known: Collection[int], without: Collection[int] = ()
+) -> None:
+    """Whether every partition has its manifest, and every object that one names is there in its size: what is not is
+    named, before anything is copied. A tiered partition has a manifest from its first claim on, so that one without is
+    lost, also where no export or broker tells of it (`known`) but a partition of a higher number is there.
+
+    The partitions `without` which it is to be restored are empty in `found` afterwards. Raises PartitionsLost,
+    CannotRestore, StoreError.
+    """
+    indices = range(1 + max([*found.partitions, *known], default=-1))
+    nothing = FoundPartition(PartitionPath(found.name, found.topic_id, 0, found.tenant))
+    partitions = {
+        index: found.partitions.get(index, replaced(nothing, path=nothing.path._replace(partition=index)))
+        for index in indices
+    }
+    lost = [index for index, partition in partitions.items() if partition.manifest is None]
+    if needless := sorted(set(without).difference(lost)):
+        raise CannotRestore(f"partition {needless[0]} is not lost, so it is not left out")
+    places = asyncio.Semaphore(COPIES_AT_ONCE)
+
+    async def objects(path: PartitionPath) -> dict[SegmentId, int]:
+        async with places:
+            keys = [(root.parse_key(info.key), info.size) async for info in store.list(root.partition_prefix(path))]
+        return {key.segment: size for key, size in keys if isinstance(key, SegmentKey)}
+
+    listed = await asyncio.gather(*(objects(partition.path) for partition in partitions.values()))
+    refused = [index for index in lost if index not in without]
+    if refused:
+        told = [f"partition {index} ({len(listed[index])} segment objects are there)" for index in refused]
+        raise PartitionsLost(f"no manifest is there of {_bounded(told)}, so its records are lost", refused)
+    wrong = [
+        f"partition {index}: {one.text}"
+        for index, partition in partitions.items()
+        if partition.manifest is not None
+        for one in check_objects(partition.manifest, listed[index])
+    ]
+    if wrong:
+        raise CannotRestore(_bounded(wrong))
+    found.partitions = {
+        index: FoundPartition(partition.path) if index in lost else partition for index, partition in partitions.items()
+    }
+
+
+def _bounded(told: Sequence[str]) -> str:
+    more = f"; and {len(told) - NAMED_MAX} more" if len(told) > NAMED_MAX else ""
+    return "; ".join(told[:NAMED_MAX]) + more
 
 
 async def copy_topic(

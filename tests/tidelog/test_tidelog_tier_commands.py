@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 SETTINGS = {
     "tidelog.tier.roll.ms": "1500",
     "tidelog.tier.interval.ms": "100",
-    "tidelog.tier.delete.delay.ms": "20000",
+    "tidelog.tier.delete.delay.ms": "30000",
     "log.retention.check.interval.ms": "1000",
 }
 
@@ -112,6 +112,32 @@ def test_status_ls_and_check_tell_what_is_so(cluster: EmbeddedCluster) -> None:
     assert tidelog("tier", "ls", "flights@zzz", "--data", str(cluster.data)).returncode == 2
 
 
+def check_damage(cluster: EmbeddedCluster, topic_id: str) -> None:
+    """What is lost, cut short or missing is told before anything is copied, and then mended again."""
+    store = cluster.data / "tier"
+    before = set(store.rglob("*.segment"))
+    (partition,) = store.glob(f"*/_/flights-{topic_id}/1")
+    cut, gone = sorted(partition.glob("*.segment"))[:2]
+    body = cut.read_bytes()
+    os.truncate(cut, len(body) - 10)
+    gone.rename(gone.with_suffix(".away"))
+    told = refused(cluster, "restore", "flights", "--as", "again")
+    assert f"has {len(body) - 10} bytes, not {len(body)}" in told and "is missing" in told
+    assert "copied" not in told
+    cut.write_bytes(body)
+    gone.with_suffix(".away").rename(gone)
+    for lost in (partition / "manifest", partition):
+        lost.rename(cluster.data / "away")
+        told = refused(cluster, "restore", "flights", "--as", "again")
+        assert "no manifest is there of partition 1 (" in told and "--without-partition 1" in told
+        assert "copied" not in told
+        assert set(store.rglob("*.segment")) <= before
+        if lost == partition:
+            rows = tier(cluster, "restore", "flights", "--as", "partial", "--without-partition", "1")
+            assert [row["end_offset"] for row in rows] == [2_001, 0]
+        (cluster.data / "away").rename(lost)
+
+
 def test_a_deleted_topic_comes_back_under_a_new_name(cluster: EmbeddedCluster) -> None:
     create(cluster, "flights", *TIERED)
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), acks="all")
@@ -132,6 +158,9 @@ def test_a_deleted_topic_comes_back_under_a_new_name(cluster: EmbeddedCluster) -
     told = refused(cluster, "restore", "flights", "--as", "again", "--replicas", "9")
     assert told.startswith("tidelog: flights cannot be restored as again: INVALID_REPLICATION_FACTOR")
     assert "copied" not in told
+    told = refused(cluster, "restore", "flights", "--as", "again", "--config", "remote.storage.enable=false")
+    assert "remote.storage.enable cannot be switched off" in told
+    check_damage(cluster, deleted[0]["id"])
     rows = tier(cluster, "restore", f"flights@{deleted[0]['id']}", "--as", "again", "--config", "segment.bytes=2097152")
     assert [row["end_offset"] for row in rows] == [2_001, 2_000]
     assert read_all(cluster.bootstrap, "again") == before

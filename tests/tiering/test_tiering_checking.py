@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from records.events import EventsHeader, encode_events
 from tests.tiering.segments import segment, uuid_of
 from tests.tiering.tier_world import PATH, ROOT, TierWorld
 from tiering.checking import State, compare
-from tiering.inventory import find_clusters, find_topics
+from tiering.exports import METADATA, POSITIONS, ExportKey, export_key
+from tiering.inventory import FoundTopic, find_clusters, find_topics
 from tiering.keys import PartitionPath
 from tiering.manifest import Manifest, read_manifest
 from tiering.manifest_writer import ManifestWriter
@@ -16,9 +18,12 @@ from tiering.partition_tier import PartitionTier
 from tiering.restoring import (
     CannotRestore,
     NewTopic,
+    PartitionsLost,
     check_restorable,
+    check_whole,
     copy_topic,
     first_epochs,
+    known_partitions,
     remove_copies,
     write_manifests,
 )
@@ -182,3 +187,103 @@ async def test_an_object_that_went_meanwhile_is_told() -> None:
     await world.store.delete([ROOT.segment_key(PATH, first.id)])
     with pytest.raises(CannotRestore, match="is gone"):
         await copy_topic(world.store, ROOT, topic, NEW, lambda *_: None)
+
+
+async def sized(world: TierWorld) -> TierWorld:
+    """Each object as large as the manifest says."""
+    for found in world.tier.segments(0):
+        await world.store.put(ROOT.segment_key(PATH, found.id), b"x" * found.object_bytes)
+    return world
+
+
+async def lost(world: TierWorld, partition: int) -> PartitionPath:
+    """Another partition of the topic, of which the segment objects alone are there."""
+    path = PATH._replace(partition=partition)
+    for found in world.tier.segments(0):
+        await world.store.put(ROOT.segment_key(path, found.id), b"x" * 10)
+    return path
+
+
+async def whole(world: TierWorld, known: set[int] | None = None, without: list[int] | None = None) -> FoundTopic:
+    (topic,) = await find_topics(world.store, ROOT)
+    check_restorable(topic, without or [])
+    await check_whole(world.store, ROOT, topic, known or set(), without or [])
+    return topic
+
+
+async def test_a_partition_whose_manifests_are_gone_is_no_empty_one() -> None:
+    world = await sized(await dropped())
+    await lost(world, 1)
+    with pytest.raises(PartitionsLost, match=r"partition 1 \(3 segment objects are there\)") as told:
+        await whole(world)
+    assert told.value.partitions == [1]
+    topic = await whole(world, without=[1])
+    assert [(index, found.end_offset) for index, found in topic.partitions.items()] == [(0, 30), (1, 0)]
+    assert first_epochs(topic) == [2, 1]
+
+
+async def test_a_partition_of_which_nothing_is_there_is_missed_below_others_and_where_others_know_of_it() -> None:
+    world = await sized(await dropped())
+    await lost(world, 3)
+    with pytest.raises(PartitionsLost) as told:
+        await whole(world, without=[3])
+    assert told.value.partitions == [1, 2]
+    with pytest.raises(PartitionsLost) as told:
+        await whole(world, {0, 5}, without=[1, 2, 3])
+    assert told.value.partitions == [4, 5]
+    topic = await whole(world, {5}, without=[1, 2, 3, 4, 5])
+    assert list(topic.partitions) == [0, 1, 2, 3, 4, 5]
+    assert [found.path.partition for found in topic.partitions.values()] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_what_is_there_is_not_left_out() -> None:
+    world = await sized(await dropped())
+    with pytest.raises(CannotRestore, match="partition 0 is not lost"):
+        await whole(world, without=[0])
+
+
+async def test_a_manifest_that_cannot_be_read_can_be_left_out() -> None:
+    world = await sized(await dropped())
+    path = PATH._replace(partition=1)
+    await world.store.put(ROOT.manifest_key(path, 1), b"no manifest")
+    with pytest.raises(CannotRestore, match="partition 1"):
+        await whole(world)
+    topic = await whole(world, without=[1])
+    assert (topic.partitions[1].end_offset, topic.partitions[1].trouble) == (0, "")
+
+
+@pytest.mark.parametrize("kind", [METADATA, POSITIONS])
+async def test_every_kept_export_tells_of_partitions(kind: str) -> None:
+    world = await sized(await dropped())
+    name = {METADATA: "partition", POSITIONS: "position"}[kind]
+    for position, topic_id, index in ((1, PATH.topic_id, 4), (2, bytes(16), 9), (3, PATH.topic_id, 2)):
+        event = {"event": name, "topic_id": topic_id.hex(), "partition": index}
+        header = EventsHeader(
+            kind=kind, cluster_id=ROOT.cluster_id, incarnation=1, scope=0, position=position, created_ms=5
+        )
+        key = export_key(ROOT, ExportKey(kind, 1, 0, position))
+        await world.store.put(key, encode_events(header, [event]))
+    await world.store.put(export_key(ROOT, ExportKey(kind, 1, 0, 4)), b"damaged")
+    assert await known_partitions(world.store, ROOT, PATH.topic_id) == {2, 4}
+
+
+async def test_objects_that_are_gone_or_of_another_size_are_all_named_before_anything_is_copied() -> None:
+    world = await sized(await dropped())
+    first, second, third = (ROOT.segment_key(PATH, found.id) for found in world.tier.segments(0))
+    await world.store.put(first, b"x" * 9)
+    await world.store.delete([third])
+    with pytest.raises(CannotRestore) as told:
+        await whole(world)
+    assert "has 9 bytes, not 1050" in str(told.value)
+    assert "[20, 30)" in str(told.value)
+    assert "is missing" in str(told.value)
+    assert "[10, 20)" not in str(told.value)
+    assert second in world.store.objects
+
+
+async def test_no_more_objects_are_named_than_one_can_read() -> None:
+    world = await sized((await world_of(count=25))[0])
+    await world.store.delete([ROOT.segment_key(PATH, found.id) for found in world.tier.segments(0)])
+    with pytest.raises(CannotRestore, match="; and 15 more") as told:
+        await whole(world)
+    assert str(told.value).count("is missing") == 10

@@ -76,6 +76,10 @@ def restore(
     as_: Annotated[str, typer.Option("--as", help="The name of the topic that is made of it.", metavar="NAME")],
     config: Configs = None,
     replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
+    without_partition: Annotated[
+        list[int] | None,
+        typer.Option("--without-partition", help="This one's manifest is lost: let it begin empty.", metavar="N"),
+    ] = None,
     tier: Tier = None,
     bootstrap: Bootstrap = None,
     data: Data = DEFAULT_DATA,
@@ -95,7 +99,10 @@ def restore(
         check_topic_name(as_)  # before everything is copied
     except ProtocolError as error:
         fail(f"--as: {error.message}", EXIT_USAGE)
-    configs = {"retention.ms": "-1", "retention.bytes": "-1"} | parse_configs(config or [])
+    given = parse_configs(config or [])
+    if given.get(REMOTE_STORAGE, "true").strip().lower() != "true":
+        fail(f"{REMOTE_STORAGE} cannot be switched off: what is restored lies in the tier alone")
+    configs = {"retention.ms": "-1", "retention.bytes": "-1"} | given
     with admin_client(bootstrap, data) as client:
         answers, live = ask_brokers(client), live_topics(client)
         store_status = answers.store
@@ -105,7 +112,9 @@ def restore(
             fail(f"there is a topic {as_} already")
         with opened_store(answers, tier) as (store, root):
             topics = store.wait(lambda: find_topics(store.store, root, name))
-            found = _chosen(topics, name, topic_id, {known.topic_id for known in live.values()})
+            without = without_partition or []
+            found = _chosen(topics, name, topic_id, {known.topic_id for known in live.values()}, without)
+            _check_whole(store, root, found, as_, without, answers)
             new_id = random_uuid(random.SystemRandom())
             _restore(client, store, root, found, (as_, new_id), configs, replicas, answers)
         _wait_ready(client, found, as_)
@@ -144,7 +153,9 @@ def _paths(client: KafkaAdminClient, answers: Answers, topic: str | None) -> lis
 # restoring ---------------------------------------------------------------------------------------------------
 
 
-def _chosen(topics: list[FoundTopic], name: str, topic_id: bytes | None, live: set[bytes]) -> FoundTopic:
+def _chosen(
+    topics: list[FoundTopic], name: str, topic_id: bytes | None, live: set[bytes], without: list[int]
+) -> FoundTopic:
     """The one that is meant; ends the command when it lives, is gone, or several could be."""
     from tiering.restoring import CannotRestore, check_restorable  # noqa: PLC0415
 
@@ -154,7 +165,7 @@ def _chosen(topics: list[FoundTopic], name: str, topic_id: bytes | None, live: s
     usable, problem = [], ""
     for topic in deleted:
         try:
-            check_restorable(topic)
+            check_restorable(topic, without)
             usable.append(topic)
         except CannotRestore as error:
             problem = str(error)
@@ -164,6 +175,24 @@ def _chosen(topics: list[FoundTopic], name: str, topic_id: bytes | None, live: s
         names = ", ".join(f"{name}@{topic.topic_id.hex()}" for topic in usable)
         fail(f"several topics {name} were deleted; name one: {names}")
     return usable[0]
+
+
+def _check_whole(
+    store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, without: list[int], answers: Answers
+) -> None:
+    """By the word of the bucket, its exports and the brokers; ends the command when something is lost."""
+    from tiering.restoring import CannotRestore, PartitionsLost, check_whole, known_partitions  # noqa: PLC0415
+
+    known = store.wait(lambda: known_partitions(store.store, root, found.topic_id))
+    for broker in answers.brokers:
+        known.update(gone.partition for gone in broker.dropped if gone.topic_id == found.topic_id.hex())
+    try:
+        store.wait(lambda: check_whole(store.store, root, found, known, without))
+    except PartitionsLost as error:
+        words = " ".join(f"--without-partition {index}" for index in error.partitions)
+        fail(f"{found.name} cannot be restored as {name}: {error}; {words} restores the others and leaves it empty")
+    except CannotRestore as error:
+        fail(f"{found.name} cannot be restored as {name}: {error}")
 
 
 def _restore(
