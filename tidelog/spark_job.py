@@ -5,7 +5,7 @@
         options = CompactionOptions(**choice(tier, topic, …), …)
         job.show(run(job.spark, options, job.progress))
 
-Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for what cannot be meant.
+Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for what cannot be meant, 130 when interrupted.
 """
 
 from __future__ import annotations
@@ -13,36 +13,32 @@ from __future__ import annotations
 import atexit
 import importlib.util
 import json
-import logging
 import os
 import re
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from object_store.errors import StoreError
 from object_store.uri import InvalidStoreUri
+from tidelog.interruption import Interruption
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
 from tiering.manifest import DamagedManifest
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from pyspark.sql import SparkSession
 
     from spark_offload.catalog import PartitionContents
     from spark_offload.job import JobOptions, Progress, Report
 
-EXIT_INTERRUPTED = 130  # as shells have it for SIGINT
 Tier = Annotated[
     str, typer.Option("--tier", help="The object store: s3://… or file://…", metavar="URI", envvar="TIDELOG_TIER_URI")
 ]
@@ -85,13 +81,15 @@ class SessionOptions:
 class SparkJob:
     """One run of a job: makes the session when it is first asked for, and prints the report."""
 
-    def __init__(self, name: str, session: SessionOptions, progress: Progress, *, as_json: bool) -> None:
+    def __init__(
+        self, name: str, session: SessionOptions, progress: Progress, interruption: Interruption, *, as_json: bool
+    ) -> None:
         self.name = name
         self.progress = progress
         self.failed = False
-        self.interrupted = False
         self._options = session
         self._settings = session.settings()
+        self._interruption = interruption
         self._as_json = as_json
         self._session: SparkSession | None = None
 
@@ -99,11 +97,10 @@ class SparkJob:
     def spark(self) -> SparkSession:
         if self._session is None:
             options = self._options
-            self._session = open_session(
-                f"tidelog {self.name}", options.master, self._settings, verbose=options.verbose
-            )
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, self._interrupt)
+            with self._interruption.lent():
+                self._session = open_session(
+                    f"tidelog {self.name}", options.master, self._settings, verbose=options.verbose
+                )
         return self._session
 
     def show(self, report: Report) -> None:
@@ -119,15 +116,6 @@ class SparkJob:
         if self._session is not None:
             self._session.stop()
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> NoReturn:
-        """Ctrl-C. PySpark's own handler calls Java in the midst of the call that this breaks off.
-
-        Py4J makes other errors of the interruption, and logs tracebacks of them.
-        """
-        self.interrupted = True
-        logging.disable()
-        raise KeyboardInterrupt
-
 
 @contextmanager
 def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[SparkJob]:
@@ -135,29 +123,35 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
         fail(f'{", ".join(missing)} is missing: pip install "tidelog[spark]"', EXIT_FAILED)
-    from spark_offload.options import OptionError  # noqa: PLC0415  after the check
-    from tidelog.job_progress import open_progress  # noqa: PLC0415
+    with Interruption().block() as interruption:
+        from tidelog.job_progress import open_progress  # noqa: PLC0415  after the check
 
-    with open_progress() as progress:
-        job = SparkJob(name, session, progress, as_json=as_json)
-        try:
-            yield job
-        except (OptionError, InvalidStoreUri) as error:
-            fail(_in_words_of_commands(str(error)), EXIT_USAGE)
-        except (StoreError, DamagedManifest) as error:
-            fail(str(error))
-        except KeyboardInterrupt:
-            fail("interrupted", EXIT_INTERRUPTED)
-        except Exception as error:
-            if job.interrupted:
-                fail("interrupted", EXIT_INTERRUPTED)
-            if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
+        with open_progress() as progress:
+            job = SparkJob(name, session, progress, interruption, as_json=as_json)
+            try:
+                yield job
+            except BaseException as error:
+                if interruption.heard or isinstance(error, KeyboardInterrupt):
+                    interruption.say()
+                else:
+                    _explain(error)
                 raise
-            fail(_innermost(error))
-        finally:
-            job.close()
+            finally:
+                job.close()
     if job.failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _explain(error: BaseException) -> None:
+    """Ends the command in words, unless it is a fault of the program."""
+    from spark_offload.options import OptionError  # noqa: PLC0415  only where Spark is
+
+    if isinstance(error, (OptionError, InvalidStoreUri)):
+        fail(_in_words_of_commands(str(error)), EXIT_USAGE)
+    if isinstance(error, (StoreError, DamagedManifest)):
+        fail(str(error))
+    if isinstance(error, Exception) and type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
+        fail(_innermost(error))
 
 
 def open_session(name: str, master: str | None, settings: dict[str, str], *, verbose: bool = False) -> SparkSession:
@@ -185,7 +179,8 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
             builder = builder.config(setting, value)
     for setting, value in (_FOR_ALL | settings).items():
         builder = builder.config(setting, value)
-    session: SparkSession = builder.getOrCreate()
+    with _java_ends_with_its_start():
+        session: SparkSession = builder.getOrCreate()
     if submitted or not (session.sparkContext.master or "").startswith("local"):
         # A source that Spark finds by its name alone runs with the driver's Python on executors too, and code that came
         # with --py-files is not looked through for sources.
@@ -193,6 +188,33 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
 
         session.dataSource.register(TidelogSource)
     return session
+
+
+@contextmanager
+def _java_ends_with_its_start() -> Iterator[None]:
+    """PySpark forgets a Java whose start is interrupted, and takes away the folder where it would tell its port.
+
+    Such a Java stays for ever, also when its standard input has ended.
+    """
+    from pyspark import java_gateway  # noqa: PLC0415
+
+    gateway: Any = java_gateway
+    start, started = gateway.Popen, []
+
+    def remember(*words: Any, **options: Any) -> Any:
+        started.append(start(*words, **options))
+        return started[-1]
+
+    try:
+        with ThreadPoolExecutor(1) as whole:  # no interruption between a start and its remembrance
+            gateway.Popen = lambda *words, **options: whole.submit(remember, *words, **options).result()
+            yield
+    except KeyboardInterrupt:
+        for process in started:
+            process.terminate()
+        raise
+    finally:
+        gateway.Popen = start
 
 
 def java_directory() -> Path:

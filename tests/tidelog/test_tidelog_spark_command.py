@@ -292,29 +292,3 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "reading" in shown
     assert "[red]as it is[/]" in shown
     assert "100%" in shown
-
-
-INTERRUPTED = """
-import os, signal, threading, time
-import typer
-from tidelog.spark_job import SessionOptions, spark_job
-
-def slow(rows):
-    time.sleep(60)
-    return rows
-
-def command() -> None:
-    with spark_job("test", SessionOptions("local[1]"), as_json=False) as job:
-        context = job.spark.sparkContext
-        threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        context.parallelize([1], 1).mapPartitions(slow).count()
-
-typer.run(command)
-"""
-
-
-def test_an_interruption_while_java_works_is_told_in_one_line() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 130, done.stderr
-    assert "tidelog: interrupted" in done.stderr.splitlines()
-    assert "Traceback" not in done.stderr

@@ -1,0 +1,151 @@
+"""Ctrl-C in a command that works in Java for long: it ends within seconds, whatever the main thread waits for.
+
+Python tells only the main thread of a signal, between two of its own instructions. A wait in a system call goes on when
+the signal came just before it or to another thread, an exception raised in a finalizer goes nowhere, and Java may not
+answer. Here a thread of its own hears of it from the signal's C handler, wakes the main thread until that knows, and
+ends the process when what is left to do in order takes longer than `LIMIT_S`. Java ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+EXIT_INTERRUPTED = 130  # as shells have it for SIGINT
+LIMIT_S = 5.0  # for stores to be closed and Spark to be stopped
+WAKE_EVERY_S = 0.25
+SAID = "tidelog: interrupted"
+_SHOW_CURSOR = "\x1b[?25h"  # which bars hide
+
+
+class Interruption:
+    """Of one command; `heard` from the moment of Ctrl-C on."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        self._within = False  # only the block is broken off, and only once
+        self._raised = False
+        self._said = False
+        self._done = threading.Event()
+
+    @contextmanager
+    def block(self) -> Iterator[Interruption]:
+        """Ctrl-C within ends the command with one line and `EXIT_INTERRUPTED`.
+
+        The block is broken off by KeyboardInterrupt, once, and has `LIMIT_S` from then on.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield self  # Python tells no other thread of signals
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        self._listen()
+        signals, told = socket.socketpair()
+        told.setblocking(False)
+        wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+        watch = threading.Thread(target=self._watch, args=(signals,), name="interruption", daemon=True)
+        watch.start()
+        try:
+            try:
+                self._within = True
+                if self.heard:
+                    raise KeyboardInterrupt
+                yield self
+            finally:
+                self._within = False
+        except BaseException as error:
+            if not self.heard and not isinstance(error, KeyboardInterrupt):
+                raise
+            self.heard = True
+        finally:
+            if self.heard:
+                self.say()
+                _flush_output()
+            self._done.set()
+            signal.set_wakeup_fd(wakeup)
+            told.shutdown(socket.SHUT_WR)
+            watch.join()
+            signals.close()
+            told.close()
+            signal.signal(signal.SIGINT, handler)
+        if self.heard:
+            raise typer.Exit(EXIT_INTERRUPTED)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """A part of the block in which others may take the signal, as PySpark does when it makes a session.
+
+        PySpark's handler calls Java in the midst of the call that it breaks off.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._raised = True
+            raise
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                self._listen()
+
+    def say(self) -> None:
+        """The one line, once."""
+        if not self._said:
+            self._said = True
+            print(SAID, file=sys.stderr, flush=True)
+
+    def _listen(self) -> None:
+        signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._hear()
+        if self._within and not self._raised:
+            self._raised = True
+            raise KeyboardInterrupt
+
+    def _hear(self) -> None:
+        """Py4J and PySpark make other errors of the interruption, with tracebacks and warnings."""
+        self.heard = True
+        logging.disable()
+        warnings.simplefilter("ignore")
+
+    def _watch(self, signals: socket.socket) -> None:
+        while (number := signals.recv(1)) != bytes((signal.SIGINT,)):
+            if not number:
+                return
+        self._hear()
+        for _ in range(round(LIMIT_S / WAKE_EVERY_S)):
+            if self._done.wait(WAKE_EVERY_S):
+                return
+            if self._within and not self._raised:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        self._end_now()
+
+    def _end_now(self) -> NoReturn:
+        """Past everything that the main thread may hold, such as the lock of the terminal's bars."""
+        text = "" if self._said else SAID + "\n"
+        if os.isatty(2):
+            text = _SHOW_CURSOR + text
+        try:
+            os.set_blocking(2, False)
+            os.write(2, text.encode())
+        finally:
+            os._exit(EXIT_INTERRUPTED)
+
+
+def _flush_output() -> None:
+    """Within the time that is left; Ctrl-C ends who reads it too, and Python would tell of that when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
