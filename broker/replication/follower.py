@@ -168,6 +168,11 @@ class FollowedPartitions:
                 forgotten.setdefault(topic_id, []).append(index)
         return FetchPlan(topics, forgotten)
 
+    @property
+    def asks_for_nothing(self) -> bool:
+        """Whether the session names no partition any more."""
+        return all(followed.sent_epoch == NEVER_SENT for followed in self._followed.values())
+
     def judge(self, row: ReplicatedRow) -> tuple[Followed | None, Verdict]:
         """What to do about one row of an answer."""
         followed = self._followed.get((row.topic, row.partition))

@@ -229,8 +229,10 @@ class LeaderLink:
         new = self._session_epoch == 0
         plan = self.followed.plan(new)
         self._arm_rest()  # for those that a throttle holds back
-        if new and not plan.topics:  # everything rests: there is nothing to make a session of
-            self._in_flight = 0
+        if not plan.topics and (new or (self._in_flight == 0 and self.followed.asks_for_nothing)):
+            # Everything rests: there is nothing to make a session of, or to keep one for. The leader lets go of the
+            # old one when this connection begins another.
+            self._session_id = self._session_epoch = self._in_flight = 0
             return
         config = self._config
         correlation = connection.next_correlation()
