@@ -43,6 +43,7 @@ class DirectoryHealth:
         "is_closing",
         "offline",
         "on_failed",
+        "refusals",
         "refuses_appends",
     )
 
@@ -50,6 +51,7 @@ class DirectoryHealth:
         self.offline: str | None = None  # the reason, once the directory has failed
         self.free_space = FreeSpace.PLENTY
         self.refuses_appends = False
+        self.refusals = 0  # how often room ran out: a look that began before does not tell of it
         self.is_closing = False  # then nobody waits for room any more
         self.on_failed: Callable[[str], None] | None = None
         self._announced = False
@@ -110,6 +112,7 @@ class DirectoryHealth:
 
     def update_free_space(self, state: FreeSpace) -> None:
         self.free_space = state
+        self.refusals += state is FreeSpace.REFUSED
         self.refuses_appends = self.offline is not None or state is FreeSpace.REFUSED
 
     def error(self) -> ProtocolError:

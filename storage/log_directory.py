@@ -399,6 +399,7 @@ class LogDirectory:
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
         """Remove what is due, make new names durable, look how much room is left; one turn of a thread."""
         root_changed, self._root_changed = self._root_changed, False
+        refusals = self._health.refusals
         try:
             free_bytes = await asyncio.to_thread(self._tidy_in_thread, discarded, root_changed)
         except OSError as error:
@@ -406,6 +407,8 @@ class LogDirectory:
             self._root_changed |= root_changed
             for path, is_directory in discarded:  # what is gone already does no harm
                 self._context.trash.add(path, self._ports.clock.monotonic(), is_directory=is_directory)
+            return
+        if self._health.refusals != refusals:  # a write found no room since: the next look tells whether there is some
             return
         least = self._config.free_bytes_min
         self._is_scarce = free_bytes < SCARCE_TIMES * least

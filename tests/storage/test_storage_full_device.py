@@ -1,6 +1,7 @@
 """A device without a free byte: what cannot be written is refused and tried again, and nothing is given up for good."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
-from storage.directory_health import FreeSpace
+from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.log_context import DirectoryConfig
 from storage.log_flusher import FlushDepth
 from tests.storage.log_workbench import ENOSPC, FOREVER, TOPIC_ID, Workbench, append, produced, read_all
@@ -69,6 +70,39 @@ async def test_a_log_that_finds_no_room_is_made_later(bench: Workbench) -> None:
     found = bench.directory.get("new", 0)
     assert found is not None
     assert (found.topic_id, found.log_end_offset) == (TOPIC_ID, 1)
+
+
+async def test_a_look_from_before_the_last_refusal_does_not_count(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await bench.log()
+    append(log, produced())
+    looking, go_on, free_bytes = threading.Event(), threading.Event(), bench.disk.free_bytes
+
+    def slow_look() -> int:
+        found = free_bytes()
+        if not looking.is_set():
+            looking.set()
+            assert go_on.wait(10)
+        return found
+
+    monkeypatch.setattr(bench.disk, "free_bytes", slow_look)
+    await until(looking.is_set)
+    fill(bench)
+    refused(lambda: bench.directory.create_log("new", 0, TOPIC_ID, FOREVER))
+    seen: list[FreeSpace] = []
+    update = bench.directory.context.health.update_free_space
+
+    def noted(_: DirectoryHealth, state: FreeSpace) -> None:
+        seen.append(state)
+        update(state)
+
+    monkeypatch.setattr(DirectoryHealth, "update_free_space", noted)
+    go_on.set()
+    await until(lambda: seen)
+    assert seen[0] is FreeSpace.REFUSED
+    refused(lambda: append(log, produced()))
+    assert bench.directory.offline is None
 
 
 async def test_checkpoints_and_flushes_wait_for_room(bench: Workbench) -> None:
