@@ -45,11 +45,12 @@ test: install-dev ## the whole test suite
 test-compose: install-dev ## docker-compose.yml for real, with the Docker daemon that is found
 	$(BIN)/python -m pytest --override-ini addopts=--strict-markers -q -rs tests/compose
 
-check: install-dev ## formatting, lint, types, import rules
+check: install-dev ## formatting, lint, types, import and house rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --override-ini addopts=--strict-markers -q tests/architecture
 
 format: install-dev ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -27,6 +27,7 @@ from storage.checkpoint_files import (
     write_fully,
 )
 from storage.checkpoints import Checkpoints
+from storage.clean_flush import flush_completely
 from storage.directory_files import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -40,19 +41,16 @@ from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.loaded_log import LoadedLog, empty_log
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig, LogContext
-from storage.log_flusher import FlushDepth, FlushJob, LogFlusher
+from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
 from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput
-from storage.segment import SNAPSHOT_SUFFIX, file_stem
 from storage.trash import Trash, remove_all
 
-FLUSH_CHUNK_LOGS = 64
 SCARCE_TIMES = 8  # with less than so many times log.dir.free.bytes.min free, fast writers could be past it ...
 SCARCE_LOOKS = 10  # ... between two looks, so there are so many times as many
-FLUSH_THREADS = 4  # at a clean stop: the device merges what they wait for
 
 
 class LogDirectory:
@@ -436,7 +434,8 @@ class LogDirectory:
         await self._stop_tasks()
         if self._health.offline is None and self._is_recovered:
             try:
-                await self._flush_all()
+                self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
+                await flush_completely(self._disk, list(self._logs.values()))
                 self._context.log_starts_changed = True
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
                     marker = checkpoint_files.encode_clean_stop(broker_epoch)
@@ -463,40 +462,3 @@ class LogDirectory:
             log.close()
         self._logs.clear()
         self._context.open_files.close_all()
-
-    async def _flush_all(self) -> None:
-        """Everything of every log on the device, a few threads at a time."""
-        self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
-        planned = [(log, job) for log in self._logs.values() if (job := _plan_complete(log)) is not None]
-        chunks = iter([planned[at : at + FLUSH_CHUNK_LOGS] for at in range(0, len(planned), FLUSH_CHUNK_LOGS)])
-
-        async def work(remaining: Iterator[list[tuple[PartitionLog, FlushJob]]]) -> None:
-            for chunk in remaining:
-                await asyncio.to_thread(self._run_jobs, [job for _, job in chunk])
-                for log, job in chunk:
-                    log.flush_finished(job)
-
-        await asyncio.gather(*[asyncio.create_task(work(chunks)) for _ in range(FLUSH_THREADS)])
-
-    def _run_jobs(self, jobs: list[FlushJob]) -> None:
-        synced: set[str] = set()
-        for job in jobs:
-            job.run(self._disk, synced)
-
-
-def _plan_complete(log: PartitionLog) -> FlushJob | None:
-    """With a producer snapshot at the log's end, unless there never was a producer."""
-    end_offset = log.log_end_offset
-    is_known = log.barred is None and (len(log.producers) or log.snapshots)
-    needs_snapshot = is_known and end_offset not in log.snapshots
-    if needs_snapshot:
-        log.write_producer_snapshot(end_offset)
-    job = log.plan_flush(FlushDepth.COMPLETE)
-    if needs_snapshot:
-        job = job or FlushJob(log.directory, log.generation, end_offset, log.recovery_point)
-        path = file_stem(log.directory, end_offset) + SNAPSHOT_SUFFIX
-        if path not in job.paths:
-            job.paths.append(path)
-        if log.directory not in job.directories:
-            job.directories.append(log.directory)
-    return job
