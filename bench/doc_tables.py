@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.row_runs import COLUMNS, cells
+from bench.rows import Row
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -120,6 +123,16 @@ def verify(found: Any) -> str:
     return table(["records", "plain loop", "two of them", "verify", "to one", "goal"], rows)
 
 
+def rows_of(found: Any) -> str:
+    """Of a benchmark made of `rows`; a row's name stands before the first of its figures."""
+    lines = []
+    for row in (Row.from_json(one) for one in found["rows"]):
+        names = [f"`{row.name}`", *[""] * (len(row.figures) - 1)]
+        told = zip(names, row.figures, strict=True)
+        lines += [[name, *cells(one)[:-1], goal(one.goal, one.met)] for name, one in told]
+    return table(["row", *COLUMNS], lines)
+
+
 def goal(text: str, met: bool) -> str:
     return text if met or not text else f"{text}, missed"
 
@@ -131,6 +144,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "compaction": ("spark_compaction.json", compaction),
     "export": ("spark_export.json", export),
     "verify": ("spark_verify.json", verify),
+    "proxy": ("proxy.json", rows_of),
 }
 """The file of results and what makes a table of it, by the name that pages give the table."""
 

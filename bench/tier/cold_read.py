@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bench.embedded import EmbeddedCluster
 from bench.peers import cpu_seconds
-from bench.tier.rows import AT_LEAST, Figure, Scene, figure
+from bench.rows import AT_LEAST, Figure, Scene, figure
 from bench.tier.topics import MIB, Topics, cold_config, run_load
 
 SIZE, PARTITIONS, RECORD_BYTES = 800 * MIB, 6, 1_024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from bench.embedded import EmbeddedCluster
+from bench.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
 from bench.tier.probing import Probe
-from bench.tier.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
 from bench.tier.topics import COLD_SEGMENT, MIB, Topics, cold_config, finish_load, start_load
 
 READERS, MB_S = 2, 30.0

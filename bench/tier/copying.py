@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers import KAFKA_VERSION, KafkaPeer, Peer, TidelogPeer, cpu_seconds, kafka_jars
-from bench.tier.rows import Figure, Scene, figure
+from bench.rows import Figure, Scene, figure
 from bench.tier.topics import MIB, Topics, run_load
 
 SIZE, PARTITIONS, RECORD_BYTES = 600 * MIB, 6, 1_024

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from bench.embedded import EmbeddedCluster
-from bench.tier.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
+from bench.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
 from bench.tier.topics import MIB, TIERED, Topics
 
 SIZE, PARTITIONS, RECORD_BYTES = 2_000 * MIB, 2, 8_192

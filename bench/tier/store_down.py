@@ -20,9 +20,9 @@ from aiobotocore.session import get_session
 
 from bench.embedded import EmbeddedCluster
 from bench.peers import cpu_seconds
+from bench.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
 from bench.tier.probing import Probe, sleep_until
 from bench.tier.relay import Relay, StoreState
-from bench.tier.rows import AT_LEAST, AT_MOST, Figure, Scene, figure
 from bench.tier.topics import MIB, ROOT, TIERED, Topics, run_load
 
 CREDENTIALS = {

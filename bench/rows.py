@@ -1,4 +1,4 @@
-"""What a row of the tier's benchmark says: figures, each with what it is compared with in the same run."""
+"""What a row of a benchmark says: figures, each with what it is compared with in the same run."""
 
 from __future__ import annotations
 
