@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.errors import RetriableError
 
 TIER_TIMEOUT_S = 90.0
+ANSWER_TIMEOUT_S, ASK_AGAIN_S = 30.0, 0.2
 
 
 class History(NamedTuple):
@@ -39,11 +41,18 @@ def wait_for_the_tier(bootstrap: str, topic: str, partitions: int) -> History:
 
 
 def look(admin: Any, topic: str, partitions: int) -> History:
-    """Tiered and local ranges may overlap."""
+    """Tiered and local ranges may overlap. A broker that has just started to lead may not know its offsets yet."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
 
     def offsets(spec: OffsetSpec) -> list[int]:
         asked = {TopicPartition(topic, number): spec for number in range(partitions)}
-        return [found.offset for found in admin.list_partition_offsets(asked).values()]
+        while True:
+            try:
+                return [found.offset for found in admin.list_partition_offsets(asked).values()]
+            except RetriableError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(ASK_AGAIN_S)
 
     first, end = offsets(OffsetSpec.EARLIEST), offsets(OffsetSpec.LATEST)
     tiered, local = offsets(OffsetSpec.LATEST_TIERED), offsets(OffsetSpec.EARLIEST_LOCAL)
