@@ -41,6 +41,7 @@ from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
 from broker.request import NoQuota, RequestChain
+from broker.room_watch import RoomWatch
 from broker.security.gates import Gates
 from broker.security.plane import Security
 from broker.tenancy.rewriter import TenantNames
@@ -110,6 +111,7 @@ class BrokerNode:
         journal = open_journal(ports, config.node_id, config.audit)
         self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config))
         self.logs.on_failed = self._storage_failed
+        self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
         self.observer = MetadataObserver(
             ports,
             links,
@@ -283,6 +285,7 @@ class BrokerNode:
             ),
             lambda: self.partitions.applied_offset,
             self._fatal,
+            self.room.look,
         )
 
     async def _take_roles(self) -> None:

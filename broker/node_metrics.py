@@ -7,6 +7,7 @@ from typing import Protocol
 from broker.data_plane import DataPlane
 from broker.dispatch import Dispatcher
 from broker.partitions.hosted import HostedPartitions
+from broker.room_watch import RoomWatch
 from common.metrics import Metrics
 from storage.log_directory import LogDirectory
 from wire.server import Server
@@ -19,6 +20,7 @@ class Measured(Protocol):
     logs: LogDirectory
     server: Server
     dispatcher: Dispatcher
+    room: RoomWatch
 
     @property
     def partitions(self) -> HostedPartitions: ...
@@ -62,6 +64,11 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         "tidelog_replicas_without_room",
         "Replicas whose logs could not be made, because the disk is full or no file can be opened.",
         lambda: len(partitions.roomless),
+    )
+    metrics.gauge(
+        "tidelog_lacks_room",
+        "1 while the disk is too full to append, so that others lead where they have room.",
+        lambda: node.room.is_lacking,
     )
     metrics.counter(
         "tidelog_replication_received_bytes_total",

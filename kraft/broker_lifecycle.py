@@ -86,9 +86,11 @@ class BrokerLifecycle:
         config: LifecycleConfig,
         metadata_offset: Callable[[], int],
         on_fatal: Callable[[str], None],
+        lacks_room: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_fatal` gets a sentence when the controller refuses this broker for good: another process has its id,
-        its cluster is another one, it was unregistered."""
+        its cluster is another one, it was unregistered. `lacks_room` is asked before each heartbeat: whether others
+        should lead because this broker's disk is full."""
         self.state = BrokerState.STARTING
         self.broker_epoch = -1
         self.fenced = True
@@ -97,6 +99,7 @@ class BrokerLifecycle:
         self._config = config
         self._metadata_offset = metadata_offset
         self._on_fatal = on_fatal
+        self._lacks_room = lacks_room
         self._wants_unfence = False
         self._wants_shutdown = False
         self._offline: tuple[bytes, ...] = ()
@@ -249,6 +252,7 @@ class BrokerLifecycle:
             want_fence=not self._wants_unfence,
             want_shut_down=self._wants_shutdown,
             offline_log_dirs=[schema_uuid(directory) for directory in self._offline],
+            lacks_room=self._lacks_room(),
         )
 
     def _registration_request(self) -> Any:

@@ -39,6 +39,7 @@ from records.audit_event import AuditEvent, AuditKind, AuditSource
 WITHHELD = "(withheld)"
 _PARTITION_FIELDS = ("leader", "leader_epoch", "isr", "elr", "last_known_elr", "last_known_leader", "replicas",
                      "adding", "removing", "partition_epoch")  # fmt: skip
+_BROKER_FIELDS = ("fenced", "in_controlled_shutdown", "lacks_room")
 Fields = dict[str, Any]
 
 
@@ -52,7 +53,7 @@ class MetadataAudit:
         self._partitions: dict[tuple[bytes, int], PartitionImage] = {}
         self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
         self._features: dict[str, int] = {}
-        self._brokers: dict[int, tuple[bool, bool]] = {}  # fenced, in controlled shutdown
+        self._brokers: dict[int, tuple[bool, bool, bool]] = {}  # fenced, in controlled shutdown, lacks room
         self._access = AccessAudit(base)
 
     def of_access(self, record: MetadataRecord) -> Fields:
@@ -94,12 +95,12 @@ class MetadataAudit:
         known = self._partitions.get((topic_id, index))
         return known or (self._base.partition(topic_id, index) if self._base is not None else None)
 
-    def _broker(self, broker_id: int) -> tuple[bool, bool] | None:
+    def _broker(self, broker_id: int) -> tuple[bool, bool, bool] | None:
         known = self._brokers.get(broker_id)
         if known is not None or self._base is None:
             return known
         broker: BrokerImage | None = self._base.brokers.get(broker_id)
-        return None if broker is None else (broker.fenced, broker.in_controlled_shutdown)
+        return None if broker is None else (broker.fenced, broker.in_controlled_shutdown, broker.lacks_room)
 
     def _place(self, topic_id: bytes, partition: int) -> Fields:
         return {"topic": self._name_of(topic_id), "topic_id": topic_id.hex(), "partition": partition}
@@ -130,7 +131,7 @@ class MetadataAudit:
         }
 
     def _registered(self, record: RegisterBrokerRecord) -> Fields:
-        self._brokers[record.broker_id] = (record.fenced, record.in_controlled_shutdown)
+        self._brokers[record.broker_id] = (record.fenced, record.in_controlled_shutdown, record.lacks_room)
         return {
             "event": AuditKind.BROKER_REGISTERED,
             "cause": "clean start" if record.clean_stop else "unclean shutdown",
@@ -147,20 +148,15 @@ class MetadataAudit:
         known = self._broker(record.broker_id)
         before: Fields = {}
         after: Fields = {"broker_id": record.broker_id, "broker_epoch": record.broker_epoch}
-        fenced, leaving = known or (None, None)
-        for name, old, new in (
-            ("fenced", fenced, record.fenced),
-            ("in_controlled_shutdown", leaving, record.in_controlled_shutdown),
-        ):
+        given = (record.fenced, record.in_controlled_shutdown, record.lacks_room)
+        for name, old, new in zip(_BROKER_FIELDS, known or (None, None, None), given, strict=True):
             if new is not None:
                 after[name] = new
                 if old is not None:
                     before[name] = old
         if known is not None:
-            self._brokers[record.broker_id] = (
-                known[0] if record.fenced is None else record.fenced,
-                known[1] if record.in_controlled_shutdown is None else record.in_controlled_shutdown,
-            )
+            fenced, leaving, crowded = (old if new is None else new for old, new in zip(known, given, strict=True))
+            self._brokers[record.broker_id] = (fenced, leaving, crowded)
         return {"event": AuditKind.BROKER_CHANGED, "cause": _cause(record), "before": before, "after": after}
 
     def _unregistered(self, record: UnregisterBrokerRecord) -> Fields:

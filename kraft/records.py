@@ -56,6 +56,8 @@ class Cause(IntEnum):
     BROKER_REQUEST = 21
     REQUESTED_ELECTION = 22
     FIRST_LEADER = 23
+    NO_ROOM = 24
+    ROOM_IS_BACK = 25
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -120,16 +122,18 @@ class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
     clean_stop: bool = True
     cell: str | None = None
     broker_epoch: int = -1
+    lacks_room: bool = False
 
 
 class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=True, gc=False):
-    """`fenced` and `in_controlled_shutdown`: None leaves the value as it is."""
+    """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value as it is."""
 
     broker_id: int
     broker_epoch: int
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
     cause: Cause = Cause.UNSPECIFIED
+    lacks_room: bool | None = None
 
 
 class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=False):

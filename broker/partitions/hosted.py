@@ -204,7 +204,7 @@ class HostedPartitions:
 
     def is_eligible(self, node: int, broker_epoch: int) -> bool:
         broker = self.image.brokers.get(node)
-        return broker is not None and broker.is_active and broker.epoch == broker_epoch
+        return broker is not None and broker.may_join and broker.epoch == broker_epoch
 
     def on_leadership(self, topic: str, listener: LeadershipListener) -> None:
         """Tell `listener` of every partition of `topic` that this broker begins or ceases to lead."""

@@ -52,7 +52,7 @@ class Follower:
         self.caught_up_at = caught_up_at
         self.fetched_at = float("-inf")
         self.leader_end_at_fetch = 0
-        self.eligible = False  # alive and unfenced in the life that fetches, as of its last fetch
+        self.eligible = False  # alive, unfenced and with room in the life that fetches, as of its last fetch
         self.join_after = float("-inf")  # the controller refused it; not to be proposed before
         self.session: FetchingSession | None = None
 

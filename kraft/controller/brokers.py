@@ -11,7 +11,13 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode
-from kraft.controller.elections import changes_when_broker_leaves, changes_when_broker_returns, leads_anything
+from kraft.controller.elections import (
+    changes_when_broker_leaves,
+    changes_when_broker_returns,
+    changes_when_room_is_lacking,
+    leads_anything,
+)
+from kraft.controller.features import ROOM_LEVEL, TIDELOG_VERSION
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CELL_NAME
@@ -96,7 +102,8 @@ def decide_heartbeat(
 ) -> Decision[MetadataRecord, Any]:
     """BrokerHeartbeat (63). `moves_seen`: the other brokers know that this one's leaderships have moved.
 
-    Unfenced is who asks for it (its logs are recovered) and has replayed past its own registration.
+    Unfenced is who asks for it (its logs are recovered) and has replayed past its own registration. While it says that
+    its disk lacks room, it is looked at anew with each heartbeat what others may take over.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:
@@ -121,6 +128,8 @@ def decide_heartbeat(
         records = _begin_shutdown(image, broker, policy)
     elif request.want_shut_down:
         may_stop = moves_seen and not leads_anything(image, broker.broker_id)
+    elif request.lacks_room or broker.lacks_room:
+        records = _heed_room(image, broker, policy, lacks_room=request.lacks_room)
     reply = BrokerHeartbeatResponse(error_code=0, is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop)
     return Decision(reply, records)
 
@@ -181,6 +190,22 @@ def _begin_shutdown(image: MetadataImage, broker: BrokerImage, policy: Controlle
         )
     ]
     records += changes_when_broker_leaves(image, policy, broker.broker_id, Cause.CONTROLLED_SHUTDOWN)
+    return records
+
+
+def _heed_room(
+    image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, *, lacks_room: bool
+) -> list[MetadataRecord]:
+    if image.features.get(TIDELOG_VERSION, 0) < ROOM_LEVEL:
+        return []
+    records: list[MetadataRecord] = []
+    if lacks_room != broker.lacks_room:
+        cause = Cause.NO_ROOM if lacks_room else Cause.ROOM_IS_BACK
+        records.append(
+            BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, cause=cause, lacks_room=lacks_room)
+        )
+    if lacks_room:
+        records += changes_when_room_is_lacking(image, policy, broker.broker_id)
     return records
 
 

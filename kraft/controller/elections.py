@@ -1,7 +1,8 @@
 """Who leads, who is in the ISR and who in the ELR after something happened to a partition. Pure.
 
-Leaders come from the ISR, else from the ELR, else, when both are empty, only the last known leader may return;
-anyone else only where the topic asks for unclean elections, or where nobody has led yet. The eligible leader replicas
+Leaders come from the ISR (those first whose disks have room), else from the ELR, else, when both are empty, only the
+last known leader may return; anyone else only where the topic asks for unclean elections, or where nobody has led yet.
+The eligible leader replicas
 (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high watermark has not moved since,
 so they hold all that was ever committed. A replica that stopped uncleanly is in neither set, whatever it was before.
 """
@@ -34,7 +35,8 @@ class Election(Enum):
 class PartitionTarget:
     """What shall become of a partition. Sets that are None stay.
 
-    `acceptable` says whether a broker may lead now. `unclean` are replicas that lost what they had not flushed.
+    `acceptable` says whether a broker may lead now; one that is `crowded` is elected only where nobody else in sync is
+    left. `unclean` are replicas that lost what they had not flushed.
     """
 
     acceptable: Callable[[int], bool]
@@ -46,6 +48,7 @@ class PartitionTarget:
     removing: Replicas | None = None
     unclean: Replicas = ()
     election: Election = Election.KEEP
+    crowded: frozenset[int] = frozenset()
 
 
 def change_partition(partition: PartitionImage, target: PartitionTarget) -> PartitionChangeRecord | None:
@@ -113,7 +116,7 @@ def _elect(
 ) -> tuple[int, Cause]:
     """(leader, cause of the whole change)."""
     acceptable, current = target.acceptable, partition.leader
-    in_sync = [r for r in replicas if r in isr and acceptable(r)]
+    in_sync = sorted((r for r in replicas if r in isr and acceptable(r)), key=target.crowded.__contains__)
     if in_sync:
         if target.election is Election.PREFERRED and in_sync[0] == replicas[0]:
             return in_sync[0], target.cause
@@ -147,6 +150,35 @@ def acceptable_leaders(
     if including is not None:
         active[including] = True
     return lambda broker_id: active.get(broker_id, False)
+
+
+def crowded_brokers(image: MetadataImage) -> frozenset[int]:
+    """Those whose disks have no room."""
+    return frozenset(broker.broker_id for broker in image.brokers.values() if broker.lacks_room)
+
+
+def changes_when_room_is_lacking(
+    image: MetadataImage, policy: ControllerPolicy, broker_id: int
+) -> list[PartitionChangeRecord]:
+    """The broker, on whose disk nothing is appended any more, leaves the ISRs that can commit without it, and leads
+    there no longer.
+
+    Where fewer members with room than `min.insync.replicas` would stay, nothing changes: nobody could do better, and
+    this leader tells producers why.
+    """
+    able = frozenset(
+        broker.broker_id for broker in image.brokers.values() if broker.may_join and broker.broker_id != broker_id
+    )
+    records = []
+    for topic, partition in _partitions(image, lambda partition: broker_id in partition.isr):
+        target = _target(image, policy, topic, able.__contains__, Cause.NO_ROOM)
+        if sum(r in able for r in partition.isr) < max(1, min(target.min_isr, partition.settled_replica_count)):
+            continue
+        target.isr = tuple(r for r in partition.isr if r != broker_id)
+        record = change_partition(partition, target)
+        if record is not None:
+            records.append(record)
+    return records
 
 
 def changes_when_broker_leaves(
@@ -236,8 +268,9 @@ def changes_when_isr_suffices(image: MetadataImage, policy: ControllerPolicy) ->
 def changes_to_preferred_leaders(
     image: MetadataImage, policy: ControllerPolicy, changes_max: int, *, broker_id: int | None = None
 ) -> list[PartitionChangeRecord]:
-    """Leadership returns to the first replica where that is active and in sync; at most `changes_max` at a time."""
-    acceptable = acceptable_leaders(image)
+    """Leadership returns to the first replica where that is active, in sync and has room; at most `changes_max` at a
+    time."""
+    acceptable, crowded = acceptable_leaders(image), crowded_brokers(image)
     records: list[PartitionChangeRecord] = []
 
     def touched(partition: PartitionImage) -> bool:
@@ -247,6 +280,7 @@ def changes_to_preferred_leaders(
             and (broker_id is None or preferred == broker_id)
             and preferred in partition.isr
             and acceptable(preferred)
+            and preferred not in crowded
         )
 
     for topic, partition in _partitions(image, touched):
@@ -301,4 +335,5 @@ def _target(
         min_insync_replicas(image, topic.name, policy),
         cause,
         election=Election.UNCLEAN if unclean else Election.KEEP,
+        crowded=crowded_brokers(image),
     )

@@ -13,6 +13,7 @@ from wire.messages import UpdateFeaturesResponse
 METADATA_VERSION = "metadata.version"
 TIDELOG_VERSION = "tidelog.version"
 ACCESS_LEVEL = 1
+ROOM_LEVEL = 1
 
 SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
     METADATA_VERSION: (7, 27),
@@ -22,7 +23,8 @@ SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
 }
 """(lowest, highest) level by name, as nodes of this version register them. Levels are Apache Kafka's (27 is 4.1-IV1);
 groups of KIP-848 and the transactions of KIP-890 raise the other two when they are served. `tidelog.version` is ours,
-for records that Apache Kafka has not or not in this form: 1 has credentials, ACLs, tenants, keys and cells."""
+for records that Apache Kafka has not or not in this form: 1 has credentials, ACLs, tenants, keys and cells, and brokers
+that lack room."""
 
 INITIAL_LEVELS = {METADATA_VERSION: 27, TIDELOG_VERSION: 1}
 

@@ -26,8 +26,9 @@ def decide_alter_partition(
 ) -> Decision[MetadataRecord, Any]:
     """AlterPartition (56). Each partition succeeds or fails on its own; a stale broker epoch fails the whole request.
 
-    Version 3 names the broker epoch of each member. Who joins the ISR must be active, and its epoch that of its
-    present registration (KIP-903): a replica that restarted since the leader saw it may have lost its tail.
+    Version 3 names the broker epoch of each member. Who joins the ISR must be active and have room, and its
+    epoch that of its present registration (KIP-903): a replica that restarted since the leader saw it may have lost
+    its tail.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
@@ -134,7 +135,7 @@ def _may_join(image: MetadataImage, partition: PartitionImage, member: int, epoc
         return False
     if epoch == NO_BROKER_EPOCH:  # only for who is in already: it was there before this registration's changes
         return member in partition.isr
-    return epoch == broker.epoch
+    return epoch == broker.epoch and (broker.may_join or member in partition.isr)
 
 
 def _failed(change: Any, code: ErrorCode) -> Any:

@@ -7,7 +7,13 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.elections import Election, PartitionTarget, acceptable_leaders, change_partition
+from kraft.controller.elections import (
+    Election,
+    PartitionTarget,
+    acceptable_leaders,
+    change_partition,
+    crowded_brokers,
+)
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
 from kraft.image.metadata import MetadataImage
 from kraft.records import NO_LEADER, Cause, MetadataRecord, PartitionChangeRecord
@@ -71,11 +77,13 @@ def _election(
         min_insync_replicas(image, name, policy),
         Cause.PREFERRED_LEADER if preferred else Cause.REQUESTED_ELECTION,
         election=Election.PREFERRED if preferred else Election.UNCLEAN,
+        crowded=crowded_brokers(image),
     )
     record = change_partition(partition, target)
     if record is None or record.leader is None or record.leader == NO_LEADER:
         if preferred:
-            message = f"Broker {partition.preferred_leader}, the preferred leader, is not in sync or not alive."
+            who = f"Broker {partition.preferred_leader}, the preferred leader,"
+            message = f"{who} is not in sync, not alive or without room."
             raise ProtocolError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
         raise ProtocolError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive.")
     return record

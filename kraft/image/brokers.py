@@ -13,7 +13,8 @@ class BrokerImage:
     """`epoch` is the offset of the registration's record: it tells one run of the broker from the next.
 
     `endpoints` by listener name; `features` by name, as (lowest, highest) supported level. A fenced broker leads
-    nothing, joins no ISR and is not shown to clients.
+    nothing, joins no ISR and is not shown to clients. One that `lacks_room` on its disk appends nothing: it joins no
+    ISR, and others lead where enough of them have room.
     """
 
     broker_id: int
@@ -26,11 +27,17 @@ class BrokerImage:
     log_dirs: tuple[bytes, ...] = ()
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cell: str | None = None
+    lacks_room: bool = False
 
     @property
     def is_active(self) -> bool:
-        """May lead and may join an ISR."""
+        """May lead."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def may_join(self) -> bool:
+        """May join an ISR."""
+        return self.is_active and not self.lacks_room
 
     def address(self, listener_name: str) -> tuple[str, int] | None:
         """(host, port) of the broker on that listener."""

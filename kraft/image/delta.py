@@ -254,6 +254,7 @@ class MetadataDelta:
                 record.log_dirs,
                 record.features,
                 record.cell,
+                record.lacks_room,
             )
         )
 
@@ -270,6 +271,7 @@ class MetadataDelta:
                 in_controlled_shutdown=broker.in_controlled_shutdown
                 if record.in_controlled_shutdown is None
                 else record.in_controlled_shutdown,
+                lacks_room=broker.lacks_room if record.lacks_room is None else record.lacks_room,
             )
         )
 

@@ -120,4 +120,5 @@ def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         dict(broker.features),
         cell=broker.cell,
         broker_epoch=broker.epoch,
+        lacks_room=broker.lacks_room,
     )

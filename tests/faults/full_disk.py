@@ -1,7 +1,7 @@
-"""A cluster on a disk that fills up: `python -m tests.faults.full_disk all|one DIR`.
+"""A cluster on a disk that fills up: `python -m tests.faults.full_disk all|one|near DIR`.
 
-`all`: DIR is a small file system. `one`: DIR/cluster/broker-1 is one. Run by `test_faults_disk.py` in a private mount
-namespace, so that nothing stays mounted whatever happens.
+`all`: DIR is a small file system. `one` and `near`: DIR/cluster/broker-1 is one. Run by `test_faults_disk.py` in a
+private mount namespace, so that nothing stays mounted whatever happens.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ DISK_BYTES_MAX = 1 << 30
 FREE_MIN = 48 * MIB
 ATTEMPTS = 20
 VALUE_BYTES = 512 << 10
+LAG_MAX_S = 120
 SETTINGS = {
     "log.dir.free.bytes.min": str(FREE_MIN),
     "log.segment.bytes": str(2 * MIB),
     "log.segment.delete.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
 }
+
+NEAR_SETTINGS = {"leader.imbalance.check.interval.seconds": "1", "replica.lag.time.max.ms": str(LAG_MAX_S * 1000)}
 
 
 class Writer:
@@ -57,10 +60,13 @@ class Writer:
 
     def leader(self) -> RawClient:
         """A connection to the broker that leads now. Raises OSError when there is none."""
-        partition = self._partition()
-        if partition.leader_id < 0:
+        leader = self.leader_id()
+        if leader < 0:
             raise ConnectionError("nobody leads")
-        return WatchedNode(self._cluster, f"broker-{partition.leader_id}").connect()
+        return WatchedNode(self._cluster, f"broker-{leader}").connect()
+
+    def leader_id(self) -> int:
+        return int(self._partition().leader_id)
 
     def is_whole(self, replicas: int) -> bool:
         """Whether so many replicas are in sync."""
@@ -118,21 +124,55 @@ def main(kind: str, disk: Path) -> None:
     if shutil.disk_usage(small).total > DISK_BYTES_MAX:
         raise SystemExit(f"{small} is no small file system, and would be filled")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cluster is stopped, too
-    with EmbeddedCluster(data=disk / "cluster", settings=SETTINGS) as cluster:
+    settings = SETTINGS | (NEAR_SETTINGS if kind == "near" else {})
+    with EmbeddedCluster(data=disk / "cluster", settings=settings) as cluster:
         if kind == "all":
             near_full(cluster)
             full(cluster, disk)
+        elif kind == "near":
+            near_full_for_one(cluster)
         else:
             full_for_one(cluster)
 
 
-def fill(path: Path) -> None:
-    """Take every byte that is left."""
+def fill(path: Path, leave: int = 0) -> None:
+    """Take every byte but so many."""
     with path.open("wb", buffering=0) as file:
         for size in (MIB, 1):
             with contextlib.suppress(OSError):
-                while file.write(bytes(size)):
+                while (not leave or shutil.disk_usage(path).free > leave) and file.write(bytes(size)):
                     pass
+
+
+def near_full_for_one(cluster: EmbeddedCluster) -> None:
+    """It hands its leaderships over while it lives, the two others commit without it; with room it has them back."""
+    nodes = [WatchedNode(cluster, f"broker-{number}") for number in range(3)]
+    writers = [Writer(cluster) for _ in range(3)]
+    (crowded,) = [writer for writer in writers if writer.leader_id() == 1]
+    for writer in writers:
+        wait_until(partial(writer.is_whole, 3))
+        assert writer.writes_again(5)
+    hog = cluster.data / "broker-1" / "hog"
+    fill(hog, FREE_MIN // 2)
+    with nodes[1].connect() as client:
+        wait_until(lambda: not crowded.write(client))
+    code, why = crowded.refusals[0]
+    assert code == ErrorCode.KAFKA_STORAGE_ERROR, (code, why)
+    wait_until(partial(crowded.writes_again, 5), LAG_MAX_S / 2)  # before a follower would count as lagging
+    for writer in writers:
+        wait_until(partial(writer.writes_again, 5))
+        assert writer.leader_id() != 1
+        assert writer.is_whole(2)
+    hog.unlink()
+    for writer in writers:
+        wait_until(partial(writer.is_whole, 3))
+    wait_until(lambda: crowded.leader_id() == 1)
+    for writer in writers:
+        wait_until(partial(writer.writes_again, 5))
+        with writer.leader() as client:
+            assert not writer.missing(client)
+    assert all(node.is_same_process for node in nodes)
+    print("near full for one: ok", flush=True)
 
 
 def full_for_one(cluster: EmbeddedCluster) -> None:

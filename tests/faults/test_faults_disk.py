@@ -30,7 +30,7 @@ def can_mount() -> bool:
     return tried.returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["all", "one"])
+@pytest.mark.parametrize("kind", ["all", "one", "near"])
 def test_a_full_disk_loses_nothing_and_service_comes_back(tmp_path: Path, kind: str) -> None:
     if not can_mount():
         pytest.skip("no small file system can be mounted here")

@@ -1,0 +1,50 @@
+"""Whether a broker's disk has been full for so long that others should lead.
+
+A moment without room is nothing: retention may make some. And a moment with room is nothing either, as long as it is
+little: who took leaderships back at once would give them up again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from storage.directory_health import DirectoryHealth, FreeSpace
+
+PATIENCE_S = 3.0
+
+_logger = logging.getLogger(__name__)
+
+
+class RoomWatch:
+    """Appends count as refused from one look to the next when they are refused now, or room ran out in between.
+
+    Room is lacking once appends were refused for PATIENCE_S, never without a refusal for as long; and until there is
+    plenty of it, and no refusal for PATIENCE_S. `now` is in seconds.
+    """
+
+    __slots__ = ("_health", "_now", "_refusals", "_refused_at", "_since", "is_lacking")
+
+    def __init__(self, health: DirectoryHealth, now: Callable[[], float]) -> None:
+        self.is_lacking = False
+        self._health = health
+        self._now = now
+        self._refusals = health.refusals
+        self._since: float | None = None  # the first of the refusals that go on
+        self._refused_at = float("-inf")
+
+    def look(self) -> bool:
+        """Whether others should lead now; to be called more often than every PATIENCE_S."""
+        health, now = self._health, self._now()
+        if health.free_space is FreeSpace.REFUSED or health.refusals != self._refusals:
+            self._since = now if self._since is None else self._since
+            self._refused_at, self._refusals = now, health.refusals
+            if not self.is_lacking and now - self._since >= PATIENCE_S:
+                self.is_lacking = True
+                _logger.warning("the disk stays full: others are to lead")
+        elif now - self._refused_at >= PATIENCE_S:
+            self._since = None
+            if self.is_lacking and health.free_space is FreeSpace.PLENTY:
+                self.is_lacking = False
+                _logger.info("the disk has room again")
+        return self.is_lacking
