@@ -120,6 +120,7 @@ def _tenant(tenant: TenantImage) -> Fields:
         "deny_networks": list(tenant.deny_networks),
         "state": tenant.state.name,
         "target_cell": tenant.target_cell,
+        "keys_cell": tenant.keys_cell,
     }
 
 

@@ -72,12 +72,13 @@ class RebuiltAccess:
         )
 
     def tenant(self, event: Event) -> None:
-        target = event["target_cell"]
+        """Its groups are nowhere yet, so they will be in the cell where it lives."""
+        target, cell = event["target_cell"], str(event["cell"])
         self.records.append(
             TenantRecord(
                 str(event["id"]),
                 str(event["name"]),
-                str(event["cell"]),
+                cell,
                 int(event["created_ms"]),
                 {str(name): int(limit) for name, limit in event["limits"].items()},
                 tuple(str(network) for network in event["allow_networks"]),
@@ -85,12 +86,16 @@ class RebuiltAccess:
                 int(event["epoch"]),
                 TenantState[event["state"]],
                 None if target is None else str(target),
+                keys_cell=cell if target is None else str(target),
             )
         )
 
     def cell(self, event: Event) -> None:
         limits = {str(name): int(limit) for name, limit in event["limits"].items()}
         self.records.append(CellRecord(str(event["name"]), bool(event["is_open"]), limits))
+
+    def key_range(self, event: Event) -> None:
+        """Internal topics are made anew, and ranges with them."""
 
 
 def _some(names: list[str]) -> str:
@@ -104,4 +109,5 @@ ACCESS_REBUILD_RULES: Mapping[str, Callable[[RebuiltAccess, Event], None]] = {
     "tenant": RebuiltAccess.tenant,
     "api_key": RebuiltAccess.api_key,
     "cell": RebuiltAccess.cell,
+    "key_range": RebuiltAccess.key_range,
 }

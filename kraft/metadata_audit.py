@@ -22,6 +22,7 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    KeyRangeRecord,
     LeaderChangeRecord,
     MetadataRecord,
     NoOpRecord,
@@ -214,6 +215,11 @@ class MetadataAudit:
             self._configs[config] = None
         return {"event": AuditKind.TOPIC_DELETED, "topic": name, "topic_id": record.topic_id.hex()}
 
+    def _key_range(self, record: KeyRangeRecord) -> Fields:
+        after = {"cell": record.cell, "first": record.first, "count": record.count}
+        topic = {"topic": self._name_of(record.topic_id), "topic_id": record.topic_id.hex()}
+        return topic | {"event": AuditKind.KEY_RANGE_GIVEN, "after": after}
+
     def _config(self, record: ConfigRecord) -> Fields:
         key = (record.resource_type, record.resource_name, record.name)
         withheld = is_withheld(record)
@@ -273,5 +279,6 @@ AUDIT_RULES: Mapping[type[MetadataRecord], Callable[[MetadataAudit, Any], Fields
     RemoveTopicRecord: MetadataAudit._removed,
     ConfigRecord: MetadataAudit._config,
     ProducerIdsRecord: MetadataAudit._producer_ids,
+    KeyRangeRecord: MetadataAudit._key_range,
     **dict.fromkeys(ACCESS_RULES, MetadataAudit.of_access),
 }

@@ -23,6 +23,7 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    KeyRangeRecord,
     LeaderChangeRecord,
     MetadataRecord,
     NoOpRecord,
@@ -127,6 +128,7 @@ def _tenant(record: TenantRecord) -> Event:
         "epoch": record.epoch,
         "state": record.state.name,
         "target_cell": record.target_cell,
+        "keys_cell": record.keys_cell,
     }
 
 
@@ -142,6 +144,10 @@ def _api_key(record: ApiKeyRecord) -> Event:
 
 def _cell(record: CellRecord) -> Event:
     return {"name": record.name, "is_open": record.is_open, "limits": record.limits}
+
+
+def _key_range(record: KeyRangeRecord) -> Event:
+    return {"topic_id": record.topic_id.hex(), "cell": record.cell, "first": record.first, "count": record.count}
 
 
 _FOLDED = "a snapshot holds its result"
@@ -169,6 +175,7 @@ EXPORT_RULES: Mapping[type[MetadataRecord], ExportRule] = {
     ApiKeyRecord: ExportRule("api_key", _api_key),
     RemoveApiKeyRecord: ExportRule(reason=_FOLDED),
     CellRecord: ExportRule("cell", _cell),
+    KeyRangeRecord: ExportRule("key_range", _key_range),
 }
 
 

@@ -332,6 +332,7 @@ class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
 
     `limits` by name (`kraft.image.tenants` has them); what it does not name is the default of the settings.
     Networks are CIDR text; an empty `allow_networks` allows all. `epoch` rises with each record of the tenant.
+    `keys_cell` is the cell in whose ranges of the internal topics its groups are kept; None stands for the first range.
     """
 
     id: str
@@ -345,6 +346,7 @@ class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
     state: TenantState = TenantState.ACTIVE
     target_cell: str | None = None
     actor: str = ""
+    keys_cell: str | None = None
 
 
 class RemoveTenantRecord(_Record, tag=19, frozen=True, array_like=True, gc=False):
@@ -385,6 +387,17 @@ class CellRecord(_Record, tag=22, frozen=True, array_like=True):
     actor: str = ""
 
 
+class KeyRangeRecord(_Record, tag=23, frozen=True, array_like=True, gc=False):
+    """From now on a cell keeps its tenants' keys in `count` partitions of an internal topic, from `first` on, which is
+    where the range before it ends. The first range keeps the operators' keys as well. No range ever changes."""
+
+    topic_id: bytes
+    cell: str
+    first: int
+    count: int
+    actor: str = ""
+
+
 MetadataRecord = (
     ClusterRecord
     | FeatureLevelRecord
@@ -408,6 +421,7 @@ MetadataRecord = (
     | ApiKeyRecord
     | RemoveApiKeyRecord
     | CellRecord
+    | KeyRangeRecord
 )
 
 

@@ -61,6 +61,7 @@ class AuditKind(StrEnum):
     API_KEY_CHANGED = "api_key_changed"
     API_KEY_REVOKED = "api_key_revoked"
     CELL_CHANGED = "cell_changed"
+    KEY_RANGE_GIVEN = "key_range_given"
     # of the tier, from its state
     TIER_PARTITION_CHANGED = "tier_partition_changed"
     TIER_PARTITION_DELETED = "tier_partition_deleted"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.coordination.internal_topics import InternalTopics
-from broker.coordination.placement import partition_for
+from broker.coordination.placement import keeping_partition
 from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS
 from broker.handlers.client_view import ClientView, VisibleBroker
@@ -160,11 +160,9 @@ class ClusterHandlers:
         except ProtocolError as error:
             return Found(None, error.code)
         view = self._view(context)
-        topic = view.image.topics.get(GROUP_TOPIC)
-        if topic is None or not topic.partitions:
-            return Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        partition = topic.partitions[partition_for(key, len(topic.partitions))]
-        broker = view.broker(partition.leader)
+        index = keeping_partition(view.image, GROUP_TOPIC, key)
+        partition = None if index is None else view.image.partition_by_name(GROUP_TOPIC, index)
+        broker = None if partition is None else view.broker(partition.leader)
         return Found(broker) if broker is not None else Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 

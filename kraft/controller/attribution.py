@@ -15,6 +15,7 @@ from kraft.records import (
     CellRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    KeyRangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -36,6 +37,7 @@ _ATTRIBUTED = (
     | CellRecord
     | ConfigRecord
     | FeatureLevelRecord
+    | KeyRangeRecord
     | PartitionChangeRecord
     | PartitionRecord
     | RemoveAclRecord

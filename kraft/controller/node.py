@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
 from common.ports import Address, Ports
+from kraft.controller.cell_duties import CellDuties, CellDutiesConfig
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
@@ -98,6 +99,8 @@ class ControllerNode:
         self.machine.subscribe(self._leader_return.applied)
         self._tenants = TenantDuties(self.driver, config.policy, ports.random, TenantDutiesConfig())
         self.machine.subscribe(self._tenants.applied)
+        self._cells = CellDuties(self.driver, config.policy, ports.random, CellDutiesConfig())
+        self.machine.subscribe(self._cells.applied)
         self._requests = ControllerRequests(
             self.driver,
             self.liveness,
@@ -132,6 +135,7 @@ class ControllerNode:
         self.liveness.start()
         self._leader_return.start()
         self._tenants.start()
+        self._cells.start()
         await self.quorum.start()
         self.server.start()
 
@@ -153,6 +157,7 @@ class ControllerNode:
     async def stop(self) -> None:
         """Resign, hand the leadership over and leave."""
         self.server.stop_accepting()
+        await self._cells.stop()
         await self._tenants.stop()
         await self._leader_return.stop()
         await self.liveness.stop()
@@ -181,6 +186,7 @@ class ControllerNode:
             self.liveness.became_active()
             self._leader_return.became_active()
             self._tenants.became_active()
+            self._cells.became_active()
 
     def _in_touch(self) -> bool:
         return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None

@@ -8,7 +8,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
-from kraft.controller.tenant_topics import check_home
+from kraft.controller.tenant_topics import check_home, check_range
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
@@ -72,6 +72,7 @@ def _change(
         message = f"The partition has {factor} replicas, and the request forbids to change that."
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     check_home(image, name, tuple(wanted.replicas))
+    check_range(image, name, wanted.partition_index, tuple(wanted.replicas))
     return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy)
 
 

@@ -9,10 +9,11 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
 from kraft.controller.configs import check_together
+from kraft.controller.new_partitions import partition_records
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import TenantTopics
 from kraft.controller.tier_configs import REMOTE_STORAGE, check_tier
-from kraft.controller.topics import check_new_name, partition_records, topic_overrides
+from kraft.controller.topics import check_new_name, topic_overrides
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, TopicRecord
 from wire.messages import RestoreTopicResponse, raw_uuid

@@ -52,6 +52,21 @@ def check_home(image: MetadataImage, topic_name: str, replicas: tuple[int, ...])
         )
 
 
+def check_range(image: MetadataImage, topic_name: str, partition: int, replicas: tuple[int, ...]) -> None:
+    """Raises INVALID_REPLICATION_ASSIGNMENT when the replicas would leave the cell whose range the partition is in."""
+    topic = image.topics.get(topic_name)
+    held = topic.range_with(partition) if topic is not None else None
+    if held is None:
+        return
+    home = [broker.broker_id for broker in brokers_of(held.cell, image.brokers)]
+    outside = [replica for replica in replicas if replica not in home and replica in image.brokers]
+    if home and outside:
+        raise ProtocolError(
+            ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+            f"Broker {outside[0]} is not in cell {held.cell}, which keeps its groups in {topic_name}-{partition}.",
+        )
+
+
 class TenantTopics:
     """What the new partitions of one request may take, for each tenant and for the operators."""
 
@@ -66,7 +81,10 @@ class TenantTopics:
 
     def placer(self, tenant: TenantImage | None) -> ReplicaPlacer:
         """Over the brokers of the tenant's cell, or over all."""
-        key = None if tenant is None else tenant.home
+        return self.cell_placer(None if tenant is None else tenant.home)
+
+    def cell_placer(self, key: str | None) -> ReplicaPlacer:
+        """Over the brokers of that cell; None stands for all."""
         if key not in self._placers:
             all_brokers = list(self._image.brokers.values())
             brokers = all_brokers if key is None else brokers_of(key, self._image.brokers)

@@ -19,6 +19,7 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.api_keys import revocation
 from kraft.controller.cells import Cells, changed_limits
 from kraft.controller.features import check_access_level
+from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import LIMITS, TenantImage
@@ -53,7 +54,7 @@ def decide_create_tenant(
     except ProtocolError as error:
         return Decision(CreateTenantResponse(error_code=int(error.code), error_message=error.message))
     tenant_id = _new_id(image, rng)
-    record = TenantRecord(tenant_id, name, cell, now_ms, limits, allow, deny)
+    record = TenantRecord(tenant_id, name, cell, now_ms, limits, allow, deny, keys_cell=new_keys_cell(image, cell))
     return Decision(CreateTenantResponse(error_code=0, error_message=None, tenant_id=tenant_id, cell=cell), [record])
 
 

@@ -6,18 +6,27 @@ Topic ids and placement take chance from the given generator; what was drawn is 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from kraft.controller.configs import check_together, check_topic_configs
+from kraft.controller.key_ranges import founding_cell, missing_ranges
+from kraft.controller.new_partitions import partition_records
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import TenantTopics, check_home, check_owner
 from kraft.controller.tier_configs import check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
-from kraft.controller.topic_names import AUDIT_TOPIC, INTERNAL_TOPICS, check_topic_name, colliding_name
+from kraft.controller.topic_names import (
+    AUDIT_TOPIC,
+    INTERNAL_TOPICS,
+    KEYED_TOPICS,
+    check_topic_name,
+    colliding_name,
+)
+from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
@@ -26,7 +35,6 @@ from kraft.records import (
     Cause,
     ConfigRecord,
     MetadataRecord,
-    PartitionRecord,
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
@@ -149,6 +157,9 @@ class _Creation:
         records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
         records += partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
+        if name in KEYED_TOPICS:
+            made = replayed(image, records).topics.by_id[topic_id]
+            records += missing_ranges(image, made, self._policy, self._random, is_new=True)
         self._names[name] = None
         result = _TopicResult(
             name=name,
@@ -172,7 +183,9 @@ class _Creation:
         count = self._policy.num_partitions if count == -1 else count
         self._tenants.check_partitions(tenant, count)
         factor = self._policy.default_replication_factor if factor == -1 else factor
-        return self._tenants.placer(tenant).place(count, factor)
+        cell = founding_cell(self._image, factor) if topic.name in KEYED_TOPICS else None
+        placer = self._tenants.placer(tenant) if cell is None else self._tenants.cell_placer(cell)
+        return placer.place(count, factor)
 
 
 def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> TenantImage | None:
@@ -240,28 +253,6 @@ def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replicatio
         reason = f"The assignment {list(replicas)} has not the replication factor {replication_factor} of the others."
     if reason is not None:
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_ASSIGNMENT, reason)
-
-
-def partition_records(
-    image: MetadataImage,
-    topic_id: bytes,
-    first: int,
-    assignments: list[tuple[int, ...]],
-    cause: Cause,
-    leader_epochs: Sequence[int] = (),
-) -> list[PartitionRecord]:
-    """New partitions from number `first` on. Raises INVALID_REPLICATION_ASSIGNMENT when nobody could lead one."""
-    active = {broker.broker_id: None for broker in image.brokers.values() if broker.is_active}
-    records = []
-    for index, replicas in enumerate(assignments, first):
-        isr = replicas if all(r in active for r in replicas) else tuple(r for r in replicas if r in active)
-        if not isr:
-            raise ProtocolError(
-                ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"All brokers for partition {index} are fenced or stopping."
-            )
-        epoch = leader_epochs[index - first] if leader_epochs else 0
-        records.append(PartitionRecord(topic_id, index, replicas, isr, isr[0], epoch, cause=cause))
-    return records
 
 
 def _added_partitions(

@@ -16,7 +16,7 @@ from kraft.image.brokers import BrokerImage
 from kraft.image.configs import ConfigsImage, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
-from kraft.image.topics import TopicImage, TopicsImage, names_changed
+from kraft.image.topics import KeyRange, TopicImage, TopicsImage, names_changed
 from kraft.records import (
     AclRecord,
     ApiKeyRecord,
@@ -26,6 +26,7 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    KeyRangeRecord,
     LeaderChangeRecord,
     MetadataRecord,
     NoOpRecord,
@@ -78,6 +79,8 @@ class MetadataDelta:
         """By topic id, as they were in `base`."""
         self.partitions_changed: dict[tuple[bytes, int], PartitionImage | None] = {}
         """(topic id, index) → the partition in `base`, None for a new one. Not the partitions of deleted topics."""
+        self.ranges_changed: dict[bytes, None] = {}
+        """Ids of the internal topics of which a cell has got a range."""
         self.brokers_changed: dict[int, BrokerImage | None] = {}
         """Broker id → the broker in `base`, None for a new one."""
         self.configs_changed: dict[ResourceKey, None] = {}
@@ -93,6 +96,7 @@ class MetadataDelta:
         self._incarnation = base.incarnation
         self._names_created: dict[str, None] = {}
         self._partitions: dict[bytes, dict[int, PartitionImage]] = {}
+        self._ranges: dict[bytes, tuple[KeyRange, ...]] = {}
         self._brokers: dict[int, BrokerImage] | None = None
         self._configs: dict[ResourceKey, dict[str, str]] = {}
         self._features: dict[str, int] | None = None
@@ -118,6 +122,7 @@ class MetadataDelta:
         """Whether nothing but offset and epoch moved."""
         return not (
             self.partitions_changed
+            or self.ranges_changed
             or self.topics_created
             or self.topics_deleted
             or self.brokers_changed
@@ -170,7 +175,7 @@ class MetadataDelta:
 
     def _topics_image(self) -> TopicsImage:
         base = self.base.topics
-        if not (self.topics_created or self.topics_deleted or self._partitions):
+        if not (self.topics_created or self.topics_deleted or self._partitions or self._ranges):
             return base
         by_name, by_id = dict(base.by_name), dict(base.by_id)
         for topic_id, topic in self.topics_deleted.items():
@@ -180,7 +185,11 @@ class MetadataDelta:
             by_id[topic_id] = by_name[topic.name] = topic
         for topic_id, partitions in self._partitions.items():
             topic = by_id[topic_id]
-            by_id[topic_id] = by_name[topic.name] = TopicImage(topic.name, topic_id, partitions, topic.adopts_tier)
+            changed = TopicImage(topic.name, topic_id, partitions, topic.adopts_tier, topic.ranges)
+            by_id[topic_id] = by_name[topic.name] = changed
+        for topic_id, ranges in self._ranges.items():
+            topic = by_id[topic_id]
+            by_id[topic_id] = by_name[topic.name] = replace(topic, ranges=ranges)
         names = names_changed(base.names_by_tenant, self.topics_deleted.values(), self.topics_created.values())
         return TopicsImage(by_name, by_id, names)
 
@@ -312,12 +321,24 @@ class MetadataDelta:
         if key not in self.partitions_changed:
             self.partitions_changed[key] = old
 
+    def _replay_key_range(self, record: KeyRangeRecord) -> None:
+        topic_id = record.topic_id
+        ranges = self._ranges.get(topic_id, self._topic(topic_id).ranges)
+        if record.count < 1 or record.first != (ranges[-1].end if ranges else 0):
+            raise ReplayError("a range does not begin where the one before it ends")
+        if any(held.cell == record.cell for held in ranges):
+            raise ReplayError("the cell has a range")
+        self._ranges[topic_id] = (*ranges, KeyRange(record.cell, record.first, record.count))
+        self.ranges_changed[topic_id] = None
+
     def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
         topic_id = record.topic_id
         topic = self._topic(topic_id)
         for partition in self._partitions_of(topic_id):
             self.partitions_changed.pop((topic_id, partition), None)
         del self._partitions[topic_id]
+        self._ranges.pop(topic_id, None)
+        self.ranges_changed.pop(topic_id, None)
         if topic_id in self.topics_created:
             del self.topics_created[topic_id]
             del self._names_created[topic.name]
@@ -372,6 +393,7 @@ _REPLAY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
     ApiKeyRecord: lambda delta, record: delta.access.key(record),
     RemoveApiKeyRecord: lambda delta, record: delta.access.remove_key(record),
     CellRecord: lambda delta, record: delta.access.cell(record),
+    KeyRangeRecord: MetadataDelta._replay_key_range,
 }
 
 

@@ -20,6 +20,8 @@ def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         before = old.topics.by_id.get(topic_id)
         if before is None:
             delta.topics_created[topic_id] = topic
+        if topic.ranges != (before.ranges if before is not None else ()):
+            delta.ranges_changed[topic_id] = None
         for index, partition in topic.partitions.items():
             known = before.partitions.get(index) if before is not None else None
             if known != partition:

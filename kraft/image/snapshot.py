@@ -18,6 +18,7 @@ from kraft.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    KeyRangeRecord,
     MetadataRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
@@ -87,6 +88,8 @@ def snapshot_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield TopicRecord(topic.name, topic.topic_id, topic.adopts_tier)
         for partition in topic.partitions.values():
             yield partition.record()
+        for held in topic.ranges:
+            yield KeyRangeRecord(topic.topic_id, held.cell, held.first, held.count)
     for (resource_type, resource_name), overrides in image.configs.by_resource.items():
         for name, value in overrides.items():
             yield ConfigRecord(resource_type, resource_name, name, value)

@@ -53,6 +53,7 @@ class TenantImage:
     epoch: int = 0
     state: TenantState = TenantState.ACTIVE
     target_cell: str | None = None
+    keys_cell: str | None = None
 
     @property
     def prefix(self) -> str:
@@ -81,6 +82,7 @@ class TenantImage:
             record.epoch,
             record.state,
             record.target_cell,
+            record.keys_cell,
         )
 
     def record(self) -> TenantRecord:
@@ -95,6 +97,7 @@ class TenantImage:
             self.epoch,
             self.state,
             self.target_cell,
+            keys_cell=self.keys_cell,
         )
 
 

@@ -10,13 +10,38 @@ from kraft.image.tenants import tenant_of
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Partitions of an internal topic in which a cell keeps its tenants' keys."""
+
+    cell: str
+    first: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+    def __contains__(self, partition: int) -> bool:
+        return self.first <= partition < self.end
+
+
+@dataclass(frozen=True, slots=True)
 class TopicImage:
-    """`partitions` by index, in rising order. `topic_id` is 16 bytes. `adopts_tier` as in TopicRecord."""
+    """`partitions` by index, in rising order. `topic_id` is 16 bytes. `adopts_tier` as in TopicRecord. `ranges` follow
+    one another; an internal topic without any is one range for everybody."""
 
     name: str
     topic_id: bytes
     partitions: Mapping[int, PartitionImage] = field(default_factory=dict)
     adopts_tier: bool = False
+    ranges: tuple[KeyRange, ...] = ()
+
+    def range_of(self, cell: str) -> KeyRange | None:
+        return next((held for held in self.ranges if held.cell == cell), None)
+
+    def range_with(self, partition: int) -> KeyRange | None:
+        """The range that a partition is in; None where there are no ranges."""
+        return next((held for held in self.ranges if partition in held), None)
 
 
 @dataclass(frozen=True, slots=True)

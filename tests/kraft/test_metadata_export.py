@@ -6,13 +6,13 @@ import base64
 import json
 import random
 import typing
+from dataclasses import replace
 
 import pytest
 
 import kraft.records
 from kraft.controller.brokers import decide_registration
 from kraft.controller.first_metadata import first_records
-from kraft.controller.placement import UsableBroker
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
@@ -23,6 +23,7 @@ from kraft.rebuild import (
     PRODUCER_ID_UNKNOWN,
     REBUILD_RULES,
     CannotRebuild,
+    NamedBroker,
     Rebuild,
     Rebuilder,
     TieredPartition,
@@ -58,7 +59,7 @@ from records.audit_event import to_fields
 from tests.kraft.images import CLUSTER_ID, POLICY, beaten, new_cluster, registration
 
 TIERED, PLAIN, LOST = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
-BROKERS = [UsableBroker(broker, None, fenced=False) for broker in (0, 1, 2)]
+BROKERS = [NamedBroker(broker) for broker in (0, 1, 2)]
 
 
 def old_cluster() -> MetadataImage:
@@ -82,7 +83,7 @@ def old_cluster() -> MetadataImage:
     )
 
 
-def rebuilt(image: MetadataImage, tiered: list[TieredTopic], brokers: list[UsableBroker] = BROKERS) -> Rebuild:
+def rebuilt(image: MetadataImage, tiered: list[TieredTopic], brokers: list[NamedBroker] = BROKERS) -> Rebuild:
     rebuilder = Rebuilder(CLUSTER_ID, 2)
     rebuilder.take_events(list(metadata_events(image)))
     rebuilder.take_tier(tiered)
@@ -175,7 +176,9 @@ def test_tenants_keys_acls_and_cells_are_rebuilt_as_they_were() -> None:
     image = replayed(old_cluster(), ACCESS)
     rebuild = rebuilt(image, [])
     new = rebuild.image
-    assert dict(new.tenants) == dict(image.tenants)
+    assert dict(new.tenants) == {  # their groups are in no topic yet, so they come to be where the tenant lives
+        tenant_id: replace(tenant, keys_cell=tenant.home) for tenant_id, tenant in image.tenants.items()
+    }
     assert dict(new.keys) == dict(image.keys)
     assert list(new.acls) == list(image.acls)
     assert dict(new.cells) == dict(image.cells)
@@ -183,7 +186,7 @@ def test_tenants_keys_acls_and_cells_are_rebuilt_as_they_were() -> None:
     assert any("alice" in note and "password" in note for note in rebuild.notes)
     assert any("TKA" in note and "secret" in note for note in rebuild.notes)
     begun = replayed(replayed(EMPTY_IMAGE, first_records(EMPTY_IMAGE, new, random.Random(1))), [])
-    assert dict(begun.tenants) == dict(image.tenants)
+    assert dict(begun.tenants) == dict(new.tenants)
     assert list(begun.acls) == list(image.acls)
 
 

@@ -21,7 +21,7 @@ from broker.coordination.groups.values import (
     SyncReply,
     SyncRequest,
 )
-from broker.coordination.placement import partition_for
+from broker.coordination.placement import keeping_partition
 from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
@@ -54,11 +54,11 @@ class GroupCoordinator:
         runtime.host(GROUP_TOPIC, lambda _: GroupShard(config, rng, topic_id_of))
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
-        topic = self._image().topics.get(GROUP_TOPIC)
-        if topic is None or not topic.partitions:
+        """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while there is none."""
+        index = keeping_partition(self._image(), GROUP_TOPIC, group_id)
+        if index is None:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return partition_for(group_id, len(topic.partitions))
+        return index
 
     # members -----------------------------------------------------------------------------------------------
 

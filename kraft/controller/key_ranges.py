@@ -1,0 +1,161 @@
+"""Which partitions of the internal topics each cell owns, so that its tenants' groups are on its brokers. Pure.
+
+A topic that is made while there is one cell is one range for everybody. When another cell appears, what is there
+becomes the range of the cell that holds most of it, and each further cell gets a range of as many new partitions
+behind it, on its own brokers. So no key ever changes its partition: operators' keys, and those of tenants who were
+there before, stay in the first range until a tenant's move takes its own along.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from common.errors import ProtocolError
+from kraft.controller.features import ACCESS_LEVEL, TIDELOG_VERSION
+from kraft.controller.new_partitions import partition_records
+from kraft.controller.placement import ReplicaPlacer
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment import start_reassignment
+from kraft.controller.tenant_topics import usable
+from kraft.controller.topic_names import KEYED_TOPICS
+from kraft.image.brokers import BrokerImage
+from kraft.image.cells import DEFAULT_CELL, brokers_of, cell_of
+from kraft.image.metadata import MetadataImage
+from kraft.image.topics import TopicImage
+from kraft.records import Cause, KeyRangeRecord, MetadataRecord
+
+
+def founding_cell(image: MetadataImage, factor: int) -> str | None:
+    """The cell on whose brokers the first range of a new internal topic is placed; None for all brokers.
+
+    That is the default cell, or the first by name, among those that can hold so many replicas.
+    """
+    cells = _peopled(image)
+    if len(cells) < 2 or not _has_ranges(image):
+        return None
+    able = [cell for cell in cells if _live(image, cells[cell]) >= factor]
+    return min(able, key=lambda cell: (cell != DEFAULT_CELL, cell), default=None)
+
+
+def new_keys_cell(image: MetadataImage, cell: str) -> str | None:
+    """Where a tenant of `cell` of whom no key is kept yet has them: in the cell's range, unless a topic that exists is
+    one range for everybody."""
+    undivided = [name for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None and not topic.ranges]
+    return None if undivided or not _has_ranges(image) else cell
+
+
+def missing_ranges(
+    image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, *, is_new: bool = False
+) -> list[MetadataRecord]:
+    """Ranges for cells that have none and can hold one. `is_new`: nothing was ever kept in the topic."""
+    if not _has_ranges(image) or not topic.partitions:
+        return []
+    cells = _peopled(image)
+    factor, needed = topic.partitions[0].settled_replica_count, _replicas_needed(topic, policy)
+    able = [cell for cell in cells if topic.range_of(cell) is None and _live(image, cells[cell]) >= needed]
+    records: list[MetadataRecord] = []
+    count, end = len(topic.partitions), len(topic.partitions)
+    if topic.ranges:
+        count = topic.ranges[0].count
+    elif len(cells) > 1:
+        owner = _holder(image, topic, list(cells))
+        able = [cell for cell in able if cell != owner]
+        if able or is_new:
+            records.append(KeyRangeRecord(topic.topic_id, owner, 0, count))
+            records += [] if is_new else _kept_in_the_first(image, owner)
+    else:
+        return []
+    for cell in able:
+        placer = ReplicaPlacer([usable(image, broker) for broker in cells[cell]], rng)
+        assignments = placer.place(count, min(factor, _live(image, cells[cell])))
+        records += partition_records(image, topic.topic_id, end, assignments, Cause.PARTITIONS_ADDED)
+        records.append(KeyRangeRecord(topic.topic_id, cell, end, count))
+        end += count
+    return records
+
+
+@dataclass(slots=True)
+class RangeStep:
+    """What to commit now, and whether something has to be looked at again although nothing changes."""
+
+    records: list[MetadataRecord] = field(default_factory=list)
+    waits: bool = False
+    problem: str = ""
+
+
+def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> RangeStep:
+    """Give ranges to cells that lack them, else bring replicas to the cells whose ranges they are of."""
+    step = RangeStep()
+    topics = [topic for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None]
+    for topic in topics:
+        step.records += missing_ranges(image, topic, policy, rng)
+    if step.records:
+        return step
+    running = sum(partition.is_reassigning for topic in topics for partition in topic.partitions.values())
+    room = policy.access.move_partitions_max - running
+    for topic in topics:
+        for held in topic.ranges:
+            brokers = brokers_of(held.cell, image.brokers)
+            home = frozenset(broker.broker_id for broker in brokers)
+            outside = [
+                partition
+                for index in range(held.first, held.end)
+                if not (partition := topic.partitions[index]).is_reassigning and not home.issuperset(partition.replicas)
+            ]
+            if not outside or len(home) < _replicas_needed(topic, policy):  # too few to take what lies elsewhere
+                continue
+            step.waits = True
+            placer = ReplicaPlacer([usable(image, broker) for broker in brokers], rng)
+            for partition in outside[: max(room, 0)]:
+                room -= 1
+                try:
+                    (wanted,) = placer.place(1, min(partition.settled_replica_count, len(home)))
+                    record = start_reassignment(image, topic, partition, wanted, policy)
+                except ProtocolError as error:
+                    step.problem = error.message or error.code.name
+                    break
+                step.records += [record] if record is not None else []
+    return step
+
+
+def _has_ranges(image: MetadataImage) -> bool:
+    return image.features.get(TIDELOG_VERSION, 0) >= ACCESS_LEVEL
+
+
+def _replicas_needed(topic: TopicImage, policy: ControllerPolicy) -> int:
+    """How many brokers a cell has to have for a range: with fewer it can hold no tenant's topics either."""
+    return max(1, min(topic.partitions[0].settled_replica_count, policy.default_replication_factor))
+
+
+def _peopled(image: MetadataImage) -> dict[str, list[BrokerImage]]:
+    """The cells that have brokers, by name."""
+    names = sorted({cell_of(broker) for broker in image.brokers.values()})
+    return {cell: brokers_of(cell, image.brokers) for cell in names}
+
+
+def _live(image: MetadataImage, brokers: list[BrokerImage]) -> int:
+    return sum(not usable(image, broker).fenced for broker in brokers)
+
+
+def _holder(image: MetadataImage, topic: TopicImage, cells: list[str]) -> str:
+    """The cell whose brokers hold most of the topic's replicas."""
+    held = Counter(
+        cell_of(image.brokers[replica])
+        for partition in topic.partitions.values()
+        for replica in partition.replicas
+        if replica in image.brokers
+    )
+    return min(cells, key=lambda cell: (-held[cell], cell))
+
+
+def _kept_in_the_first(image: MetadataImage, owner: str) -> list[MetadataRecord]:
+    """While a topic was one range, the keys of all tenants came there, whatever cell they were to be kept in."""
+    return [
+        msgspec.structs.replace(tenant.record(), keys_cell=None, epoch=tenant.epoch + 1)
+        for tenant in image.tenants.values()
+        if tenant.keys_cell not in (None, owner)
+    ]
