@@ -124,13 +124,38 @@ def verify(found: Any) -> str:
 
 
 def rows_of(found: Any) -> str:
-    """Of a benchmark made of `rows`; a row's name stands before the first of its figures."""
+    """Of a benchmark made of `rows`, but for rows with a table of their own; a row's name stands before the first of
+    its figures."""
     lines = []
-    for row in (Row.from_json(one) for one in found["rows"]):
+    for row in (Row.from_json(one) for one in found["rows"] if one["name"] not in TABLES):
         names = [f"`{row.name}`", *[""] * (len(row.figures) - 1)]
         told = zip(names, row.figures, strict=True)
         lines += [[name, *cells(one)[:-1], goal(one.goal, one.met)] for name, one in told]
     return table(["row", *COLUMNS], lines)
+
+
+def kafka_clients(found: Any) -> str:
+    """What the proxy is to a Kafka client: beside TLS and plaintext to the same broker, of latencies what it adds."""
+    row = next(row for row in found["rows"] if row["name"] == "kafka-clients")
+    columns, rows = ["direct TLS", "direct plaintext"], []
+    by_name: dict[str, dict[str, Any]] = {}
+    for one in row["figures"]:
+        if one["others"]:
+            by_name.setdefault(f"{one['name']}, {one['unit']}", {})[one["beside"]] = one
+    for name, beside in by_name.items():
+        is_latency = name.endswith(" ms")
+        one = beside[columns[0]]
+        cells = [f"{statistics.median(one['values']):,.2f}"]
+        for other in columns:
+            pairs = list(zip(beside[other]["values"], beside[other]["others"], strict=True))
+            told = (
+                f"{statistics.median(ours - theirs for ours, theirs in pairs):+.2f}"
+                if is_latency
+                else f"{statistics.median(ours / theirs for ours, theirs in pairs):.2f} x"
+            )
+            cells += [f"{statistics.median(beside[other]['others']):,.2f}", told]
+        rows.append([name, *cells])
+    return table(["", "the proxy", "direct TLS", "to it", "direct plaintext", "to it"], rows)
 
 
 def goal(text: str, met: bool) -> str:
@@ -144,6 +169,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "compaction": ("spark_compaction.json", compaction),
     "export": ("spark_export.json", export),
     "verify": ("spark_verify.json", verify),
+    "kafka-clients": ("proxy.json", kafka_clients),
     "proxy": ("proxy.json", rows_of),
 }
 """The file of results and what makes a table of it, by the name that pages give the table."""
