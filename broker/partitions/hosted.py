@@ -48,6 +48,14 @@ class Following(Protocol):
 
     def unfollow(self, partition: Partition) -> None: ...
 
+    def pause(self, partition: Partition) -> None:
+        """Fetch nothing for it before `resume`, whoever is to be followed then; no answer on its way counts."""
+        ...
+
+    def resume(self, partition: Partition) -> None:
+        """Follow its leader again, if it is a follower now."""
+        ...
+
     def written(self, partition: Partition) -> None:
         """A slow append has reached the page cache, so it may be acknowledged by the next fetch."""
         ...

@@ -6,7 +6,7 @@ import asyncio
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
-from broker.partitions.replica import NO_LEADER
+from broker.partitions.replica import NO_LEADER, Role
 from broker.replication.leader_link import LeaderLink, LinkServices
 from common.ports import Address
 
@@ -21,6 +21,7 @@ class Fetchers:
         self._listener = listener
         self._links: dict[int, LeaderLink] = {}
         self._of: dict[Partition, LeaderLink] = {}
+        self._paused: dict[Partition, None] = {}
         self._stopped = False
 
     def follow(self, partition: Partition) -> None:
@@ -29,7 +30,7 @@ class Fetchers:
         if before is not None and before.leader != leader:
             before.remove(partition)
             del self._of[partition]
-        if leader in (NO_LEADER, partition.node_id) or self._stopped:
+        if leader in (NO_LEADER, partition.node_id) or partition in self._paused or self._stopped:
             return
         link = self._links.get(leader)
         if link is None:
@@ -43,6 +44,15 @@ class Fetchers:
         link = self._of.pop(partition, None)
         if link is not None:
             link.remove(partition)
+
+    def pause(self, partition: Partition) -> None:
+        self._paused[partition] = None
+        self.unfollow(partition)
+
+    def resume(self, partition: Partition) -> None:
+        self._paused.pop(partition, None)
+        if partition.role is Role.FOLLOWER:
+            self.follow(partition)
 
     def written(self, partition: Partition) -> None:
         link = self._of.get(partition)

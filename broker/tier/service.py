@@ -22,7 +22,7 @@ from broker.tier.copying import Copier, next_segment
 from broker.tier.deletion import DeleteDelays, Deleter, Manifests, holds_erased
 from broker.tier.erasing import LocalErasure
 from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls
-from broker.tier.settling import TierEnd, begin_at_end, lost_committed, read_end, settle
+from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
 from broker.tier.starts import TierStarts
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
@@ -410,7 +410,8 @@ class TierService:
             led.held = True
             self._hosted.step_back(partition)
         end = await read_end(self._services.store, self._services.root, led.known)
-        await begin_at_end(partition, end, lambda: led.is_current and partition.role is Role.OFFLINE)
+        following = self._hosted.following
+        await begin_at_end(partition, end, lambda: led.is_current and partition.role is Role.OFFLINE, following)
 
     # followers ---------------------------------------------------------------------------------------------
 
@@ -452,7 +453,7 @@ class TierService:
             if tier.tier_end_offset <= log_end:
                 raise NotNow(f"the tier ends at {tier.tier_end_offset}, this log at {log_end}")
             end = await read_end(self._services.store, self._services.root, tier)
-            await self._begin_unfollowed(partition, end, still)
+            await begin_at_end(partition, end, still, self._hosted.following)
             again = self.starts.began(partition, end.offset, self._loop.time())
             if again:
                 self._tell_start(
@@ -467,18 +468,6 @@ class TierService:
                 "a replica begins where the tier ends",
                 extra={"partition": repr(partition), "offset": end.offset, "log_start_offset": end.log_start_offset},
             )
-
-    async def _begin_unfollowed(self, partition: Partition, end: TierEnd, still: Callable[[], bool]) -> None:
-        """No fetch tells the leader of the new place, or appends there, before it is durable; and an answer to the old
-        place, which may be on its way, counts no more."""
-        following = self._hosted.following
-        if following is not None:
-            following.unfollow(partition)
-        try:
-            await begin_at_end(partition, end, still)
-        finally:
-            if following is not None and partition.role is Role.FOLLOWER:
-                following.follow(partition)
 
 
 def _is_tiered(partition: Partition) -> bool:

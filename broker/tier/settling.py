@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.partitions.hosted import Following
 from broker.partitions.partition import Partition
 from broker.tier.led import LedPartition, NotNow, TierCalls
 from common.checksum import crc32c
@@ -71,16 +72,28 @@ async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: s
     return data
 
 
-async def begin_at_end(partition: Partition, end: TierEnd, still: Callable[[], bool]) -> None:
-    """Begin anew where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError."""
+async def begin_at_end(
+    partition: Partition, end: TierEnd, still: Callable[[], bool], following: Following | None
+) -> None:
+    """Begin anew where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError.
+
+    No fetch tells a leader of the new place, or appends there, before it is durable, whoever leads by then; and an
+    answer to the old place, which may be on its way, counts no more.
+    """
 
     def begin() -> None:
         if not still():
             raise NotNow("the replica's role has changed")
         partition.start_from_tier(*end)
 
-    await audited(begin)
-    await tier_start.make_durable(partition.log)
+    if following is not None:
+        following.pause(partition)
+    try:
+        await audited(begin)
+        await tier_start.make_durable(partition.log)
+    finally:
+        if following is not None:
+            following.resume(partition)
 
 
 async def settle(led: LedPartition, calls: TierCalls) -> None:

@@ -221,6 +221,40 @@ async def test_a_leader_hears_of_a_new_replicas_place_once_it_is_durable(
         assert new.log_end_offset == 20 > tier_end
 
 
+async def test_no_new_leader_hears_of_a_place_that_is_not_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_durable, begun, gate = tier_start.make_durable, asyncio.Event(), asyncio.Event()
+    places: list[tuple[int, int]] = []
+
+    async def slow(log: PartitionLog) -> None:
+        begun.set()
+        await gate.wait()
+        places.append((log.local_log_start_offset, log.log_end_offset))
+        await make_durable(log)
+
+    async with TierLab(tmp_path, 3) as lab:
+        lab.create_tiered(0, 1, local_retention_ms="0")
+        await filled(lab)
+        await lab.copied()
+        assert lab.drop_local() > 3
+        tier_end = lab.bucket.tier.tier_end_offset
+        monkeypatch.setattr(tier_start, "make_durable", slow)
+        lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1, 2)))
+        await begun.wait()
+        lab.controller.elect(1)
+        await eventually(lambda: lab.partition(1).is_leader)
+        await eventually(lambda: lab.partition(2).leader_epoch == lab.partition(1).leader_epoch)
+        end = lab.partition(1).log.log_end_offset
+        await filled(lab, 5, node=1)  # committed by the two others, who are fetched from and fetch meanwhile
+        await asyncio.sleep(10 * BACKOFF_MIN_S)
+        assert 2 not in lab.controller.isr
+        gate.set()
+        await eventually(lambda: 2 in lab.controller.isr)
+        assert places == [(tier_end, tier_end)], "nothing was appended before"
+        assert lab.partition(2).log.log_end_offset == end + 5
+
+
 async def test_followers_hear_of_the_tiers_end_and_drop_their_copies(tmp_path: Path) -> None:
     async with TierLab(tmp_path, 3) as lab:
         lab.create_tiered(0, 1, 2, local_retention_ms="0")
