@@ -52,8 +52,9 @@ class AuditProblem:
 
 
 @dataclass(slots=True)
-class AuditTrail:
-    """All events of a cluster in order of source, incarnation, scope and position, copies left out."""
+class ExportedAudit:
+    """What the object store has of the audit: all events of a cluster in order of source, incarnation, scope and
+    position, copies left out."""
 
     events: list[AuditEvent] = field(default_factory=list)
     problems: list[AuditProblem] = field(default_factory=list)
@@ -184,12 +185,12 @@ async def _read_if_there(store: ObjectStore, root: TierRoot, key: AuditKey) -> l
         return AuditProblem(name, str(error), key.source, key.incarnation, key.scope, key.first, key.end)
 
 
-async def read_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource) -> AuditTrail:
+async def read_audit(store: ObjectStore, root: TierRoot, sources: Iterable[str] = AuditSource) -> ExportedAudit:
     """All of it in memory. Raises StoreError; what is damaged or missed is among `problems`."""
-    trail = AuditTrail()
+    audit = ExportedAudit()
     async for item in iterate_audit(store, root, sources):
         if isinstance(item, AuditProblem):
-            trail.problems.append(item)
+            audit.problems.append(item)
         else:
-            trail.add(item)
-    return trail
+            audit.add(item)
+    return audit

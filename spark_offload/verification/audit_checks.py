@@ -9,7 +9,7 @@ from spark_offload.verification.bucket import PartitionFound
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.partition_checks import STALE_AFTER_MS
 from spark_offload.verification.tier_history import FORGOTTEN, LogStartMove, TierHistory, history_of
-from tiering.audit_reading import AuditTrail
+from tiering.audit_reading import ExportedAudit
 from tiering.manifest import Manifest
 from tiering.segment import SegmentId, SegmentState, TieredSegment
 
@@ -20,7 +20,7 @@ _CHANGED_AT_ONCE_MS = 60_000
 _NOT_READABLE = (SegmentState.DELETE_STARTED, SegmentState.DELETE_FINISHED, FORGOTTEN)
 
 
-def check_trail(trail: AuditTrail, findings: Findings) -> None:
+def check_trail(trail: ExportedAudit, findings: Findings) -> None:
     """The audit itself: whether it can be read, and whether anything between its files is missing."""
     place = Place("", -1)
     findings.checks(Check.AUDIT, len(trail.events))
@@ -32,14 +32,14 @@ def check_trail(trail: AuditTrail, findings: Findings) -> None:
             findings.notices.append(place.problem(Check.AUDIT, text))
 
 
-def explained_by(trail: AuditTrail, partition: PartitionFound) -> set[SegmentId]:
+def explained_by(trail: ExportedAudit, partition: PartitionFound) -> set[SegmentId]:
     """Objects that may be there although no manifest names them: they are being copied, or wait to be deleted."""
     history = history_of(trail.of_partition(partition.path.topic_id, partition.path.partition))
     return {identity for identity, told in history.segments.items() if told.state != FORGOTTEN}
 
 
 def check_against_audit(
-    trail: AuditTrail,
+    trail: ExportedAudit,
     partition: PartitionFound,
     settings: Mapping[str, str],
     began_ms: int,
@@ -125,7 +125,7 @@ def _check_stale(settled: TierHistory, manifest: Manifest, place: Place, finding
 
 
 def _check_log_start(
-    shown: TierHistory, manifest: Manifest, trail: AuditTrail, place: Place, findings: Findings
+    shown: TierHistory, manifest: Manifest, trail: ExportedAudit, place: Place, findings: Findings
 ) -> None:
     start = manifest.head.log_start_offset
     findings.checks(Check.LOG_START)
@@ -173,7 +173,7 @@ def _retention_ms(settings: Mapping[str, str]) -> int | None:
         return None
 
 
-def _changed(events: Sequence[AuditEvent], trail: AuditTrail, topic: str) -> bool:
+def _changed(events: Sequence[AuditEvent], trail: ExportedAudit, topic: str) -> bool:
     """Whether the topic's settings changed within the audit: what held at some moment is then not gone into."""
     return any(event.event == AuditKind.CONFIG_CHANGED and event.topic in ("", topic) for event in trail.events) or any(
         event.event == AuditKind.CONFIG_CHANGED for event in events

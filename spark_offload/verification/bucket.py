@@ -17,7 +17,7 @@ from object_store.store import ObjectInfo, ObjectStore
 from records.events import Event
 from spark_offload.catalog import chosen_root
 from spark_offload.options import OptionError, ReadOptions
-from tiering.audit_reading import AuditTrail, read_audit
+from tiering.audit_reading import ExportedAudit, read_audit
 from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
 from tiering.exports import METADATA, POSITIONS, newest_exports
 from tiering.inventory import FoundPartition, find_topics
@@ -82,7 +82,7 @@ class BucketFound:
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     cluster_settings: dict[str, str] = field(default_factory=dict)
     proposals: list[Decided] = field(default_factory=list)
-    audit: AuditTrail = field(default_factory=AuditTrail)
+    audit: ExportedAudit = field(default_factory=ExportedAudit)
     began_ms: int = 0
     trouble: list[str] = field(default_factory=list)
 

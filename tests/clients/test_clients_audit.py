@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from bench.embedded import EmbeddedCluster
 from object_store.uri import open_store
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
-from tiering.audit_reading import AuditTrail, read_audit
+from tiering.audit_reading import ExportedAudit, read_audit
 from tiering.keys import TierRoot
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -73,14 +73,14 @@ def produce(cluster: EmbeddedCluster, topic: str, count: int) -> None:
     assert not failed
 
 
-def trail_of(cluster: EmbeddedCluster) -> AuditTrail:
+def trail_of(cluster: EmbeddedCluster) -> ExportedAudit:
     """What the object store tells by now; nothing as long as no node has written anything to it."""
 
-    async def read() -> AuditTrail:
+    async def read() -> ExportedAudit:
         store = await open_store(f"file://{cluster.data / 'tier'}")
         try:
             clusters = [name.rstrip("/") for name in await store.list_names("") if name.endswith("/")]
-            return await read_audit(store, TierRoot(clusters[0])) if clusters else AuditTrail()
+            return await read_audit(store, TierRoot(clusters[0])) if clusters else ExportedAudit()
         finally:
             await store.close()
 
