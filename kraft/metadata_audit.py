@@ -54,7 +54,8 @@ class MetadataAudit:
         self._partitions: dict[tuple[bytes, int], PartitionImage] = {}
         self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
         self._features: dict[str, int] = {}
-        self._brokers: dict[int, tuple[bool, bool, bool]] = {}  # fenced, in controlled shutdown, lacks room
+        # fenced, in controlled shutdown, lacks room; None of one that is registered no longer
+        self._brokers: dict[int, tuple[bool, bool, bool] | None] = {}
         self._access = AccessAudit(base)
 
     def of_access(self, record: MetadataRecord) -> Fields:
@@ -97,9 +98,8 @@ class MetadataAudit:
         return known or (self._base.partition(topic_id, index) if self._base is not None else None)
 
     def _broker(self, broker_id: int) -> tuple[bool, bool, bool] | None:
-        known = self._brokers.get(broker_id)
-        if known is not None or self._base is None:
-            return known
+        if broker_id in self._brokers or self._base is None:
+            return self._brokers.get(broker_id)
         broker: BrokerImage | None = self._base.brokers.get(broker_id)
         return None if broker is None else (broker.fenced, broker.in_controlled_shutdown, broker.lacks_room)
 
@@ -132,10 +132,12 @@ class MetadataAudit:
         }
 
     def _registered(self, record: RegisterBrokerRecord) -> Fields:
+        is_new = self._base is not None and self._broker(record.broker_id) is None
         self._brokers[record.broker_id] = (record.fenced, record.in_controlled_shutdown, record.lacks_room)
+        stopped = "clean start" if record.clean_stop else "unclean shutdown"
         return {
             "event": AuditKind.BROKER_REGISTERED,
-            "cause": "clean start" if record.clean_stop else "unclean shutdown",
+            "cause": "first start" if is_new else stopped,
             "actor": f"broker-{record.broker_id}",
             "after": {
                 "broker_id": record.broker_id,
@@ -161,7 +163,7 @@ class MetadataAudit:
         return {"event": AuditKind.BROKER_CHANGED, "cause": _cause(record), "before": before, "after": after}
 
     def _unregistered(self, record: UnregisterBrokerRecord) -> Fields:
-        self._brokers.pop(record.broker_id, None)
+        self._brokers[record.broker_id] = None
         return {"event": AuditKind.BROKER_UNREGISTERED, "before": {"broker_id": record.broker_id}}
 
     def _topic(self, record: TopicRecord) -> Fields:

@@ -23,6 +23,7 @@ from common.disk_errors import NO_ROOM
 from common.machine import MachineFile
 from object_store.errors import (
     InvalidKey,
+    NoStore,
     ObjectExists,
     ObjectMissing,
     ObjectTruncated,
@@ -81,7 +82,7 @@ class DirectoryFiles:
             if create:
                 os.makedirs(self.root, exist_ok=True)
             elif not os.path.isdir(self.root):
-                raise StoreDenied(self.name, "open", "", "there is no such directory")
+                raise NoStore(self.name, "open", "", "there is no such directory")
             try:
                 os.makedirs(self._unfinished, exist_ok=True)
                 self._marked = True

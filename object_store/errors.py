@@ -13,7 +13,7 @@ class StoreError(Exception):
     """
 
     def __init__(self, store: str, operation: str, key: str, reason: str) -> None:
-        super().__init__(f"{operation} {key!r} in {store}: {reason}")
+        super().__init__(f"{operation} {key!r} in {store}: {reason}" if key else f"{operation} {store}: {reason}")
         self.store = store
         self.operation = operation
         self.key = key
@@ -26,6 +26,10 @@ class StoreUnavailable(StoreError):
 
 class StoreDenied(StoreError):
     """Credentials are missing, wrong or not allowed this; or the bucket or directory is not there."""
+
+
+class NoStore(StoreDenied):
+    """There is no such directory at all: most likely its URI was mistyped."""
 
 
 class StoreFull(StoreError):

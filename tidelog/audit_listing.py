@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,9 +41,22 @@ class Wanted:
     partition: int | None = None
     kinds: frozenset[str] = frozenset()
     since_ms: int = 0
+    _is_known: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything of the topic, be it of another kind or partition; without one all is meant."""
+        return not self.topic or self._is_known
+
+    def knows(self, names: Iterable[str]) -> None:
+        """There are topics of these names."""
+        self._is_known = self._is_known or (not self.of_one and self.topic in names)
 
     def has(self, event: AuditEvent) -> bool:
-        if not self._is_of_topic(event) or event.wall_ms < self.since_ms:
+        if not self._is_of_topic(event):
+            return False
+        self._is_known = True
+        if event.wall_ms < self.since_ms:
             return False
         if self.partition is not None and event.partition not in (self.partition, -1):
             return False
@@ -90,7 +103,9 @@ async def read_store(store: ObjectStore, root: TierRoot, listing: Listing) -> No
     """All sources. Raises StoreError."""
     wanted = listing.wanted
     if wanted.topic and not wanted.of_one:
-        wanted.topic_ids |= {place.topic_id.hex() for place in await list_partitions(store, root, wanted.topic)}
+        there = await list_partitions(store, root, wanted.topic)
+        wanted.topic_ids |= {place.topic_id.hex() for place in there}
+        wanted.knows(place.name for place in there)
     async for item in iterate_audit(store, root, written_since_ms=wanted.since_ms - CLOCKS_APART_MS):
         if isinstance(item, AuditProblem):
             listing.problems.append(f"{item.key}: {item.reason}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from common.identifiers import parse_uuid
 from object_store.blocking import BlockingStore
-from object_store.errors import ObjectMissing, StoreError
+from object_store.errors import NoStore, ObjectMissing, StoreError
 from object_store.uri import InvalidStoreUri
 from tidelog.admin_client import send
 from tidelog.output import EXIT_USAGE, fail
@@ -128,6 +128,8 @@ def opened_store(answers: Answers, uri: str | None) -> Iterator[tuple[BlockingSt
     except InvalidStoreUri as error:
         fail(f"--tier: {error}", EXIT_USAGE)
     except StoreError as error:
+        if isinstance(error, NoStore) and uri is not None:
+            fail(f"--tier: {error.store}: {error.reason}", EXIT_USAGE)
         fail(f"the object store does not answer as it should: {error}")
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import AUDIT_TOPIC, TIER_TOPIC
+from kraft.image.metadata import MetadataImage
 from records.audit_event import AuditEvent, AuditSource, decode_audit_event
 from records.batch import BatchHeader, iterate_batches
 from records.record import Record, decode_records
@@ -17,6 +20,7 @@ from tiering.tier_audit import tier_event
 
 READ_BYTES = 1 << 20
 INFLATED_BYTES_MAX = 64 << 20
+NAMES_MAX = 10_000
 
 Decode = Callable[[BatchHeader, Record], AuditEvent | None]
 
@@ -68,20 +72,45 @@ class LogFeed:
                     yield event
 
 
-def led_feeds(hosted: HostedPartitions) -> list[LogFeed]:
+class TopicNames:
+    """Names of topics in the events of `__tier_state`, whose keys have ids alone: the image's; of deleted ones what an
+    event of theirs has told, as long as there are not too many."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+        self._told: dict[str, str] = {}
+
+    def named(self, event: AuditEvent) -> AuditEvent:
+        """The event with its topic's name, where that is known."""
+        if event.topic:
+            self._told.pop(event.topic_id, None)
+            self._told[event.topic_id] = event.topic
+            if len(self._told) > NAMES_MAX:
+                del self._told[next(iter(self._told))]
+            return event
+        topic = self._image().topics.get_by_id(bytes.fromhex(event.topic_id))
+        return replace(event, topic=topic.name if topic is not None else self._told.get(event.topic_id, ""))
+
+
+def led_feeds(hosted: HostedPartitions, names: TopicNames) -> list[LogFeed]:
     """Of all that this broker leads now."""
     return [
-        LogFeed(partition, source, _decoder(source, partition.index))
+        LogFeed(partition, source, _decoder(source, partition.index, names))
         for topic, source in ((AUDIT_TOPIC, AuditSource.BROKER), (TIER_TOPIC, AuditSource.TIER))
         for partition in hosted.by_name.get(topic.encode(), {}).values()
         if partition.is_leader
     ]
 
 
-def _decoder(source: AuditSource, index: int) -> Decode:
+def _decoder(source: AuditSource, index: int, names: TopicNames) -> Decode:
     if source is AuditSource.BROKER:
         return lambda header, record: _shipped(record)
-    return lambda header, record: tier_event(index, header, record)
+
+    def of_tier(header: BatchHeader, record: Record) -> AuditEvent | None:
+        event = tier_event(index, header, record)
+        return None if event is None else names.named(event)
+
+    return of_tier
 
 
 def _shipped(record: Record) -> AuditEvent:

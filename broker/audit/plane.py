@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.audit.config import AuditConfig
-from broker.audit.feeds import led_feeds
+from broker.audit.feeds import TopicNames, led_feeds
 from broker.audit.shipper import AuditShipper
 from broker.audit.topic_host import AuditTopicHost
 from broker.coordination.internal_topics import Ensure
@@ -55,11 +55,12 @@ class AuditPlane:
 
     def export_to(self, tier: TierPlane, interval_s: float) -> None:
         """Where there is an object store. Call it before `start`."""
+        names = TopicNames(lambda: self._hosted.image)
         writer = AuditWriter(tier.store, tier.root, tier.guard, self._ports.clock, self._config.export_retention_ms)
         self.exporter = AuditExporter(
             AuditExporterServices(
                 lambda: writer,
-                lambda: led_feeds(self._hosted),
+                lambda: led_feeds(self._hosted, names),
                 self._ports.clock,
                 self._ports.random,
                 interval_s,

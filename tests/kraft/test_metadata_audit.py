@@ -35,6 +35,7 @@ from kraft.records import (
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
+    UnregisterBrokerRecord,
     decode_batch,
     encode_batch,
 )
@@ -147,6 +148,22 @@ async def test_without_an_image_of_before_it_tells_what_it_can() -> None:
     header = BatchHeader(3, 1, 9, 20)
     (event,) = audit.events(Batch(header, [PartitionChangeRecord(TOPIC_ID, 4, isr=(1,), cause=Cause.UNCLEAN_STOP)]))
     assert (event.before, event.after, event.partition, event.topic) == ({}, {"isr": (1,)}, 4, "")
+
+
+def test_a_broker_that_was_never_registered_did_not_stop_uncleanly() -> None:
+    def causes(base: MetadataImage | None) -> list[str]:
+        records: list[MetadataRecord] = [
+            RegisterBrokerRecord(7, bytes(16), (), None, clean_stop=False),
+            RegisterBrokerRecord(7, bytes(15) + b"1", (), None, clean_stop=False),
+            RegisterBrokerRecord(7, bytes(15) + b"2", (), None, clean_stop=True),
+            UnregisterBrokerRecord(7, 22),
+            RegisterBrokerRecord(7, bytes(15) + b"3", (), None, clean_stop=False),
+        ]
+        events = MetadataAudit(20, base).events(Batch(BatchHeader(3, 1, 9, 20), records))
+        return [event.cause for event in events if event.event == AuditKind.BROKER_REGISTERED]
+
+    assert causes(EMPTY_IMAGE) == ["first start", "unclean shutdown", "clean start", "first start"]
+    assert causes(None)[0] == "unclean shutdown", "what was before is not known"
 
 
 async def test_what_the_log_has_cut_is_left_out_and_the_gap_shows() -> None:

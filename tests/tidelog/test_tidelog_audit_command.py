@@ -49,6 +49,7 @@ def test_it_lists_what_happened_to_a_topic(cluster: EmbeddedCluster) -> None:
         return found if {event["event"] for event in found} >= KINDS else []
 
     told = wait_for(of_all_sources)
+    assert {event["topic"] for event in told} == {"flights"}, "those of the tier have its name, too"
     assert [event["wall_ms"] for event in told] == sorted(event["wall_ms"] for event in told)
     of_one = events("--topic", "flights", "--partition", "1", *here)
     assert {event.get("partition", -1) for event in of_one} == {1, -1}
@@ -65,11 +66,17 @@ def test_it_lists_what_happened_to_a_topic(cluster: EmbeddedCluster) -> None:
         (("--kind", "log_moved"), "log_moved is no kind of event"),
         (("--since", "yesterday"), "--since is a time like"),
         (("--live", "--tier", "file:///nowhere"), "give one of --live and --tier"),
+        (("--cluster", "x"), "--cluster needs --tier"),
+        (("--tier", "file:///no/such/place"), "--tier: file:///no/such/place: there is no such directory"),
     ):
         done = tidelog("audit", *words, *here)
         assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
 
     store = f"file://{cluster.data / 'tier'}"
+    for words in ((), ("--live",), ("--tier", store)):
+        done = tidelog("audit", "--topic", "fligths", *words, *(() if "--tier" in words else here))
+        assert (done.returncode, "nothing of a topic fligths" in done.stderr) == (1, True), done.stderr
+    assert events("--topic", "other", "--kind", "log_start_moved", *here) == [], "it is there, and this never happened"
     assert {event["event"] for event in events("--tier", store, "--topic", "flights")} >= KINDS
     damaged = next((cluster.data / "tier").glob("*/audit/metadata/*/*/*.events"))
     damaged.write_bytes(b"no events")

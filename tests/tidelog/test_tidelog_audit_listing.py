@@ -55,6 +55,21 @@ def test_a_topic_is_found_by_its_name_and_by_the_ids_it_had() -> None:
     assert listed(Wanted(since_ms=1_003), events) == [3, 4]
 
 
+def test_a_topic_is_known_by_any_event_of_it_and_by_its_name() -> None:
+    events = [told(1, topic="t", topic_id=ONE, partition=3)]
+    for wanted, known in (
+        (Wanted(), True),
+        (Wanted(topic="t"), True),
+        (Wanted(topic="t", partition=1, since_ms=5_000, kinds=frozenset({AuditKind.UNCLEAN_START})), True),
+        (Wanted(topic="u"), False),
+        (Wanted(topic="t", topic_ids={OTHER}, of_one=True), False),
+    ):
+        listed(wanted, events)
+        assert wanted.is_known == known
+        wanted.knows(["t", "u"])
+        assert wanted.is_known == (known or not wanted.of_one)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_newest_are_kept_in_order_of_time(seed: int) -> None:
     chance = random.Random(seed)

@@ -47,17 +47,22 @@ def audit(
     """List events of the audit in order of time, with --json one JSON object a line; docs/audit.md says what they mean.
 
     They come from the cluster's object store; without one, or with --live, from __audit. Exit code 1 when a part of
-    the audit cannot be read; all others are listed.
+    the audit cannot be read, all others are listed; or when it tells nothing of the topic, which does not exist either.
     """
     from tidelog.audit_listing import Listing  # noqa: PLC0415
 
     if live and tier is not None:
         fail("give one of --live and --tier", EXIT_USAGE)
+    if cluster is not None and tier is None:
+        fail("--cluster needs --tier", EXIT_USAGE)
     listing = Listing(_wanted(topic, partition, kind or [], since), most)
     if tier is not None:
         _read_store(listing, tier, cluster)
     else:
         _ask(listing, bootstrap_of(bootstrap, data), live=live)
+    if not listing.wanted.is_known:
+        since_then = " since then" if since else ""
+        listing.problems.append(f"the audit tells nothing of a topic {topic}{since_then}")
     _show(listing, as_json)
     for problem in listing.problems:
         print(f"tidelog: {problem}", file=sys.stderr)
@@ -88,7 +93,7 @@ def _wanted(topic: str, partition: int | None, kinds: list[str], since: str) -> 
 def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
     from kraft.rebuild import CannotRebuild  # noqa: PLC0415
     from object_store.blocking import BlockingStore  # noqa: PLC0415
-    from object_store.errors import StoreError  # noqa: PLC0415
+    from object_store.errors import NoStore, StoreError  # noqa: PLC0415
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415
     from tidelog.audit_listing import read_store  # noqa: PLC0415
     from tidelog.tier_rebuild import choose_cluster  # noqa: PLC0415
@@ -100,6 +105,8 @@ def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
             opened.wait(lambda: read_store(opened.store, root, listing))
     except InvalidStoreUri as error:
         fail(f"--tier: {error}", EXIT_USAGE)
+    except NoStore as error:
+        fail(f"--tier: {error.store}: {error.reason}", EXIT_USAGE)
     except (StoreError, CannotRebuild) as error:
         fail(str(error))
 
@@ -109,10 +116,11 @@ def _ask(listing: Listing, bootstrap: str, *, live: bool) -> None:
 
     from kraft.controller.topic_names import AUDIT_TOPIC  # noqa: PLC0415
     from tidelog.audit_listing import NotAnswering, read_store, read_topic  # noqa: PLC0415
-    from tidelog.tier_access import ask_brokers, opened_store  # noqa: PLC0415
+    from tidelog.tier_access import ask_brokers, live_topics, opened_store  # noqa: PLC0415
 
     with admin_client(bootstrap) as client:
         answers = ask_brokers(client)
+        listing.wanted.knows(topic.name for topic in live_topics(client).values())
         if answers.store is not None and not live:
             with opened_store(answers, None) as (opened, root):
                 opened.wait(lambda: read_store(opened.store, root, listing))
