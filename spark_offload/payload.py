@@ -9,7 +9,7 @@ import numpy as np
 
 from records.batch import HEADER_BYTES
 from records.compression import Compression, DamagedData, InflatedTooLarge, decompress
-from spark_offload.batch_scan import BatchTable
+from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.varints import DamagedRecords, Integers
 
 GROUP_BYTES = 32 << 20  # inflated at once; Arrow counts a column's bytes in 31 bits
@@ -25,6 +25,10 @@ class Payload:
     view: memoryview
     start: Integers
     end: Integers
+
+    def where(self, rows: Flags) -> Payload:
+        """The chosen batches alone, in the same memory."""
+        return Payload(self.batches.where(rows), self.view, self.start[rows], self.end[rows])
 
 
 def payloads(view: memoryview, batches: BatchTable, *, inflated_bytes_max: int) -> Iterator[Payload]:

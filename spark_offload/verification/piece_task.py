@@ -29,7 +29,7 @@ from spark_offload.verification.ledger import key_hashes
 from spark_offload.verification.log_walk import LogWalk, Stretch
 from spark_offload.verification.pieces import Piece, PieceResult, Sections
 from spark_offload.verification.producer_runs import summarise
-from spark_offload.verification.record_checks import decode, marker_kinds, sound
+from spark_offload.verification.record_checks import check, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries, snapshot_entries
 from tiering.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
@@ -238,10 +238,15 @@ class _PieceChecker:
             holds = np.searchsorted(written, good.last_offset, side="right") > first
             good = good.where(holds)
         limit = self._settings.inflated_batch_bytes
+        if self.answer.present is None:
+            checked = check(stretch, good, limit, self._piece.place, self._found)
+            self.answer.decoded += checked
+            self._found.checks(Check.RECORD, checked)
+            return
         for payload, records in decode(stretch, good, limit, self._piece.place, self._found):
             self.answer.decoded += len(records)
             self._found.checks(Check.RECORD, len(records))
-            if self.answer.present is None or not len(records):
+            if not len(records):
                 continue
             rows = np.flatnonzero(_isin(records.offset, written))
             rows = rows[~payload.batches.is_control[records.batch[rows]]]

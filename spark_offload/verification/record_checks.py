@@ -14,6 +14,7 @@ from spark_offload.arrow_columns import headers_column
 from spark_offload.batch_scan import BatchTable
 from spark_offload.payload import Payload, payloads
 from spark_offload.record_table import RecordTable, locate_in_parts, locate_records
+from spark_offload.sound_records import surely_sound
 from spark_offload.varints import DamagedRecords
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import Headers
@@ -45,8 +46,7 @@ def decode(
     done = 0
     try:
         for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max):
-            for decoded in map(Decoded._make, locate_in_parts(payload)):
-                _check_fields(decoded)
+            for decoded in _in_parts(payload):
                 done += len(decoded.payload.batches)
                 yield decoded
         return
@@ -54,6 +54,41 @@ def decode(
         pass
     for row in range(done, len(headers)):
         yield from _one(stretch, table.where(slice(row, row + 1)), inflated_bytes_max, place, findings)
+
+
+def check(stretch: Stretch, headers: Headers, inflated_bytes_max: int, place: Place, findings: Findings) -> int:
+    """As `decode`, for who needs the number of records alone: that most batches are sound is seen at a glance."""
+    table = headers.table(stretch.origin)
+    checked = done = 0
+    doubtful: list[int] = []
+    glances = True
+    try:
+        for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max):
+            doubted = ~surely_sound(payload) if glances else np.ones(len(payload.batches), np.bool_)
+            glances = not doubted.all()  # neighbours are alike
+            checked += int(payload.batches.count[~doubted].sum())
+            rows, seen = np.flatnonzero(doubted), 0
+            try:
+                for decoded in _in_parts(payload.where(doubted)):
+                    seen += len(decoded.payload.batches)
+                    checked += len(decoded.records)
+            except DamagedRecords:
+                doubtful += (done + rows[seen:]).tolist()
+            done += len(doubted)
+    except DamagedRecords:
+        doubtful += range(done, len(table))
+    for row in doubtful:
+        for decoded in _one(stretch, table.where(slice(row, row + 1)), inflated_bytes_max, place, findings):
+            checked += len(decoded.records)
+    return checked
+
+
+def _in_parts(payload: Payload) -> Iterator[Decoded]:
+    """Raises DamagedRecords."""
+    if len(payload.batches):
+        for decoded in map(Decoded._make, locate_in_parts(payload)):
+            _check_fields(decoded)
+            yield decoded
 
 
 def _one(

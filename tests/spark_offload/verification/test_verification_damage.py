@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from records.batch import CONTROL, seal
+from spark_offload import sound_records
 from spark_offload.verification.checks import Check
 from storage import transaction_index
 from storage.leader_epochs import LeaderEpochCache
@@ -347,6 +348,14 @@ def test_damage_that_was_written_is_found(
 # after publishing: the damage came to the bucket later -----------------------------------------------------
 
 
+@pytest.fixture(params=[False, True], ids=["one by one", "together"])
+def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the batches of these small tiers are looked at together, as those of large ones are."""
+    if request.param:
+        monkeypatch.setattr(sound_records, "ACROSS_MIN", 1)
+
+
+@pytest.mark.usefixtures("together")
 def test_records_that_do_not_fit_their_batch_are_found_by_decoding(tmp_path: Path) -> None:
     tier = VerifiedTier(tmp_path)
     history(tier)
@@ -366,6 +375,7 @@ def test_records_that_do_not_fit_their_batch_are_found_by_decoding(tmp_path: Pat
     assert (problem.position, problem.key) == (position, tier.key(HURT))
 
 
+@pytest.mark.usefixtures("together")
 def test_a_batch_that_says_another_timestamp_than_its_records_is_found_by_decoding(tmp_path: Path) -> None:
     tier = VerifiedTier(tmp_path)
     history(tier)
