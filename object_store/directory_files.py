@@ -44,6 +44,7 @@ LOCK_NAME = "lock"
 LOCK_POLL_S = 0.01
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+LOAD_STEP_BYTES = 128 << 10  # no more than devices read ahead by themselves
 FULL = {*NO_ROOM, errno.EFBIG}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 GiveName = Callable[[str, str], None]  # from the finished file to the object
@@ -130,7 +131,7 @@ class DirectoryFiles:
             finally:
                 os.close(fd)
 
-    def lend(self, key: str, own_directory: str) -> MachineFile | None:
+    def lend(self, key: str, own_directory: str, start: int, length: int) -> MachineFile | None:
         with self._errors("lend", key):
             fd = os.open(self._prefix + key, READ_FLAGS)
             try:
@@ -138,6 +139,8 @@ class DirectoryFiles:
                 if not stat.S_ISREG(status.st_mode):
                     raise ObjectMissing(self.name, "lend", key, "there is no such object")
                 near = status.st_dev == os.stat(own_directory).st_dev
+                if near:
+                    _load(fd, start, min(start + length, status.st_size))
             except BaseException:
                 os.close(fd)
                 raise
@@ -434,6 +437,14 @@ class DirectoryFiles:
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
     version = f"{status.st_ino:x}.{status.st_mtime_ns:x}.{status.st_size:x}"
     return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000, version)
+
+
+def _load(fd: int, start: int, end: int) -> None:
+    """Wait here, in a thread, for the device: history is seldom in memory, and who reads it next is an event loop."""
+    if hasattr(os, "posix_fadvise") and start < end:
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_WILLNEED)
+    for at in range(start, end, LOAD_STEP_BYTES):
+        os.pread(fd, 1, min(at + LOAD_STEP_BYTES, end) - 1)
 
 
 def _sync_directory(path: str) -> None:

@@ -65,12 +65,12 @@ class DirectoryStore:
         check_key(self.name, "head", key)
         return await self._read("head", key, lambda: self._files.head(key))
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         check_key(self.name, "lend", key)
         own = self._limits.own_directory
         if not own:
             return None
-        lent = self._submit("lend", key, lambda: self._files.lend(key, own))
+        lent = self._submit("lend", key, lambda: self._files.lend(key, own, start, length))
         try:
             return await self._in_time("lend", key, asyncio.shield(lent))
         except BaseException:

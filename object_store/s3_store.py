@@ -64,7 +64,7 @@ class S3Store:
         check_key(self.name, "head", key)
         return (await self._cross("head", key, lambda: self._requests.head("head", key)))[0]
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         return None
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -79,11 +79,12 @@ class ObjectStore(Protocol):
         """Raises ObjectMissing."""
         ...
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         """The object as an open file, to read only, where it lies on a disk of the caller's own; the caller closes it.
 
-        Its bytes stay while it is open, also when the object is deleted or written over. None when the store is not
-        such a one: `get` then. Raises ObjectMissing.
+        Its bytes stay while it is open, also when the object is deleted or written over. `length` bytes from `start` on
+        are in memory by then, as far as the object has them, so that reading them at once waits for no device. None
+        when the store is not such a one: `get` then. Raises ObjectMissing.
         """
         ...
 

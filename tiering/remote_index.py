@@ -223,9 +223,9 @@ async def fetch(store: ObjectStore, key: str, position: int, length: int, timeou
     return await _asked(store.get(key, position, length), key, f"bytes [{position}, {position + length})", timeout_s)
 
 
-async def borrow(store: ObjectStore, key: str, timeout_s: float) -> File | None:
-    """An object as an open file, if the store lends it. Raises as `fetch`."""
-    return await _asked(store.lend(key), key, "the object", timeout_s)
+async def borrow(store: ObjectStore, key: str, position: int, length: int, timeout_s: float) -> File | None:
+    """An object as an open file, if the store lends it, with a part of it in memory. Raises as `fetch`."""
+    return await _asked(store.lend(key, position, length), key, "the object", timeout_s)
 
 
 async def _asked(answer: Coroutine[None, None, A], key: str, part: str, timeout_s: float) -> A:

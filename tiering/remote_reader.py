@@ -220,7 +220,7 @@ class RemoteReader:
         segment = remote.segment
         key: Key = (segment.uuid, number)
         try:
-            lent = await borrow(self._store, remote.key, self._timeout_s)
+            lent = await borrow(self._store, remote.key, position, length, self._timeout_s)
             data = b"" if lent else await fetch(self._store, remote.key, position, length, self._timeout_s)
         except BaseException:
             self.cache.cancel(length)

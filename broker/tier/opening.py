@@ -96,10 +96,10 @@ class LateStore:
         with self._watched(writes=False):
             return await store.head(key)
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         store = await self.opened()
         with self._watched(writes=False):
-            return await store.lend(key)
+            return await store.lend(key, start, length)
 
     async def delete(self, keys: Sequence[str]) -> None:
         store = await self.opened()

@@ -84,7 +84,7 @@ class FaultyStore:
         data, version = await self.inner.get_with_version(key)
         return await self._leave("get", key, (self._spoiled(key, data), version))
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         """Never: reads are to go through `get`, where the faults are."""
         return None
 

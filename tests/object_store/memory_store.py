@@ -65,7 +65,7 @@ class MemoryStore:
         data, info = self._find("get", key)
         return data, info.version
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         return None
 
     async def head(self, key: str) -> ObjectInfo:

@@ -422,6 +422,42 @@ async def test_an_object_is_lent_on_the_callers_own_device_alone(
     await store.close()
 
 
+async def test_what_is_lent_to_be_read_at_once_is_in_memory(tmp_path: Path) -> None:
+    """Who reads it is an event loop, which must not wait for a device."""
+    store = DirectoryStore(str(tmp_path), replace(LIMITS, own_directory=str(tmp_path)))
+    await store.open()
+    size, start, length = 24 << 20, 12 << 20, (2 << 20) + 5
+    await store.put("a", b"x" * size)
+
+    def is_in_memory(fd: int) -> bool:
+        try:
+            return os.preadv(fd, [bytearray(length)], start, os.RWF_NOWAIT) == length
+        except BlockingIOError:
+            return False
+        except OSError:
+            pytest.skip("the file system cannot tell what is in memory")
+
+    def forget() -> None:
+        fd = os.open(tmp_path / "a", os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+    forget()
+    untouched = await store.lend("a")
+    assert isinstance(untouched, MachineFile)
+    if is_in_memory(untouched.fd):
+        pytest.skip("the file system forgets nothing")
+    untouched.close()
+    forget()
+    asked = await store.lend("a", start, length)
+    assert isinstance(asked, MachineFile) and is_in_memory(asked.fd)
+    asked.close()
+    beyond = await store.lend("a", size - 1, length)  # what the object does not have is no reason to refuse it
+    assert beyond is not None and beyond.pread(10, size - 1) == b"x"
+    beyond.close()
+    await store.close()
+
+
 async def test_a_file_that_is_lent_too_late_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(str(tmp_path), replace(LIMITS, own_directory=str(tmp_path), file_timeout_s=0.05))
     await store.open()

@@ -122,7 +122,7 @@ class BucketClient:
     async def get_with_version(self, key: str) -> tuple[bytes, str]:
         return await self._ask("get", key, lambda: _at_once(self._store.get_with_version(key)))
 
-    async def lend(self, key: str) -> File | None:
+    async def lend(self, key: str, start: int = 0, length: int = 0) -> File | None:
         return None
 
     async def head(self, key: str) -> ObjectInfo:
