@@ -76,7 +76,8 @@ def tls_config(values: Mapping[str, Any], name: str, kind: str, form: ProxyForm)
         client_auth="required" if kind == "internal" or form is ProxyForm.TERMINATED else value("ssl.client.auth"),
         enabled_protocols=value("ssl.enabled.protocols"),
         cipher_suites=value("ssl.cipher.suites"),
-        principal_mapping_rules=value("ssl.principal.mapping.rules"),
+        # Of nodes and proxies the authority counts, and not the name: rules for clients must not shut them out.
+        principal_mapping_rules=value("ssl.principal.mapping.rules") if kind == "operator" else "DEFAULT",
         endpoint_identification_algorithm=value("ssl.endpoint.identification.algorithm"),
     )
     if value("ssl.keystore.type") != value("ssl.truststore.type"):

@@ -40,6 +40,16 @@ def first(config: BrokerConfig) -> Listen:
     return config.listeners[0]
 
 
+def test_rules_for_clients_names_are_not_for_nodes_and_proxies(secret: Path) -> None:
+    """A rule that fits clients alone would else keep the cluster's own nodes out."""
+    rules = "RULE:^CN=client,.*$/owner/"
+    protocols = {"listener.security.protocol.map": "INTERNAL:SSL,TENANT:SASL_SSL", "ssl.principal.mapping.rules": rules}
+    listeners = "SSL://127.0.0.1:1,TENANT://127.0.0.1:3"
+    config = broker(secret, listeners, **STORES, **protocols, **{"tidelog.tenant.listeners": "TENANT"})
+    found = {one.name: one.tls.principal_mapping_rules for one in config.listeners if one.tls is not None}
+    assert found == {"SSL": rules, "TENANT": "DEFAULT", "INTERNAL": "DEFAULT"}
+
+
 @pytest.mark.parametrize(
     ("name", "mapped", "protocol"),
     [
