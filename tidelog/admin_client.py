@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,60 +14,125 @@ import typer
 
 from common.errors import error_name
 from common.settings import SettingError
-from tidelog.cluster_layout import load_layout
+from tidelog.cluster_layout import HOST, load_layout
 from tidelog.commands.cluster import DEFAULT_DATA
 from tidelog.output import EXIT_USAGE, fail
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
 
-REQUEST_TIMEOUT_MS = 30_000
+    from tidelog.command_config import ClientSecurity
+
+CLIENT_ID = "tidelog"
+REQUEST_TIMEOUT_MS, BOOTSTRAP_TIMEOUT_MS = 30_000, 5_000
 _NUMBERED = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", help="Where the cluster is.", metavar="HOST:PORT,…", show_default=False)
 ]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", help="Properties of TLS and SASL, as Kafka's tools have them.", metavar="FILE"),
+]
 Data = Annotated[Path, typer.Option("--data", help="Or the directory of an embedded cluster.", metavar="DIR")]
 
 
-def bootstrap_of(bootstrap: str | None, data: Path) -> str:
-    """As it was given, or that of the cluster in `data`; ends the command when there is none."""
-    if bootstrap is not None:
-        return bootstrap
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A cluster and how to get there."""
+
+    bootstrap: str
+    security: ClientSecurity
+
+    def options(self) -> dict[str, Any]:
+        """For any client of the library; without the secret, which is asked for when it logs in."""
+        login, context = self.security.login, self.security.context
+        return {
+            "bootstrap_servers": self.bootstrap.split(","),
+            "client_id": CLIENT_ID,
+            "security_protocol": self.security.protocol,
+            "sasl_mechanism": login.mechanism if login is not None else None,
+            "ssl_context": context,
+        }
+
+
+def reach(
+    bootstrap: str | None, data: Path = DEFAULT_DATA, command_config: Path | None = None, *, without: int | None = None
+) -> Reach:
+    """The addresses that were given, or those of the cluster in `data`, without one broker if that is not to be asked.
+
+    Ends the command when there is no cluster, or when a listener does not let this client in.
+    """
+    from tidelog.command_config import ClientSecurity, read_command_config  # noqa: PLC0415
+
     try:
-        layout = load_layout(data)
+        security = read_command_config(command_config) if command_config is not None else ClientSecurity()
+        layout = load_layout(data) if bootstrap is None else None
     except SettingError as error:
         fail(str(error))
-    if layout is None:
-        fail(f"there is no cluster in {data}; name one with --data DIR or --bootstrap HOST:PORT", EXIT_USAGE)
-    return layout.bootstrap
+    if bootstrap is None:
+        if layout is None:
+            fail(f"there is no cluster in {data}; name one with --data DIR or --bootstrap HOST:PORT", EXIT_USAGE)
+        asked = [node for node in layout.brokers if node.node_id != without]
+        if security.has_tls and not layout.tls:
+            fail(f"the cluster in {data} has no listener with TLS; tidelog up --tls gives it one")
+        bootstrap = ",".join(f"localhost:{n.tls_port}" if security.has_tls else f"{HOST}:{n.port}" for n in asked)
+    if command_config is not None:
+        from tidelog.client_login import use_in_library  # noqa: PLC0415
+        from tidelog.listener_knock import Refusal, knock  # noqa: PLC0415
+
+        try:
+            knock(bootstrap, security)
+        except Refusal as error:
+            fail(str(error))
+        if security.login is not None:
+            use_in_library(security.login)
+    return Reach(bootstrap, security)
 
 
 @contextlib.contextmanager
-def admin_client(bootstrap: str | None, data: Path = DEFAULT_DATA) -> Iterator[KafkaAdminClient]:
+def admin_client(
+    bootstrap: str | None, data: Path = DEFAULT_DATA, command_config: Path | None = None, *, without: int | None = None
+) -> Iterator[KafkaAdminClient]:
+    """As `client_of`, for what the options of a command say."""
+    with client_of(reach(bootstrap, data, command_config, without=without)) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def client_of(where: Reach) -> Iterator[KafkaAdminClient]:
     """A connected admin client; what goes wrong inside the block ends the command with one line."""
     from kafka.admin import KafkaAdminClient  # noqa: PLC0415
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
-    bootstrap = bootstrap_of(bootstrap, data)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     client = None
     try:
         client = KafkaAdminClient(
-            bootstrap_servers=bootstrap.split(","),
-            client_id="tidelog",
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            bootstrap_timeout_ms=5_000,
+            **where.options(), request_timeout_ms=REQUEST_TIMEOUT_MS, bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS
         )
         yield client
     except (KafkaConnectionError, KafkaTimeoutError) as error:
-        fail(f"no broker answers at {bootstrap}: {error}")
+        fail(_unreached(where) or f"no broker answers at {where.bootstrap}: {error}")
     except KafkaError as error:
         fail(outcome_text(str(error)))
     finally:
         if client is not None:
             with contextlib.suppress(KafkaError, OSError):
                 client.close()
+
+
+def _unreached(where: Reach) -> str | None:
+    """What a listener has against this client, if somebody is there at all."""
+    from tidelog.listener_knock import Absent, Refusal, knock  # noqa: PLC0415
+
+    try:
+        knock(where.bootstrap, where.security)
+    except Absent:
+        return None
+    except Refusal as error:
+        return f"{error}; see --command-config"
+    return None
 
 
 def send(client: KafkaAdminClient, request: Any, broker: int | None = None) -> Any:

@@ -81,3 +81,21 @@ def test_a_token_for_somebody_else_is_refused(cluster: EmbeddedCluster, issuer: 
         admin.list_topics(timeout=3)
     admin.poll(1)
     assert KafkaError._AUTHENTICATION in said
+
+
+def test_the_command_logs_in_with_a_token_from_a_file(
+    cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey, tmp_path: Path
+) -> None:
+    file, config = tmp_path / "token", tmp_path / "command.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}\n"
+    )
+    words = ("--command-config", str(config))
+    file.write_text(client(cluster, issuer, [])["oauth_cb"]("")[0])
+    cluster.command_of("topics", "create", "by-token", *words)
+    token = client(cluster, issuer, [], aud="another")["oauth_cb"]("")[0]
+    file.write_text(token)
+    with pytest.raises(RuntimeError, match="cannot log in with OAUTHBEARER: Authentication failed") as caught:
+        cluster.command_of("topics", "list", *words)
+    assert token not in str(caught.value)

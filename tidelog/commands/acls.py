@@ -9,7 +9,7 @@ import typer
 from kraft.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
-from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show
 
@@ -43,6 +43,7 @@ def create(
     host: Annotated[str, typer.Option("--host", help="An address; * is every host.")] = "*",
     permission: Annotated[str, typer.Option("--permission", help="allow or deny.")] = "allow",
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +64,7 @@ def create(
         operation=_number(AclOperation, operation, "--operation"),
         permission_type=_number(AclPermission, permission, "--permission"),
     )
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         response = send(client, CreateAclsRequest(creations=[creation]))
     _check(response.results[0])
     show(
@@ -83,6 +84,7 @@ def list_acls(
     operation: Operation = None,
     permission: Permission = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +92,7 @@ def list_acls(
     from wire.messages import DescribeAclsRequest  # noqa: PLC0415
 
     request = DescribeAclsRequest(**_filter(resource, name, pattern, principal, host, operation, permission))
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         response = send(client, request)
     _check(response)
     rows = [
@@ -112,6 +114,7 @@ def delete(
     permission: Permission = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete every ACL of the cluster.")] = False,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -122,7 +125,7 @@ def delete(
     if everything == any(value is not None for value in given):
         fail("say which ACLs are to go, or --all", EXIT_USAGE)
     wanted = DeleteAclsRequest.DeleteAclsFilter(**_filter(*given))
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         result = _delete(client, wanted)
     rows = [_row(acl.resource_type, acl.resource_name, acl.pattern_type, acl) for acl in result.matching_acls]
     show(rows, as_json=as_json, columns=COLUMNS, empty="no ACLs")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from records.audit_event import AuditEvent, AuditKind, to_fields
-from tidelog.admin_client import Bootstrap, Data, admin_client, bootstrap_of
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, Reach, client_of, reach
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.moments import milliseconds, utc
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail, show
@@ -41,6 +41,7 @@ def audit(
     ] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="With --tier: its id, if there are several.")] = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +60,7 @@ def audit(
     if tier is not None:
         _read_store(listing, tier, cluster)
     else:
-        _ask(listing, bootstrap_of(bootstrap, data), live=live)
+        _ask(listing, reach(bootstrap, data, command_config), live=live)
     if not listing.wanted.is_known:
         since_then = " since then" if since else ""
         listing.problems.append(f"the audit tells nothing of a topic {topic}{since_then}")
@@ -111,21 +112,21 @@ def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
         fail(str(error))
 
 
-def _ask(listing: Listing, bootstrap: str, *, live: bool) -> None:
+def _ask(listing: Listing, where: Reach, *, live: bool) -> None:
     from kafka import KafkaConsumer  # noqa: PLC0415
 
     from kraft.controller.topic_names import AUDIT_TOPIC  # noqa: PLC0415
     from tidelog.audit_listing import NotAnswering, read_store, read_topic  # noqa: PLC0415
     from tidelog.tier_access import ask_brokers, live_topics, opened_store  # noqa: PLC0415
 
-    with admin_client(bootstrap) as client:
+    with client_of(where) as client:
         answers = ask_brokers(client)
         listing.wanted.knows(topic.name for topic in live_topics(client).values())
         if answers.store is not None and not live:
             with opened_store(answers, None) as (opened, root):
                 opened.wait(lambda: read_store(opened.store, root, listing))
             return
-        consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), client_id="tidelog", group_id=None)
+        consumer = KafkaConsumer(**where.options(), group_id=None)
         try:
             read_topic(consumer, AUDIT_TOPIC, listing)
         except NotAnswering as error:

@@ -15,7 +15,7 @@ import typer
 
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
-from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
 from tidelog.cluster_layout import load_layout
 from tidelog.commands.cluster import DEFAULT_DATA, START_TIMEOUT_S, Json, ask_supervisor
 from tidelog.output import fail, show
@@ -39,9 +39,11 @@ Throttle = Annotated[
 
 
 @app.command("list")
-def list_brokers(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def list_brokers(
+    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
     """Every registered broker with what it holds and leads."""
-    with _cluster(bootstrap, data) as (client, moves):
+    with _cluster(bootstrap, data, command_config) as (client, moves):
         rows = _rows(client, moves)
     columns = ["broker", "address", "rack", "state", "replicas", "leads"]
     show(rows, as_json=as_json, columns=columns, empty="no brokers")
@@ -64,11 +66,12 @@ def drain(
     at_once: Annotated[int, typer.Option(min=1, help="Partitions that move at the same time.")] = MOVES_AT_ONCE,
     cancel: Annotated[bool, typer.Option("--cancel", help="Undo the moves that run, and let replicas in.")] = False,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Move every replica off a broker, which then can be stopped and removed. Run it again to go on after a pause."""
-    with _cluster(bootstrap, data) as (client, moves):
+    with _cluster(bootstrap, data, command_config) as (client, moves):
         before = _holding(moves, broker)
         if all(row["broker"] != broker for row in _rows(client, moves)):
             fail(f"there is no broker {broker}")
@@ -92,9 +95,15 @@ def drain(
 
 
 @app.command()
-def remove(broker: Id, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def remove(
+    broker: Id,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """Unregister a drained broker. In an embedded cluster it is stopped first, and forgotten; its directory stays."""
-    with _cluster(bootstrap, data) as (client, moves):
+    with _cluster(bootstrap, data, command_config) as (client, moves):
         held = len(_holding(moves, broker))
         if held:
             fail(f"broker {broker} still has {held} replicas; `tidelog brokers drain {broker}` moves them off")
@@ -105,11 +114,9 @@ def remove(broker: Id, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, a
         fail(f"there is no broker {broker}")
     if len(rows) == 1 and broker in rows:
         fail(f"broker {broker} is the only one")
-    elsewhere = bootstrap
     if layout is not None and node is not None:
-        elsewhere = ",".join(address for address in layout.bootstrap.split(",") if address != f"127.0.0.1:{node.port}")
         ask_supervisor(data, {"do": "stop", "node": node.name}, START_TIMEOUT_S)
-    with _cluster(elsewhere, data) as (client, moves):
+    with _cluster(bootstrap, data, command_config, without=broker) as (client, moves):
         _unregister(client, moves, broker)
     if node is not None:
         ask_supervisor(data, {"do": "forget", "node": node.name}, START_TIMEOUT_S)
@@ -189,8 +196,10 @@ def _pause() -> None:
 
 
 @contextmanager
-def _cluster(bootstrap: str | None, data: Path) -> Iterator[tuple[KafkaAdminClient, ReplicaMoves]]:
-    with admin_client(bootstrap, data) as client:
+def _cluster(
+    bootstrap: str | None, data: Path, command_config: Path | None, without: int | None = None
+) -> Iterator[tuple[KafkaAdminClient, ReplicaMoves]]:
+    with admin_client(bootstrap, data, command_config, without=without) as client:
         try:
             yield client, ReplicaMoves(client)
         except Refused as error:

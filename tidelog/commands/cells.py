@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data
+from tidelog.admin_client import Bootstrap, CommandConfig, Data
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.commands.tenants import LimitOptions, parse_limits, tenant_admin
 from tidelog.output import show, show_one
@@ -17,9 +17,11 @@ Cell = Annotated[str, typer.Argument(help="The cell's name.", metavar="CELL")]
 
 
 @app.command("list")
-def list_cells(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def list_cells(
+    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
     """Every cell with its load, and why it is full if it is."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         rows = admin.cells()
     shown = [row | {"brokers": [broker["broker"] for broker in row["brokers"]]} for row in rows]
     columns = ["cell", "state", "brokers", "load", "replicas", "replicas_max", "tenants", "tenants_max", "full"]
@@ -32,25 +34,33 @@ def create(
     closed: Annotated[bool, typer.Option("--closed", help="It takes no tenants yet.")] = False,
     limit: LimitOptions = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Say of a cell what it may hold. Brokers join it by their setting tidelog.cell, before or after."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         admin.alter_cell(name, parse_limits(limit), is_open=not closed, must_be_new=True)
         (row,) = admin.cells([name])
     show_one(row, as_json=as_json)
 
 
 @app.command()
-def describe(name: Cell, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def describe(
+    name: Cell,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """One cell: its brokers and what they hold, its limits and tenants."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         (row,) = admin.cells([name])
     if as_json:
         show_one(row, as_json=True)
         return
     brokers = row.pop("brokers")
+    row["ranges"] = [f"{held['topic']} {held['first']}-{held['first'] + held['count'] - 1}" for held in row["ranges"]]
     show_one(row, as_json=False)
     show(brokers, as_json=False, columns=["broker", "rack", "state", "replicas"], empty="no brokers")
 
@@ -61,11 +71,12 @@ def alter(
     is_open: Annotated[bool | None, typer.Option("--open/--closed", help="Whether it takes more tenants.")] = None,
     limit: LimitOptions = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Open or close a cell for more tenants, or change its limits (replicas.per.broker.max, tenants.max)."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         admin.alter_cell(name, parse_limits(limit), is_open=is_open)
         (row,) = admin.cells([name])
     show_one(row, as_json=as_json)

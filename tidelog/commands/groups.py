@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data, admin_client, outcome_text
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, outcome_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import fail, show
 
@@ -15,9 +15,11 @@ app = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_he
 
 
 @app.command("list")
-def list_groups(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def list_groups(
+    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
     """Every group with its state."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         groups = client.list_groups()
     rows = [
         {
@@ -33,11 +35,17 @@ def list_groups(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json:
 
 
 @app.command()
-def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def describe(
+    name: str,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """A group's members, and the lag of every partition that it has committed."""
     from kafka.admin import OffsetSpec  # noqa: PLC0415
 
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         group = client.describe_groups([name])[name]
         committed = client.list_group_offsets({name: None})[name]
         ends = client.list_partition_offsets(dict.fromkeys(committed, OffsetSpec.LATEST))
@@ -63,9 +71,15 @@ def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, 
 
 
 @app.command()
-def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def delete(
+    names: list[str],
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """Delete empty groups with their committed offsets."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         results = client.delete_groups(names)
     problems = [f"{name}: {outcome_text(result)}" for name, result in results.items() if result != "OK"]
     if problems:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data
+from tidelog.admin_client import Bootstrap, CommandConfig, Data
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.commands.tenants import tenant_admin
 from tidelog.credentials import write_private
@@ -35,12 +35,13 @@ def create(
     description: Annotated[str, typer.Option(help="For people.")] = "",
     out: Out = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Make a key; without --role it may do everything that its tenant may."""
     _check_out(out)
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         made = admin.create_key(tenant, role or ["admin"], description)
         if out is not None:
             try:
@@ -55,22 +56,28 @@ def create(
 def list_keys(
     tenant: Annotated[str | None, typer.Argument(help="Of one tenant, by name or id.", metavar="TENANT")] = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Keys with their roles; never a secret."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         rows = admin.keys(tenant)
     show(rows, as_json=as_json, columns=["key", "tenant", "roles", "usable", "description"], empty="no keys")
 
 
 @app.command()
 def renew(
-    key: Key, out: Out = None, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False
+    key: Key,
+    out: Out = None,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
 ) -> None:
     """Give a key a new secret, in the place of the old one; roles and ACLs stay."""
     _check_out(out)
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         (row,) = admin.keys(None, [key])
         made = admin.renew_key(row["tenant_id"], key)
     if out is not None:
@@ -85,11 +92,12 @@ def renew(
 def revoke(
     keys: Annotated[list[str], typer.Argument(help="Ids of keys.", metavar="KEY…")],
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """End keys, with the ACLs that speak of them."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         for key in keys:
             admin.delete_key(key)
     if as_json:

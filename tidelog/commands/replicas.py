@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
 from tidelog.commands.brokers import LOOK_S, Throttle
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show
@@ -32,6 +32,7 @@ def reassign(
     throttle: Throttle = 0,
     wait: Annotated[bool, typer.Option(help="Until all have moved.")] = True,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -41,7 +42,7 @@ def reassign(
     if throttle and not wait:
         fail("--throttle needs --wait: who set it takes it away again", EXIT_USAGE)
     brokers = _ids(to) if to is not None else ()
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         moves = ReplicaMoves(client)
         try:
             wanted = _wanted(moves, name, partition, brokers)
@@ -65,13 +66,14 @@ def elect(
         bool, typer.Option("--unclean", help="Any live replica where there is no leader; may lose records.")
     ] = False,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Give leadership back to the preferred replicas, the first of each partition's list."""
     from kafka.errors import for_code  # noqa: PLC0415
 
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         try:
             wanted = _wanted(ReplicaMoves(client), name, partition, ())
         except Refused as error:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.admin_client import admin_client
-from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.admin_client import CommandConfig, admin_client
+from tidelog.commands.cluster import Json
 from tidelog.output import EXIT_USAGE, fail
 from tidelog.spark_job import (
     ClusterId,
@@ -54,6 +54,7 @@ def verify(
         str | None,
         typer.Option("--bootstrap", help="Ask these brokers too what the tier should hold.", metavar="HOST:PORT,..."),
     ] = None,
+    command_config: CommandConfig = None,
     cluster_id: ClusterId = "",
     tenant: Tenant = "",
     topic_id: TopicId = "",
@@ -76,7 +77,7 @@ def verify(
         if keys is not None:
             _check_writable(f"--keys {keys}", keys.parent)
         bucket = look_at_bucket(options)
-        with asked_brokers(bootstrap) as ask:
+        with asked_brokers(bootstrap, command_config) as ask:
             found = run(job.spark, options, job.progress, ask, bucket)
         job.show(found)
         if report is not None:
@@ -134,7 +135,7 @@ def _write_keys(found: VerifyReport, path: Path) -> None:
 
 
 @contextmanager
-def asked_brokers(bootstrap: str | None) -> Iterator[AskBrokers | None]:
+def asked_brokers(bootstrap: str | None, command_config: Path | None) -> Iterator[AskBrokers | None]:
     """What brokers say of a partition that is at odds with the bucket, where there are any to ask."""
     if bootstrap is None:
         yield None
@@ -145,7 +146,7 @@ def asked_brokers(bootstrap: str | None) -> Iterator[AskBrokers | None]:
     from tidelog.tier_check import Patience, check_partition  # noqa: PLC0415
     from tiering.keys import PartitionPath  # noqa: PLC0415
 
-    with admin_client(bootstrap, DEFAULT_DATA) as client:
+    with admin_client(bootstrap, command_config=command_config) as client:
         answers, patience = ask_brokers(client), Patience()
         with opened_store(answers, None) as opened:
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show, show_one
 from tidelog.replica_moves import Refused
@@ -43,19 +43,22 @@ def create(
     allow: Allow = None,
     deny: Deny = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Make a tenant. It has no keys yet."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         made = admin.create_tenant(name, cell, parse_limits(limit), allow or (), deny or ())
     show_one({"tenant": name, "id": made.id, "cell": made.cell}, as_json=as_json)
 
 
 @app.command("list")
-def list_tenants(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def list_tenants(
+    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
     """Every tenant with what it has."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         rows = admin.tenants()
     show(
         rows,
@@ -66,9 +69,15 @@ def list_tenants(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json
 
 
 @app.command()
-def describe(name: Name, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def describe(
+    name: Name,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """One tenant: where it lives, where it is going, its limits and networks."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         (row,) = admin.tenants([name])
     show_one(row, as_json=as_json)
 
@@ -81,13 +90,14 @@ def alter(
     deny: Deny = None,
     any_network: Annotated[bool, typer.Option("--any-network", help="Take all networks' rules away.")] = False,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Change limits and networks; networks that are given replace all of their kind."""
     if any_network and (allow or deny):
         fail("--any-network cannot go with --allow and --deny", EXIT_USAGE)
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         none: tuple[str, ...] | None = () if any_network else None
         admin.alter_tenant(name, parse_limits(limit), allow or none, deny or none)
         (row,) = admin.tenants([name])
@@ -96,10 +106,15 @@ def alter(
 
 @app.command()
 def delete(
-    name: Name, wait: Wait = True, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False
+    name: Name,
+    wait: Wait = True,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
 ) -> None:
     """Delete a tenant with its topics, groups, keys and ACLs. Its keys end at once, the rest goes in steps."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         (row,) = admin.tenants([name])
         admin.delete_tenant(row["id"])
         if wait:
@@ -114,11 +129,12 @@ def move(
     cell: Annotated[str | None, typer.Option(help="Where to; else the lighter of two other cells.")] = None,
     wait: Wait = True,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Move a live tenant to another cell, a few partitions at a time. The controllers do it, whoever waits."""
-    with tenant_admin(bootstrap, data) as admin:
+    with tenant_admin(bootstrap, data, command_config) as admin:
         (row,) = admin.tenants([name])
         target = admin.move_tenant(row["id"], cell)
         if wait:
@@ -131,9 +147,9 @@ def move(
 
 
 @contextmanager
-def tenant_admin(bootstrap: str | None, data: Path) -> Iterator[TenantAdmin]:
+def tenant_admin(bootstrap: str | None, data: Path, command_config: Path | None = None) -> Iterator[TenantAdmin]:
     """What the cluster refuses ends the command with one line."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         try:
             yield TenantAdmin(client)
         except Refused as error:

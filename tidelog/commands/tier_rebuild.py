@@ -17,7 +17,7 @@ import typer
 
 from common.machine import MachineClock
 from common.settings import SettingError
-from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
 from tidelog.commands.cluster import DEFAULT_DATA, Json, prepare_cluster, require_layout, start_detached
 from tidelog.output import EXIT_USAGE, fail, show
 
@@ -83,6 +83,7 @@ def rebuild(
 def commit_offsets(
     file: Annotated[Path, typer.Argument(help="What `rebuild --out FILE` wrote as FILE.offsets.")],
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -95,7 +96,7 @@ def commit_offsets(
             offsets = read_offsets(file)
         except DamagedEvents as error:
             fail(str(error))
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         told = commit(client, offsets)
     report = {"groups": len({event["group"] for event in offsets}), "offsets": len(offsets), "not_committed": told}
     if as_json:

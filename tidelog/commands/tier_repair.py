@@ -15,7 +15,7 @@ import typer
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
-from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.commands.topics import Configs, parse_configs
 from tidelog.output import EXIT_USAGE, fail, show
@@ -41,6 +41,7 @@ def check(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
     tier: Tier = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def check(
     from tidelog.tier_check import Patience, check_partition, rows  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         answers = ask_brokers(client)
         paths = _paths(client, answers, topic)
         if topic is not None and not paths:
@@ -82,6 +83,7 @@ def restore(
     ] = None,
     tier: Tier = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -103,7 +105,7 @@ def restore(
     if given.get(REMOTE_STORAGE, "true").strip().lower() != "true":
         fail(f"{REMOTE_STORAGE} cannot be switched off: what is restored lies in the tier alone")
     configs = {"retention.ms": "-1", "retention.bytes": "-1"} | given
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         answers, live = ask_brokers(client), live_topics(client)
         store_status = answers.store
         if store_status is not None and store_status.stale is not None:

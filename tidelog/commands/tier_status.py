@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data, admin_client
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.moments import utc
 from tidelog.output import fail, show
@@ -28,13 +28,14 @@ SEGMENT_COLUMNS = [
 def status(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
     from tidelog.tier_access import ask_brokers, live_topics  # noqa: PLC0415
 
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         answers = ask_brokers(client)
         live = live_topics(client) if topic is not None else {}
     partitions = [
@@ -69,6 +70,7 @@ def ls(
     topic: Annotated[str, typer.Argument(help="Its name; @ID behind it for a deleted one.", metavar="TOPIC[@ID]")],
     partition: Annotated[int | None, typer.Option(min=0, help="This partition alone.")] = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -78,7 +80,7 @@ def ls(
 
     name, topic_id = split_name(topic)
     rows: list[dict[str, Any]] = []
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         answers, live = ask_brokers(client), live_topics(client)
         known = live.get(name)
         if known is not None and topic_id in (None, known.topic_id):

@@ -11,7 +11,7 @@ import typer
 from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, outcome_text
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, outcome_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show
 
@@ -22,9 +22,11 @@ Configs = Annotated[list[str] | None, typer.Option("--config", help="NAME=VALUE 
 
 
 @app.command("list")
-def list_topics(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def list_topics(
+    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
     """Every topic with its partitions and replicas."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         rows = [_summary(topic) for topic in client.describe_topics()]
     rows.sort(key=lambda row: str(row["topic"]))
     show(rows, as_json=as_json, columns=["topic", "partitions", "replicas", "internal", "id"], empty="no topics")
@@ -37,12 +39,13 @@ def create(
     replicas: Annotated[int, typer.Option(help="-1: the cluster's default.replication.factor.")] = -1,
     config: Configs = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Create a topic."""
     wanted = {"num_partitions": partitions, "replication_factor": replicas, "configs": parse_configs(config or [])}
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         row = client.create_topics({name: wanted}, raise_errors=False)["topics"][0]
     if problem := error_text(row):
         fail(f"{name}: {problem}")
@@ -51,11 +54,17 @@ def create(
 
 
 @app.command()
-def describe(name: str, bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def describe(
+    name: str,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """A topic's partitions with leader, replicas and ISR, and the settings that it overrides."""
     from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         topic = client.describe_topics([name])[0]
         if problem := error_text(topic):
             fail(f"{name}: {problem}")
@@ -79,6 +88,7 @@ def alter(
     reset: Annotated[list[str] | None, typer.Option(help="A setting that goes back to its default.")] = None,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +101,7 @@ def alter(
         changes[key] = ("DELETE", None)
     if not changes and partitions is None:
         fail("nothing to alter: give --config, --reset or --partitions", EXIT_USAGE)
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         if changes:
             resource = ConfigResource(ConfigResourceType.TOPIC, name, changes)
             for outcomes in client.alter_configs([resource], raise_on_unknown=False).values():
@@ -106,9 +116,15 @@ def alter(
 
 
 @app.command()
-def delete(names: list[str], bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def delete(
+    names: list[str],
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
+) -> None:
     """Delete topics with all their records."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         rows = client.delete_topics(names, raise_errors=False)["topics"]
     problems = [f"{row['name']}: {problem}" for row in rows if (problem := error_text(row))]
     if problems:

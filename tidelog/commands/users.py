@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.credentials import MECHANISM_NAMES, PASSWORD_ITERATIONS, new_secret, salted, write_private
 from tidelog.output import EXIT_USAGE, fail, show, show_one
@@ -41,6 +41,7 @@ def set_password(
     out: Annotated[Path | None, typer.Option(help="Write a password that is made into this new file, 0600.")] = None,
     iterations: Annotated[int, typer.Option(min=4_096, max=16_384, help="Of the hash.")] = PASSWORD_ITERATIONS,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
@@ -54,7 +55,7 @@ def set_password(
             write_private(out, f"user={user}\npassword={password}\n")
         except OSError as error:
             fail(f"{out}: {error.strerror}")
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         _alter(client, [(user, salted(password, number, iterations)) for number in numbers], [])
     shown: dict[str, Any] = {"user": user, "mechanisms": [NAME_OF[number] for number in numbers]}
     if out is not None:
@@ -65,9 +66,11 @@ def set_password(
 
 
 @app.command("list")
-def list_users(bootstrap: Bootstrap = None, data: Data = DEFAULT_DATA, as_json: Json = False) -> None:
+def list_users(
+    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+) -> None:
     """Users and their mechanisms; never any part of a password. API keys are listed by `tidelog keys list`."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         rows = _described(client)
     show(rows, as_json=as_json, columns=["user", "mechanisms"], empty="no users")
 
@@ -77,11 +80,12 @@ def delete(
     user: User,
     mechanism: Mechanism = None,
     bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """End a user, or one way of its to log in."""
-    with admin_client(bootstrap, data) as client:
+    with admin_client(bootstrap, data, command_config) as client:
         known: dict[str, int] = next((row["mechanisms"] for row in _described(client) if row["user"] == user), {})
         numbers = _numbers(mechanism) if mechanism else [MECHANISM_NAMES[name] for name in known]
         if not numbers:

@@ -1,0 +1,162 @@
+"""A first connection to a listener, which finds out why commands could not use it.
+
+The admin client's library tries again and again and tells in the end that nobody answered; here each cause has its
+words: nobody there, no TLS, a certificate that is not believed, a mechanism that is not offered, a wrong password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from typing import Any
+
+from common.errors import ErrorCode, MalformedFrame, error_name
+from tidelog.client_login import begin
+from tidelog.command_config import ClientSecurity, Login
+from tidelog.scram_client import LoginFailed
+from wire.codec import decode_response, encode_request
+from wire.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+
+TIMEOUT_S = 10.0
+FRAME_BYTES_MAX = 1 << 20
+CLIENT_ID = "tidelog"
+METADATA_VERSION, HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 1, 1
+STEPS_MAX = 4
+
+Address = tuple[str, int]
+
+
+class Refusal(Exception):
+    """The listener cannot be used so; the text says why."""
+
+
+class Absent(Refusal):
+    """Nobody answers there; another address may."""
+
+
+def parse_bootstrap(text: str) -> list[Address]:
+    """`HOST:PORT,…`. Raises Refusal."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise Refusal(f"{part} is not HOST:PORT")
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise Refusal("no HOST:PORT is given")
+    return found
+
+
+def knock(bootstrap: str, security: ClientSecurity) -> None:
+    """The first address where somebody answers lets this client in. Raises Refusal."""
+    absent: Absent | None = None
+    for address in parse_bootstrap(bootstrap):
+        try:
+            _knock_at(address, security)
+            return
+        except Absent as error:
+            absent = absent or error
+    assert absent is not None
+    raise absent
+
+
+def _knock_at(address: Address, security: ClientSecurity) -> None:
+    where = f"the listener at {address[0]}:{address[1]}"
+    try:
+        plain = socket.create_connection(address, TIMEOUT_S)
+    except OSError as error:
+        raise Absent(f"no broker answers at {address[0]}:{address[1]}: {error.strerror or error}") from None
+    with plain, contextlib.closing(_secured(plain, address[0], where, security.context)) as sock:
+        try:
+            if security.login is None:
+                ask(sock, MetadataRequest(topics=[]), METADATA_VERSION)
+            else:
+                log_in(sock, where, security.login)
+        except TimeoutError:
+            raise Refusal(f"{where} does not answer within {TIMEOUT_S:g} s") from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise Refusal(f"{where} {_ended(security)}") from None
+        except ssl.SSLError as error:
+            raise Refusal(f"{where} {_alert(error)}") from None
+        except (OSError, EOFError, MalformedFrame):
+            raise Refusal(f"{where} {_ended(security)}") from None
+
+
+def _secured(plain: socket.socket, host: str, where: str, context: ssl.SSLContext | None) -> socket.socket:
+    if context is None:
+        return plain
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise Refusal(
+            f"{where}: its certificate is not believed, {error.verify_message.rstrip('.')} (ssl.truststore.location)"
+        ) from None
+    except TimeoutError:
+        raise Refusal(f"{where} does not answer a TLS handshake; security.protocol may not be its own") from None
+    except (ssl.SSLEOFError, ConnectionError, EOFError):
+        raise Refusal(f"{where} ended the TLS handshake; it may be one without TLS (security.protocol)") from None
+    except ssl.SSLError as error:
+        if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
+            raise Refusal(f"{where} speaks no TLS (security.protocol)") from None
+        raise Refusal(f"{where} {_alert(error)}") from None
+    except OSError as error:
+        raise Refusal(f"{where} ended the TLS handshake: {error.strerror or error}") from None
+
+
+def _alert(error: ssl.SSLError) -> str:
+    reason = (error.reason or "TLS failure").removeprefix("TLSV13_").removeprefix("TLSV1_").removeprefix("SSLV3_")
+    if "CERTIFICATE" in reason:
+        return f"does not take this client's certificate, or wants one (ssl.keystore.location): {reason}"
+    return f"ended TLS: {reason}"
+
+
+def _ended(security: ClientSecurity) -> str:
+    """Why a listener ends the connection at the first request."""
+    if security.login is not None:
+        return f"ended the login; it may be one without SASL or with another security.protocol than {security.protocol}"
+    return f"ended the connection; it may want another security.protocol than {security.protocol}"
+
+
+def log_in(sock: socket.socket, where: str, login: Login) -> None:
+    answer = ask(sock, SaslHandshakeRequest(mechanism=login.mechanism), HANDSHAKE_VERSION)
+    if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        offered = ", ".join(answer.mechanisms) or "none"
+        raise Refusal(f"{where} does not offer {login.mechanism}; sasl.mechanism may be one of: {offered}")
+    if answer.error_code:
+        raise Refusal(f"{where} takes no SASL login (security.protocol): {error_name(answer.error_code)}")
+    exchange = begin(login)
+    try:
+        message = exchange.step(None)
+        for _ in range(STEPS_MAX):
+            if message is None:
+                return
+            reply = ask(sock, SaslAuthenticateRequest(auth_bytes=message), AUTHENTICATE_VERSION)
+            if reply.error_code:
+                raise LoginFailed(" ".join((reply.error_message or error_name(reply.error_code)).split()))
+            message = exchange.step(bytes(reply.auth_bytes))
+        raise LoginFailed("the server does not come to an end")
+    except LoginFailed as error:
+        who = f" as {login.user}" if login.user else ""
+        raise Refusal(f"{where}: cannot log in{who} with {login.mechanism}: {error}") from None
+
+
+def ask(sock: socket.socket, request: Any, version: int) -> Any:
+    """The response. Raises EOFError for an end instead of one, MalformedFrame for what is none."""
+    sock.sendall(encode_request(request, version, 0, CLIENT_ID))
+    (size,) = struct.unpack(">i", _exactly(sock, 4))
+    if not 4 <= size <= FRAME_BYTES_MAX:
+        raise MalformedFrame("response size")
+    _, response = decode_response(request.API_KEY, version, _exactly(sock, size))
+    return response
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    got = bytearray()
+    while len(got) < size:
+        data = sock.recv(size - len(got))
+        if not data:
+            raise EOFError
+        got += data
+    return bytes(got)
