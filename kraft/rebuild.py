@@ -3,7 +3,8 @@
 What the bucket tells comes from two sources: the newest export of the old cluster's metadata, and the manifests of
 the partitions themselves, which may be newer. Topics keep names, ids, partitions and settings. Partitions begin
 without leader and ISR: the first live replica begins with what the tier holds. Leader epochs begin above all that the
-bucket shows, with a margin for those of which nothing was tiered, so that no epoch means two things.
+bucket shows, with a margin for those of which nothing was tiered, so that no epoch means two things. A tenant's
+partitions are placed on the brokers of its cell.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from kraft.access_rebuild import ACCESS_REBUILD_RULES, RebuiltAccess
 from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.image.cells import DEFAULT_CELL
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import ReplayError, replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from kraft.image.tenants import TenantImage, tenant_of
 from kraft.records import (
     NO_LEADER,
     ClusterRecord,
@@ -29,6 +32,7 @@ from kraft.records import (
     PartitionRecord,
     ProducerIdsRecord,
     ResourceType,
+    TenantRecord,
     TopicRecord,
 )
 from records.events import Event
@@ -42,6 +46,15 @@ KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 class CannotRebuild(Exception):
     """The text says why, for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBroker:
+    """A broker that the new cluster will have. An empty cell is one that nobody named."""
+
+    broker_id: int
+    rack: str | None = None
+    cell: str = DEFAULT_CELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +119,7 @@ class Rebuilder:
         self._next_producer_id = 0
         self._unnamed: list[TieredTopic] = []
         self.access = RebuiltAccess()
-        self.brokers: list[UsableBroker] = []
+        self.brokers: list[NamedBroker] = []
         """Those that the old cluster had."""
         self.notes: list[str] = []
 
@@ -155,15 +168,14 @@ class Rebuilder:
             topic.configs[REMOTE_STORAGE] = "true"
             topic.partitions.update(found.partitions)
 
-    def build(self, brokers: Sequence[UsableBroker], replication_factor: int, rng: random.Random) -> Rebuild:
+    def build(self, brokers: Sequence[NamedBroker], replication_factor: int, rng: random.Random) -> Rebuild:
         """Raises CannotRebuild. `replication_factor` is for what no export tells of."""
         if not brokers:
             raise CannotRebuild("no broker is named that could hold the replicas")
         if not self._has_events:
             self.notes.append("no export of the metadata was there: all settings are this version's defaults")
         topics = [topic for topic in self._topics.values() if topic.name not in INTERNAL_TOPICS]
-        placer = ReplicaPlacer(brokers, rng)
-        ids = {broker.broker_id: None for broker in brokers}
+        rooms = _Rooms(brokers, self.access.records, rng)
         records: list[MetadataRecord] = [ClusterRecord(self._cluster_id, self._incarnation)]
         records += [FeatureLevelRecord(name, level) for name, level in self._features.items()]
         fewer = 0
@@ -171,12 +183,13 @@ class Rebuilder:
             records.append(TopicRecord(topic.name, topic.topic_id, adopts_tier=topic.is_tiered))
             records += [ConfigRecord(ResourceType.TOPIC, topic.name, *item) for item in topic.configs.items()]
             wanted = max(map(len, topic.replicas.values()), default=replication_factor) or replication_factor
-            factor = min(wanted, len(brokers))
+            room = rooms.of(topic.name)
+            factor = min(wanted, len(room.ids))
             fewer += factor < wanted
-            for index in range(topic.count):
-                records.append(self._partition(topic, index, ids, placer, factor))
+            records += [self._partition(topic, index, room, factor) for index in range(topic.count)]
         if fewer:
             self.notes.append(f"{fewer} topics have fewer replicas than before: there are {len(brokers)} brokers")
+        self.notes += rooms.notes()
         records += [ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, *item) for item in self._cluster_configs.items()]
         records += self.access.records
         self.notes += self.access.notes()
@@ -187,13 +200,11 @@ class Rebuilder:
         except ReplayError as error:
             raise CannotRebuild(f"the export of the metadata contradicts itself: {error}") from error
 
-    def _partition(
-        self, topic: RebuiltTopic, index: int, brokers: Mapping[int, None], placer: ReplicaPlacer, factor: int
-    ) -> PartitionRecord:
+    def _partition(self, topic: RebuiltTopic, index: int, room: _Room, factor: int) -> PartitionRecord:
         replicas = topic.replicas.get(index, ())
-        if not replicas or any(replica not in brokers for replica in replicas):
+        if not replicas or any(replica not in room.ids for replica in replicas):
             try:
-                (replicas,) = placer.place(1, factor)
+                (replicas,) = room.placer.place(1, factor)
             except ProtocolError as error:
                 raise CannotRebuild(error.message) from error
         seen = topic.partitions.get(index)
@@ -214,7 +225,8 @@ class Rebuilder:
         self._features[name] = max(level, low)
 
     def _broker(self, event: Event) -> None:
-        self.brokers.append(UsableBroker(int(event["broker_id"]), event.get("rack"), fenced=False))
+        cell = str(event.get("cell") or DEFAULT_CELL)
+        self.brokers.append(NamedBroker(int(event["broker_id"]), event.get("rack"), cell))
 
     def _topic(self, event: Event) -> None:
         topic_id = bytes.fromhex(event["topic_id"])
@@ -241,6 +253,44 @@ class Rebuilder:
 
     def _access_event(self, event: Event) -> None:
         ACCESS_REBUILD_RULES[str(event["event"])](self.access, event)
+
+
+class _Room:
+    """Brokers that may hold a topic."""
+
+    def __init__(self, brokers: Sequence[NamedBroker], rng: random.Random) -> None:
+        self.ids = {broker.broker_id: None for broker in brokers}
+        self.placer = ReplicaPlacer([UsableBroker(b.broker_id, b.rack, fenced=False) for b in brokers], rng)
+
+
+class _Rooms:
+    """Of each topic by its owner: the brokers of the cell where a tenant lives or moves to, all for an operator's."""
+
+    def __init__(self, brokers: Sequence[NamedBroker], records: Iterable[MetadataRecord], rng: random.Random) -> None:
+        self._brokers, self._random = brokers, rng
+        self._homes = {one.id: TenantImage.of(one).home for one in records if isinstance(one, TenantRecord)}
+        self._all = _Room(brokers, rng)
+        self._by_cell: dict[str, _Room] = {}
+        self._without_brokers: dict[str, int] = {}
+
+    def of(self, topic: str) -> _Room:
+        home = self._homes.get(tenant_of(topic) or "")
+        if home is None:
+            return self._all
+        if home not in self._by_cell:
+            there = [broker for broker in self._brokers if broker.cell == home]
+            self._by_cell[home] = _Room(there, self._random) if there else self._all
+        if self._by_cell[home] is self._all:
+            self._without_brokers[home] = self._without_brokers.get(home, 0) + 1
+        return self._by_cell[home]
+
+    def notes(self) -> list[str]:
+        """Sentences for the operator."""
+        return [
+            f"cell {cell} has no broker: {count} topics of its tenants are on brokers of others, until brokers join it "
+            "(`tidelog.cell`) or `tidelog tenants move` gives the tenants another"
+            for cell, count in self._without_brokers.items()
+        ]
 
 
 REBUILD_RULES: Mapping[str, Callable[[Rebuilder, Event], None]] = {

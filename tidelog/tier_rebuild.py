@@ -6,15 +6,15 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from common.identifiers import uuid_text
-from kraft.controller.placement import UsableBroker
+from kraft.image.cells import DEFAULT_CELL
 from kraft.image.snapshot import encode_snapshot
-from kraft.rebuild import CannotRebuild, Rebuild, Rebuilder, RebuiltTopic, TieredPartition, TieredTopic
+from kraft.rebuild import CannotRebuild, NamedBroker, Rebuild, Rebuilder, RebuiltTopic, TieredPartition, TieredTopic
 from object_store.errors import VersionConflict
 from object_store.store import ObjectStore
 from records.events import Event, Events, EventsHeader, decode_events, encode_events
@@ -52,7 +52,7 @@ async def choose_cluster(store: ObjectStore, wanted: str | None) -> str:
 
 
 async def look(
-    store: ObjectStore, cluster_id: str, brokers: Sequence[UsableBroker], rng: random.Random
+    store: ObjectStore, cluster_id: str, brokers: Sequence[NamedBroker], rng: random.Random
 ) -> tuple[ClusterFile, str]:
     """Make of the bucket, which stays as it is, all that a rebuild would: what refuses then refuses here. What
     `take_over` is to find. Raises CannotRebuild, StoreError."""
@@ -83,9 +83,10 @@ async def take_over(
 
 
 async def prepare(
-    store: ObjectStore, cluster_id: str, incarnation: int, brokers: Sequence[UsableBroker], rng: random.Random
+    store: ObjectStore, cluster_id: str, incarnation: int, brokers: Sequence[NamedBroker], rng: random.Random
 ) -> Prepared:
-    """Read the bucket. Without `brokers` the old cluster's are taken. Raises CannotRebuild, StoreError."""
+    """Read the bucket. Without `brokers` the old cluster's are taken; one without a cell has that of the old broker of
+    this id. Raises CannotRebuild, StoreError."""
     root = TierRoot(cluster_id)
     metadata, groups, positions = [
         await newest_exports(store, root, kind, before=incarnation) for kind in (METADATA, GROUPS, POSITIONS)
@@ -96,7 +97,9 @@ async def prepare(
         rebuilder.take_events(export.events)
     there = [_tiered(topic) for topic in found if not topic.is_dropped and not topic.tenant]
     rebuilder.take_tier(there, [topic.topic_id for topic in found if topic.is_dropped])
-    used = list(brokers) or rebuilder.brokers
+    old_cells = {broker.broker_id: broker.cell for broker in rebuilder.brokers}
+    used = [one if one.cell else replace(one, cell=old_cells.get(one.broker_id, DEFAULT_CELL)) for one in brokers]
+    used = used or rebuilder.brokers
     rebuild = rebuilder.build(used, min(3, len(used)), rng)
     report = _Report(rebuild, found, positions)
     offsets = report.clamped([event for export in groups for event in export.events])

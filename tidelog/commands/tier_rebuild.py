@@ -24,11 +24,10 @@ from tidelog.output import EXIT_USAGE, fail, show
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
 
-    from kraft.controller.placement import UsableBroker
+    from kraft.rebuild import NamedBroker
     from tidelog.tier_rebuild import Prepared
 
 REBUILD_FILE = "rebuild.metadata"
-DEFAULT_BROKERS = 3
 
 
 def rebuild(
@@ -40,7 +39,8 @@ def rebuild(
         Path | None, typer.Option("--out", help="Or only write what new controllers begin with, into this file.")
     ] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="Its id, if the store has several.")] = None,
-    brokers: Annotated[int, typer.Option(min=1, help="With --data: how many brokers.")] = DEFAULT_BROKERS,
+    brokers: Annotated[int | None, typer.Option(min=1, help="With --data: how many brokers; 3 in each cell.")] = None,
+    cells: Annotated[int | None, typer.Option(help="With --data: how many cells of brokers: a, b, ….")] = None,
     controllers: Annotated[int | None, typer.Option(help="With --data: how many controllers; 3.")] = None,
     port: Annotated[int | None, typer.Option(help="With --data: broker i listens on this port + i; 9092.")] = None,
     set_: Annotated[
@@ -48,7 +48,9 @@ def rebuild(
     ] = None,
     broker: Annotated[
         list[str] | None,
-        typer.Option("--broker", help="With --out: a broker to come; those of the old cluster.", metavar="ID[:RACK]"),
+        typer.Option(
+            "--broker", help="With --out: a broker to come; those of the old cluster.", metavar="ID[:RACK[:CELL]]"
+        ),
     ] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="The old cluster is known to be dead: do not wait until it has noticed.")
@@ -70,9 +72,9 @@ def rebuild(
         with _files(), _new_directory(data.resolve()):
             path = data.resolve() / REBUILD_FILE
             assignments = [*(set_ or []), f"tidelog.metadata.rebuild.file={path}"]
-            root = prepare_cluster(data, brokers, controllers, port, assignments, tier)
+            root = prepare_cluster(data, brokers, controllers, port, assignments, tier, cells=cells)
             _check_nodes(root)
-            prepared = _prepare(tier, cluster, _local_places(brokers), no_wait)
+            prepared = _prepare(tier, cluster, _local_places(root), no_wait)
             write_files(prepared, path, MachineClock().wall_ms())
         report = prepared.report | {"bootstrap": _start(root, data, path, prepared.incarnation)}
         with admin_client(report["bootstrap"]) as client:
@@ -142,7 +144,7 @@ def _name_of(result: Any) -> str:
     return str(getattr(kind, "__name__", kind))
 
 
-def _write(out: Path, tier: str, cluster: str | None, places: list[UsableBroker], no_wait: bool) -> dict[str, Any]:
+def _write(out: Path, tier: str, cluster: str | None, places: list[NamedBroker], no_wait: bool) -> dict[str, Any]:
     """With --out. What was done, and what was not there."""
     from tidelog.tier_rebuild import offsets_path, write_files  # noqa: PLC0415
 
@@ -212,7 +214,7 @@ def _warn(text: str) -> None:
     print(f"tidelog: {text}", file=sys.stderr)
 
 
-def _prepare(tier: str, cluster: str | None, places: list[UsableBroker], no_wait: bool) -> Prepared:
+def _prepare(tier: str, cluster: str | None, places: list[NamedBroker], no_wait: bool) -> Prepared:
     """See that the bucket can be read, take it over, and read it as the old cluster has left it; ends the command
     when it cannot be done."""
     from kraft.rebuild import CannotRebuild  # noqa: PLC0415
@@ -245,21 +247,24 @@ def _prepare(tier: str, cluster: str | None, places: list[UsableBroker], no_wait
             _warn(f"the object store was taken over already, as incarnation {taken[0]}: rebuild again")
 
 
-def _local_places(count: int) -> list[UsableBroker]:
-    from kraft.controller.placement import UsableBroker  # noqa: PLC0415
+def _local_places(root: Path) -> list[NamedBroker]:
+    from kraft.image.cells import DEFAULT_CELL  # noqa: PLC0415
+    from kraft.rebuild import NamedBroker  # noqa: PLC0415
 
-    return [UsableBroker(broker_id, None, fenced=False) for broker_id in range(count)]
+    brokers = require_layout(root).brokers
+    return [NamedBroker(node.node_id, node.rack or None, node.cell or DEFAULT_CELL) for node in brokers]
 
 
-def _broker_places(texts: list[str]) -> list[UsableBroker]:
-    from kraft.controller.placement import UsableBroker  # noqa: PLC0415
+def _broker_places(texts: list[str]) -> list[NamedBroker]:
+    from kraft.rebuild import NamedBroker  # noqa: PLC0415
 
     found = []
     for text in texts:
-        digits, _, rack = text.partition(":")
-        if not digits.isdigit():
-            fail(f"--broker {text!r}: it must be ID or ID:RACK", EXIT_USAGE)
-        found.append(UsableBroker(int(digits), rack or None, fenced=False))
+        digits, *places = text.split(":")
+        if not digits.isdigit() or len(places) > 2:
+            fail(f"--broker {text!r}: it must be ID, ID:RACK or ID:RACK:CELL", EXIT_USAGE)
+        rack, cell = (*places, "", "")[:2]
+        found.append(NamedBroker(int(digits), rack or None, cell))
     if len({place.broker_id for place in found}) != len(found):
         fail("--broker: an id is given twice", EXIT_USAGE)
     return found
