@@ -163,6 +163,8 @@ class ClusterLayout:
         text["listeners"] = ",".join(f"{name}://{address}" for name, address in node.listeners().items())
         if node.tenant_port:
             text["tidelog.tenant.listeners"] = TENANT_LISTENER
+            if text.get("tidelog.proxy.mode") == "passthrough":
+                text = _with_tenants_tls(root / TLS_DIRECTORY) | text
         if node.cell:
             text |= {"tidelog.cell": node.cell, "broker.rack": node.rack}
         return text
@@ -303,6 +305,17 @@ def _own_of_a_proxy(tls: Path) -> dict[str, str]:
         "tidelog.proxy.broker.ca.file": str(tls / "ca.pem"),
         "ssl.keystore.location": str(tls / "proxy.pem"),
         "ssl.truststore.location": str(tls / "ca.pem"),
+    }
+
+
+def _with_tenants_tls(tls: Path) -> dict[str, str]:
+    """Of a broker to which proxies pass their clients' TLS through: the certificate that else they would show."""
+    own = f"listener.name.{TENANT_LISTENER.lower()}."
+    return {
+        "tidelog.tenant.tls": "passthrough",
+        "tidelog.proxy.networks": f"{HOST}/32",
+        f"{own}ssl.keystore.location": str(tls / "tenants.pem"),
+        f"{own}ssl.client.auth": "none",
     }
 
 

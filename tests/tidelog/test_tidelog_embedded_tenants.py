@@ -56,6 +56,20 @@ def test_proxies_share_a_port_and_have_all_that_they_need(tmp_path: Path) -> Non
     assert added.tenant_port
 
 
+def test_where_proxies_pass_tls_through_brokers_hold_the_tenants_certificate(tmp_path: Path) -> None:
+    layout = prepare_layout(tmp_path, 1, 1, 21_000, {"tidelog.proxy.mode": "passthrough"}, proxies=1)
+    broker = broker_config(layout.node_settings(layout.brokers[0], tmp_path))
+    tenant = next(listen for listen in broker.listeners if listen.kind == "tenant")
+    assert tenant.proxies is ProxyForm.PASSED and [str(one) for one in tenant.proxy_networks] == ["127.0.0.1/32"]
+    assert tenant.tls is not None and tenant.tls.keystore_location == str(tmp_path / "tls" / "tenants.pem")
+    assert tenant.tls.client_auth == "none"
+    proxy = proxy_config(layout.node_settings(layout.proxies[0], tmp_path))
+    assert proxy.certificate is None and proxy.broker_certificate is None and proxy.header
+    own = {"listener.name.tenant.ssl.keystore.location": "/own.pem"}
+    layout = prepare_layout(tmp_path, None, None, None, own)
+    assert layout.node_settings(layout.brokers[0], tmp_path).items() >= own.items()
+
+
 def test_proxies_follow_the_port_and_the_setting(tmp_path: Path) -> None:
     prepare_layout(tmp_path, 1, 1, 21_000, {}, proxies=3)
     moved = prepare_layout(tmp_path, None, None, 21_500, {}, proxies=1)
