@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.cluster_layout import NodeLayout
+from tidelog.cluster_layout import PROXY_DEFAULTS, NodeLayout
 
+STOP_TIMEOUT_S = 30.0
 Answer = Callable[[dict[str, Any]], None]
 
 
@@ -49,3 +50,10 @@ class Child:
     def why(self) -> str:
         """Of its last end."""
         return f"{self.last_exit}: {self.reason}" if self.reason else self.last_exit
+
+
+def stop_timeout_s(node: NodeLayout, shared: Mapping[str, str]) -> float:
+    """How long a node may take to stop, with the settings that all share: a proxy also for as long as it drains."""
+    if node.role != "proxy":
+        return STOP_TIMEOUT_S
+    return STOP_TIMEOUT_S + int({**PROXY_DEFAULTS, **shared}["tidelog.proxy.drain.ms"]) / 1000

@@ -1,8 +1,8 @@
 """A proxy as processes: a parent that owns the port, a steward that follows the metadata, and a worker for each core.
 
 The parent opens one socket per worker on the same port and never accepts. A worker may die, drain or be replaced, and
-who waits in its socket's backlog is served by the next one. SIGTERM drains and ends, SIGHUP has certificates read
-again, SIGUSR1 replaces the workers one after the other with ones that have read the settings anew.
+who waits in its socket's backlog is served by the next one. SIGTERM drains and ends, a second one ends at once. SIGHUP
+has certificates read again; SIGUSR1 replaces the workers one after the other with ones that have new settings.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 0.2, 5.0
 STEADY_S = 30.0  # who has lived so long was no failed start
 STOP_GRACE_S = 5.0  # beyond the drain, before a worker is killed
 STEWARD = -1
+_HURRY = signal.SIGUSR2  # from the parent to a worker that drains; whoever stops all processes at once does not send it
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 Reread = Callable[[], Mapping[str, str]]
 
@@ -105,7 +106,7 @@ class ProxyParent:
         self._due: dict[int, float] = {}  # by index: when a worker that died is started again
         self._wake_fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_fds = os.pipe2(os.O_CLOEXEC)  # its end tells children that their parent is gone
-        self._stopping = self._replace_wanted = self._reload_wanted = False
+        self._stopping = self._hurry_wanted = self._replace_wanted = self._reload_wanted = False
         self._told = False
         self._turns: list[int] = []  # who is still to be replaced
 
@@ -139,6 +140,7 @@ class ProxyParent:
 
     def _signalled(self, number: int, _frame: object) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
+            self._hurry_wanted = self._stopping
             self._stopping = True
         elif number == signal.SIGHUP:
             self._reload_wanted = True
@@ -254,6 +256,11 @@ class ProxyParent:
         workers = [child for child in self._children.values() if child.index != STEWARD]
         for child in workers or list(self._children.values()):
             self._stop(child)
+        if self._hurry_wanted:
+            self._hurry_wanted = False
+            for child in workers:
+                child.kill_at = min(child.kill_at, time.monotonic() + STOP_GRACE_S)
+                _send(child.pid, _HURRY)
 
     def _stop(self, child: Child) -> None:
         if not child.told_to_stop:
@@ -307,7 +314,7 @@ class ProxyParent:
         status: int = EXIT_FATAL
         try:
             signal.set_wakeup_fd(-1)
-            for number in _SIGNALS:  # what is not handled yet must not end a child
+            for number in (*_SIGNALS, _HURRY):  # what is not handled yet must not end a child
                 signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._life_fds[1])
@@ -362,6 +369,7 @@ async def _be_worker(
     ended = life.wait_for_end(loop)
     worker = ProxyWorker(ports, config, sock, shared, slot)
     loop.add_signal_handler(signal.SIGHUP, worker.reload)
+    loop.add_signal_handler(_HURRY, worker.hurry)
     worker.start()
     gc.collect()
     gc.freeze()

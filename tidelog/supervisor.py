@@ -29,14 +29,13 @@ from common.settings import SettingError
 from tidelog import control
 from tidelog.cluster_layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
 from tidelog.embedded_tenants import tell_tenants
-from tidelog.node_child import Answer, Child
+from tidelog.node_child import Answer, Child, stop_timeout_s
 from tidelog.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
 LOGS = "logs"
 RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 STEADY_S = 30.0
-STOP_TIMEOUT_S = 30.0
 ROLES = ("controller", "broker", "proxy")  # in the order of their start
 # A controller alone cannot be ready: the next `start` helps it.
 START_ANSWER_S = {"broker": 30.0, "proxy": 10.0, "controller": 5.0}
@@ -210,7 +209,7 @@ class Supervisor:
 
     def _signalled(self, fd: Any) -> None:
         numbers = os.read(fd, 4096)
-        if signal.SIGINT in numbers or signal.SIGTERM in numbers:
+        for _ in range(numbers.count(signal.SIGINT) + numbers.count(signal.SIGTERM)):
             self._end()
         self._reap()
 
@@ -265,15 +264,17 @@ class Supervisor:
                 self._answer_waiting(child, late=True)
             if child.kill_at is not None and child.kill_at <= now and child.pid:
                 child.kill_at = None
-                self._say(f"{child.node.name} did not stop within {STOP_TIMEOUT_S:g} s and is killed")
+                limit_s = stop_timeout_s(child.node, self._shared)
+                self._say(f"{child.node.name} did not stop within {limit_s:g} s and is killed")
                 child.kill()
 
     # stopping -------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Proxies first, for their clients have nowhere to go; then brokers, while the controllers can still move
-        their leadership; then the controllers."""
+        their leadership; then the controllers. Asked for again, proxies no longer wait for their clients."""
         if self._ending:
+            self._hurry_proxies()
             return
         self._ending = True
         for child in self._children.values():
@@ -281,6 +282,11 @@ class Supervisor:
         if self._tenants_making is not None:
             self._tenants_making.terminate()
         self._stop_next()
+
+    def _hurry_proxies(self) -> None:
+        for child in self._children.values():
+            if child.pid and child.node.role == "proxy":
+                os.kill(child.pid, signal.SIGTERM)
 
     def _stop_next(self) -> None:
         for role in reversed(ROLES):
@@ -293,7 +299,7 @@ class Supervisor:
     def _terminate(self, child: Child) -> None:
         if child.pid and not child.stopping:
             child.stopping = True
-            child.kill_at = time.monotonic() + STOP_TIMEOUT_S
+            child.kill_at = time.monotonic() + stop_timeout_s(child.node, self._shared)
             os.kill(child.pid, signal.SIGTERM)
             os.kill(child.pid, signal.SIGCONT)
 

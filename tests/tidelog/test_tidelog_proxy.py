@@ -187,6 +187,41 @@ async def test_it_serves_what_it_knows_while_controllers_are_away_and_ends_in_or
         await asyncio.to_thread(talk)
 
 
+async def test_nobody_is_waited_for_where_nobody_is(tmp_path: Path, authority: Authority) -> None:
+    """Whoever was there and has gone does not count, nor does who says nothing."""
+    async with started(tmp_path, authority, tidelog_proxy_drain_ms="600000") as world:
+
+        def talk() -> None:
+            with world.connect() as sock:
+                assert echoed(sock, b"hello") == b"hello"
+            with world.connect() as quiet:
+                assert echoed(quiet, b"hello") == b"hello"
+                assert world.proxy.end() == 0
+                assert quiet.recv(1) == b""
+
+        await asyncio.to_thread(talk)
+
+
+async def test_a_second_signal_ends_at_once_who_is_at_work(tmp_path: Path, authority: Authority) -> None:
+    async with started(tmp_path, authority, tidelog_proxy_drain_ms="600000") as world:
+
+        def work() -> None:
+            """Without a pause, so that nothing but its proxy's patience ends it."""
+            with world.connect() as busy, contextlib.suppress(OSError):
+                while busy.send(b"hello") and busy.recv(5):
+                    at_work.set()
+
+        def stop() -> None:
+            assert at_work.wait(WAIT_S)
+            world.proxy.process.send_signal(signal.SIGTERM)
+            world.proxy.until(lambda: world.proxy.said("worker drains", 2), "it does not drain")
+            world.proxy.process.send_signal(signal.SIGTERM)
+            assert world.proxy.process.wait(WAIT_S) == 0
+
+        at_work = threading.Event()
+        await asyncio.gather(asyncio.to_thread(work), asyncio.to_thread(stop))
+
+
 async def test_a_rolling_restart_loses_no_connection(tmp_path: Path, authority: Authority) -> None:
     async with started(tmp_path, authority, tidelog_proxy_workers="4") as world:
         stop = threading.Event()

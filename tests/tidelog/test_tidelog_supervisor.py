@@ -15,7 +15,7 @@ from bench.embedded import free_ports
 from tests.tidelog.test_tidelog_command import tidelog
 from tidelog import supervisor as module
 from tidelog.cluster_layout import ClusterLayout, NodeLayout
-from tidelog.node_child import Child
+from tidelog.node_child import Child, stop_timeout_s
 from tidelog.supervisor import RESTART_BACKOFF_S, Supervisor
 
 
@@ -135,3 +135,25 @@ def test_a_node_that_cannot_start_tells_its_reason(tmp_path: Path) -> None:
         assert f"broker-0 does not serve: {row['reason']}\n" in tidelog("ps", *at).stdout
     finally:
         tidelog("down", *at)
+
+
+def test_a_second_signal_asks_proxies_again_and_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [NodeLayout("broker-0", "broker", 0, 9092, 9093, 9094), NodeLayout("proxy-0", "proxy", 2000, 10092, 0, 1)]
+    supervisor = Supervisor(tmp_path, ClusterLayout(9092, nodes, {"tidelog.proxy.drain.ms": "60000"}), print)
+    for pid, child in enumerate(supervisor._children.values(), 100):
+        child.pid = pid
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(supervisor, "_reap", lambda: None)
+    reading, writing = os.pipe()
+    told = []
+    for signals in ([signal.SIGINT], [signal.SIGINT], [signal.SIGTERM, signal.SIGCHLD]):
+        os.write(writing, bytes(signals))
+        supervisor._signalled(reading)
+        told.append([pid for pid, number in sent if number == signal.SIGTERM])
+        sent.clear()
+    os.close(reading)
+    os.close(writing)
+    assert told == [[101], [101], [101]], "brokers are told when no proxy is left"
+    limits = {node.role: stop_timeout_s(node, supervisor._shared) for node in nodes}
+    assert limits == {"broker": 30.0, "proxy": 90.0}
