@@ -1,5 +1,8 @@
 """A chunk: a run of whole batches of one tiered segment. Checked when it arrives, then found its way in by offset.
 
+A damaged batch is a hole in it: nothing of the hole is ever served, what lies around it is. Where a hole ends, and how
+far it reaches in offsets, the damaged bytes may lie about, so only sound batches tell.
+
 Pure but for the file that it is written to or lies in. `store_checked` runs in a thread beside a busy event loop: it
 hands the interpreter over after a few hundred batches at most, because each write of a slice releases the interpreter's
 lock, as the checksum of a long batch does. `check_in_place` runs on the loop itself, in steps: so little is left to do
@@ -10,12 +13,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import File
-from records.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, has_valid_crc, read_header
+from records.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader, has_valid_crc, read_header
 from storage.batch_walk import walk
 
 SPACING_BYTES = 8_192  # from one entry of a chunk's own index to the next, at least
@@ -26,20 +29,39 @@ STEP_BATCHES = 64
 
 
 class DamagedChunk(Exception):
-    """The bytes are not what was copied: `args[0]` says where."""
+    """Nothing of the bytes is what was copied: `args[0]` says where that begins."""
 
 
 class Expected(NamedTuple):
-    """What the batches of a chunk have to be like, beside sound: a batch's CRC does not cover its base offset.
+    """What the batches of a chunk have to be like, beside sound: a batch's CRC covers neither its base offset nor its
+    leader epoch.
 
     Offsets lie in [low, high) and ascend; only a segment's first batch may begin below. `first_last` is the last offset
-    of the chunk's first batch, -1 where the offset index does not tell. `dense`: no offset is missing.
+    of the chunk's first batch, -1 where the offset index does not tell. `dense`: no offset is missing. `epochs` are
+    (leader epoch, start offset), ascending; none: any epoch will do.
     """
 
     low: int
     high: int
     first_last: int = -1
     dense: bool = False
+    epochs: Sequence[tuple[int, int]] = ()
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of a batch at `offset`."""
+        return self.epochs[max(bisect_right(self.epochs, offset, key=_start_of) - 1, 0)][0]
+
+
+class Hole(NamedTuple):
+    """Damage from `position` on in the file, between sound batches: some of the offsets [low, high) are lost.
+
+    `low` is -1 at the chunk's beginning, `high` at its end: then the neighbouring chunk tells.
+    """
+
+    position: int
+    low: int
+    high: int
+    reason: str
 
 
 class Cut(NamedTuple):
@@ -53,27 +75,42 @@ class Cut(NamedTuple):
 class ChunkIndex:
     """Where the batches of a chunk begin in its file, sparsely: base offsets and positions.
 
-    The chunk ends before `end_offset`, and its bytes in the file before `end`.
+    The last sound batch ends before `end_offset`, and its bytes in the file before `end`. `holes` ascend.
     """
 
-    __slots__ = ("end", "end_offset", "offsets", "positions")
+    __slots__ = ("end", "end_offset", "holes", "offsets", "positions")
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.positions = array("i")
         self.end_offset = -1
         self.end = 0
+        self.holes: list[Hole] = []
 
     def add(self, position: int, base_offset: int, next_offset: int, size: int) -> None:
         """The next batch."""
-        if not self.positions or position - self.positions[-1] >= SPACING_BYTES:
+        if position != self.end or not self.positions or position - self.positions[-1] >= SPACING_BYTES:
             self.offsets.append(base_offset)
             self.positions.append(position)
         self.end_offset = next_offset
         self.end = position + size
 
+    @property
+    def is_open(self) -> bool:
+        """Whether damage at its end hides where it ends."""
+        return bool(self.holes) and self.holes[-1].high < 0
+
+    @property
+    def known_end(self) -> int:
+        """Where the next chunk's offsets begin, at the least; -1 when that is not known."""
+        return -1 if self.is_open else self.end_offset
+
+    def is_lost(self, offset: int) -> bool:
+        """Whether `offset` is, or may be, one of those in a hole between this chunk's own batches."""
+        return any(hole.low <= offset < hole.high for hole in self.holes)
+
     def cut(self, file: File, offset: int, bytes_max: int, *, at_least_one: bool) -> Cut | None:
-        """Batches from the first one that ends after `offset`, up to `bytes_max` bytes.
+        """Batches from the first one that ends after `offset`, which is not lost, up to `bytes_max` bytes or a hole.
 
         None when all end before, or when the first is too long and `at_least_one` is off. ProtocolError
         (KAFKA_STORAGE_ERROR) when the file no longer holds what was written to it.
@@ -81,18 +118,26 @@ class ChunkIndex:
         if offset >= self.end_offset:
             return None
         first = max(bisect_right(self.offsets, offset) - 1, 0)
-        batches = walk(file, self.positions[first], self.end)
+        end, end_offset = self._sound_from(self.positions[first])
+        batches = walk(file, self.positions[first], end)
         found = next((batch for batch in batches if batch[1].next_offset > offset), None)
         if found is None:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, f"offset {offset} is not where it was")
         start, header = found
-        if self.end - start <= bytes_max:
-            return Cut(start, self.end, self.end_offset)
+        if end - start <= bytes_max:
+            return Cut(start, end, end_offset)
         last = bisect_right(self.positions, start + bytes_max) - 1
         if self.positions[last] > start:
             return Cut(start, self.positions[last], self.offsets[last])
         fits = at_least_one or header.size <= bytes_max
         return Cut(start, start + header.size, header.next_offset) if fits else None
+
+    def _sound_from(self, position: int) -> tuple[int, int]:
+        """Where the sound batches from `position` on end, in the file and in offsets."""
+        for hole in self.holes:
+            if hole.position > position:
+                return hole.position, hole.low
+        return self.end, self.end_offset
 
     def position_before(self, offset: int) -> int:
         """A batch boundary at or before the batch that holds `offset`."""
@@ -102,77 +147,167 @@ class ChunkIndex:
 def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
     """Write `data` to `file` from position 0, checking every batch; the index to read it by.
 
-    Raises DamagedChunk, OSError; the file is of no use then.
+    Raises DamagedChunk when none is sound, OSError; the file is of no use then.
     """
-    index = ChunkIndex()
+    check = BatchCheck(expected)
     view = memoryview(data)
     at = written = batches = 0
     total = len(view)
     while at < total:
-        at += _check_batch(view, at, at, expected, index)
+        at += check.take(view, at, at) or total - at
         batches += 1
         if at - written >= SLICE_BYTES or batches >= SLICE_BATCHES or at == total:
             _write(file, view[written:at], written)
             written, batches = at, 0
-    if not at:
-        raise DamagedChunk("no batch at all")
-    return index
+    return check.finish()
 
 
 def check_in_place(file: File, start: int, length: int, expected: Expected) -> Iterator[ChunkIndex]:
     """Check every batch of a chunk that lies in `file` from position `start` on; yields the index to read it there.
 
     The index is complete when the iterator ends. Each step checks STEP_BATCHES, PIECE_BYTES or one longer batch at
-    most. Raises DamagedChunk, OSError.
+    most. Raises DamagedChunk when none is sound, OSError.
     """
-    index = ChunkIndex()
+    check = BatchCheck(expected)
     at, end, wanted = start, start + length, PIECE_BYTES
     while at < end:
         wanted = min(wanted, end - at)
         piece = memoryview(file.pread(wanted, at))
         if len(piece) < wanted:
-            raise DamagedChunk(f"the object ends at position {at + len(piece)}")
+            wanted, end = len(piece), at + len(piece)
         inside = size = batches = 0
         while inside < wanted:
             left = wanted - inside
             size = _batch_size(piece, inside) if left >= HEADER_BYTES else HEADER_BYTES
             if size > left and at + wanted < end:
                 break  # it goes on in the next piece
-            inside += _check_batch(piece, inside, at + inside, expected, index)
+            taken = check.take(piece, inside, at + inside)
+            if not taken:
+                at, inside = end, 0  # of what lies behind no beginning is known
+                break
+            inside += taken
             batches += 1
             if batches % STEP_BATCHES == 0:
-                yield index
+                yield check.index
         at += inside
         wanted = PIECE_BYTES if inside else size
-        yield index
-    if not index.positions:
-        raise DamagedChunk("no batch at all")
+        yield check.index
+    if end < start + length:
+        check.lose(end, f"the object ends at position {end}")
+    check.finish()
 
 
 def _batch_size(view: memoryview, at: int) -> int:
     return read_header(view, at).batch_length + PREFIX_BYTES
 
 
-def _check_batch(view: memoryview, at: int, position: int, expected: Expected, index: ChunkIndex) -> int:
-    """Size of the batch at `at`, which is then in the index with its position in the file."""
-    total = len(view)
-    if total - at < HEADER_BYTES:
-        raise DamagedChunk(f"{total - at} bytes at position {position} are no batch")
-    header = read_header(view, at)
-    size = header.batch_length + PREFIX_BYTES
-    if not HEADER_BYTES <= size <= total - at or header.magic != MAGIC or header.last_offset_delta < 0:
-        raise DamagedChunk(f"no batch at position {position}")
-    base_offset, next_offset = header.base_offset, header.base_offset + header.last_offset_delta + 1
-    if index.positions:
-        fits = base_offset == index.end_offset if expected.dense else base_offset >= index.end_offset
-    else:
-        fits = next_offset > expected.low and expected.first_last in (-1, next_offset - 1)
-    if not fits or next_offset > expected.high or base_offset < 0:
-        raise DamagedChunk(f"offsets [{base_offset}, {next_offset}) at position {position} are out of place")
-    if not has_valid_crc(view, at, header):
-        raise DamagedChunk(f"wrong CRC of the batch at position {position}, offset {base_offset}")
-    index.add(position, base_offset, next_offset, size)
-    return size
+class _Batch(NamedTuple):
+    position: int
+    base_offset: int
+    next_offset: int
+    size: int
+
+
+class BatchCheck:
+    """Takes the batches of a chunk into its index, one behind the other; those that are damaged become holes.
+
+    Behind a hole the base offset of a sound batch has to be believed, which no CRC covers. In a dense chunk it is
+    believed when the damaged batch said the same of its own end, or when the next batch goes on from there.
+    """
+
+    __slots__ = ("_claimed", "_expected", "_hole", "_next", "index")
+
+    def __init__(self, expected: Expected) -> None:
+        self.index = ChunkIndex()
+        self._expected = expected
+        self._hole: Hole | None = None  # that is not closed yet
+        self._claimed = -1  # where damaged batches say that they end
+        self._next: _Batch | None = None  # sound, but who knows where
+
+    def take(self, view: memoryview, at: int, position: int) -> int:
+        """Size of the batch at `at`, which lies at `position` in the file; 0 when that cannot be known."""
+        left = len(view) - at
+        if left < HEADER_BYTES:
+            return self.lose(position, f"{left} bytes at position {position} are no batch")
+        header = read_header(view, at)
+        size = header.batch_length + PREFIX_BYTES
+        if not HEADER_BYTES <= size <= left:
+            return self.lose(position, f"no batch at position {position}")
+        batch = _Batch(position, header.base_offset, header.base_offset + header.last_offset_delta + 1, size)
+        trouble = self._misplaced(batch, header)
+        fits = trouble is None
+        if trouble is None and not has_valid_crc(view, at, header):
+            trouble = f"wrong CRC of the batch at position {position}, offset {batch.base_offset}"
+        if trouble is not None:
+            claims = fits and header.count == header.last_offset_delta + 1
+            claims = claims and (self._hole is None or self._claimed == batch.base_offset)
+            self.lose(position, trouble)
+            self._claimed = batch.next_offset if claims else -1
+        elif self._hole is None:
+            self.index.add(*batch)
+        else:
+            self._come_after(self._hole, batch)
+        return size
+
+    def lose(self, position: int, reason: str) -> int:
+        """From `position` on nothing is sound, for now."""
+        if self._hole is None:
+            self._hole = Hole(position, self.index.end_offset, -1, reason)
+        self._claimed, self._next = -1, None
+        return 0
+
+    def finish(self) -> ChunkIndex:
+        """The index. Raises DamagedChunk when no batch is sound."""
+        hole, last = self._hole, self._next
+        if hole is not None and last is not None and last.next_offset == self._expected.high:
+            self._close(hole, last)
+        elif hole is not None:
+            self.index.holes.append(hole)
+        if not self.index.positions:
+            raise DamagedChunk("no batch at all" if hole is None else hole.reason)
+        return self.index
+
+    def _misplaced(self, batch: _Batch, header: BatchHeader) -> str | None:
+        expected, index = self._expected, self.index
+        if header.magic != MAGIC or header.last_offset_delta < 0:
+            return f"no batch at position {batch.position}"
+        if self._hole is not None:
+            least = index.end_offset if index.positions else max(expected.low, expected.first_last + 1)
+            fits = batch.base_offset >= least
+        elif index.positions:
+            dense = expected.dense
+            fits = batch.base_offset == index.end_offset if dense else batch.base_offset >= index.end_offset
+        else:
+            begins = batch.base_offset <= expected.low or not expected.dense or expected.first_last >= 0
+            fits = begins and batch.next_offset > expected.low and expected.first_last in (-1, batch.next_offset - 1)
+        if not fits or batch.next_offset > expected.high or batch.base_offset < 0:
+            return f"offsets [{batch.base_offset}, {batch.next_offset}) at position {batch.position} are out of place"
+        if expected.epochs:
+            epoch = expected.epoch_at(batch.base_offset)
+            if header.leader_epoch != epoch:
+                told = f"leader epoch {header.leader_epoch} where it was {epoch}"
+                return f"{told}: the batch at position {batch.position}, offset {batch.base_offset}"
+        return None
+
+    def _come_after(self, hole: Hole, batch: _Batch) -> None:
+        """A sound batch behind a hole."""
+        before = self._next
+        if before is not None and before.next_offset == batch.base_offset:
+            self._close(hole, before)
+            self.index.add(*batch)
+        elif not self._expected.dense or batch.base_offset == self._claimed:
+            self._close(hole, batch)
+        else:
+            self._claimed, self._next = -1, batch
+
+    def _close(self, hole: Hole, batch: _Batch) -> None:
+        self.index.holes.append(hole._replace(high=batch.base_offset))
+        self.index.add(*batch)
+        self._hole, self._claimed, self._next = None, -1, None
+
+
+def _start_of(epoch: tuple[int, int]) -> int:
+    return epoch[1]
 
 
 def _write(file: File, data: memoryview, position: int) -> None:

@@ -228,8 +228,7 @@ class ChunkCache:
             if isinstance(error, OSError):
                 self._evict(self._kept // 2)  # the disk is short of room, or sick
             raise
-        chunk = self._chunks[key] = Chunk(FileHandle(self._open_files, path), index, size, identity, name)
-        return chunk
+        return self._keep(key, Chunk(FileHandle(self._open_files, path), index, size, identity, name))
 
     async def adopt(
         self,
@@ -256,7 +255,11 @@ class ChunkCache:
         while self._lent >= self._limits.open_files_max and self._evict_lent():
             pass
         self._lent += 1
-        chunk = self._chunks[key] = Chunk(LentFile(file), index, 0, identity, name)
+        return self._keep(key, Chunk(LentFile(file), index, 0, identity, name))
+
+    def _keep(self, key: Key, chunk: Chunk) -> Chunk:
+        self.drop(key)  # it was damaged, and is there anew
+        self._chunks[key] = chunk
         return chunk
 
     def _write(self, path: str, data: bytes, expected: Expected, doomed: list[str]) -> tuple[ChunkIndex, FileIdentity]:

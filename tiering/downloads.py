@@ -158,15 +158,21 @@ class Downloads:
     def queued(self) -> int:
         return self._wanted.count + self._ahead.count
 
-    def want(self, key: Key, make: Callable[[], Task], reader: int) -> Ticket:
+    def want(
+        self,
+        key: Key,
+        make: Callable[[], Task],
+        reader: int,
+        is_worth_it: Callable[[ProtocolError], bool] = lambda error: False,
+    ) -> Ticket:
         """Have it downloaded for a reader that waits.
 
-        Raises the ProtocolError of a failure that is too young for another attempt.
+        Raises the ProtocolError of a failure that is too young for another attempt, unless that `is_worth_it`.
         """
         ticket = self._tickets.get(key)
         if ticket is None:
             failure = self._failures.get(key)
-            if failure is not None and self._loop.time() < failure.retry_at:
+            if failure is not None and self._loop.time() < failure.retry_at and not is_worth_it(failure.error):
                 raise ProtocolError(failure.error.code, failure.error.message)
             before = failure.error if failure is not None else None
             ticket = self._tickets[key] = Ticket(make(), reader, ahead=False, failure=before)

@@ -243,16 +243,17 @@ async def _asked(answer: Coroutine[None, None, A], key: str, part: str, timeout_
 
 
 class DamagedObject(ProtocolError):
-    """KAFKA_STORAGE_ERROR: what is wrong with which object, for operators."""
+    """KAFKA_STORAGE_ERROR: what is wrong with which object, for operators. `is_partial`: not all of `part` is."""
 
-    def __init__(self, key: str, part: str, reason: str) -> None:
+    def __init__(self, key: str, part: str, reason: str, *, is_partial: bool = False) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, "an object of the tier is missing or damaged")
         self.key = key
         self.part = part
         self.reason = reason
+        self.is_partial = is_partial
 
 
-def damaged(key: str, what: str, reason: str) -> DamagedObject:
+def damaged(key: str, what: str, reason: str, *, is_partial: bool = False) -> DamagedObject:
     """Say in the log what is wrong with which object, and give the error for the client."""
     logger.error("an object of the tier is missing or damaged", extra={"key": key, "part": what, "reason": reason})
-    return DamagedObject(key, what, reason)
+    return DamagedObject(key, what, reason, is_partial=is_partial)

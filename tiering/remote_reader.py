@@ -23,7 +23,15 @@ from tiering.chunk import ChunkPlan, Cut, DamagedChunk, Expected
 from tiering.chunk_cache import CacheLimits, Chunk, ChunkCache
 from tiering.downloads import DownloadLimits, Downloads, Key, Ticket
 from tiering.prefetch import PrefetchLimits, Sequences
-from tiering.remote_index import IndexLimits, RemoteIndexes, RemoteSegment, borrow, damaged, fetch
+from tiering.remote_index import (
+    DamagedObject,
+    IndexLimits,
+    RemoteIndexes,
+    RemoteSegment,
+    borrow,
+    damaged,
+    fetch,
+)
 from tiering.segment import TRANSACTION_INDEX
 
 logger = logging.getLogger(__name__)
@@ -108,16 +116,47 @@ class RemoteReader:
             plan = self.indexes.plan(remote, reader)
             if isinstance(plan, Ticket):
                 return plan
-            number = plan.number_at(wanted)
-            while number < len(plan):
-                chunk = self.chunk(remote, plan, number, reader)
-                if isinstance(chunk, Ticket):
-                    self._drop_stale_prefetch(view, reader, offset)
-                    return chunk
-                if chunk.index.end_offset > wanted:
-                    return self._serve(view, remote, plan, number, chunk, offset, bytes_max, reader, at_least_one)
-                number += 1
+            found = self._find(remote, plan, wanted, reader)
+            if isinstance(found, Ticket):
+                self._drop_stale_prefetch(view, reader, offset)
+                return found
+            if found is not None:
+                number, chunk = found
+                return self._serve(view, remote, plan, number, chunk, offset, bytes_max, reader, at_least_one)
             wanted = remote.segment.end_offset  # what is left of a compacted segment ended before
+
+    def _find(
+        self, remote: RemoteSegment, plan: ChunkPlan, wanted: int, reader: int
+    ) -> tuple[int, Chunk] | Ticket | None:
+        """The chunk with the first batch that ends after `wanted`, and its number. Raises as `read`: also where
+        `wanted` is, or may be, in a batch that is damaged."""
+        number, doubtful = plan.number_at(wanted), -1
+        while number < len(plan):
+            chunk = self.chunk(remote, plan, number, reader)
+            if isinstance(chunk, Ticket):
+                return chunk
+            index = chunk.index
+            if not index.is_lost(wanted) and (doubtful < 0 or index.offsets[0] <= wanted):
+                if index.end_offset > wanted:
+                    return number, chunk
+                doubtful = number if index.is_open else -1
+                number += 1
+                if doubtful < 0 or number < len(plan):
+                    continue
+            # The hole is between here and the batch before, which may be in the chunk before.
+            number, doubtful = number if index.is_lost(wanted) else doubtful, -1
+            mended = self.whole_chunk(remote, plan, number, reader)
+            if isinstance(mended, Ticket):
+                return mended
+        return None
+
+    def whole_chunk(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> Chunk | Ticket:
+        """As `chunk`, but nothing of it may be damaged: else it is read from the store anew, from time to time."""
+        chunk = self.chunk(remote, plan, number, reader)
+        if isinstance(chunk, Ticket) or not chunk.index.holes:
+            return chunk
+        key = (remote.segment.uuid, number)
+        return self.downloads.want(key, lambda: _ChunkDownload(self, remote, plan, number), reader)
 
     def chunk(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> Chunk | Ticket:
         """Chunk `number` of a segment, or what to wait for. Raises as `read`."""
@@ -129,9 +168,9 @@ class RemoteReader:
             logger.warning("what was read from the tier is not what was checked: it is checked anew", extra=extra)
             self.cache.drop(key)
         elif chunk is not None:
-            plan.learn(number, chunk.index.end_offset)
+            plan.learn(number, chunk.index.known_end)
             return chunk
-        return self.downloads.want(key, lambda: _ChunkDownload(self, remote, plan, number), reader)
+        return self.downloads.want(key, lambda: _ChunkDownload(self, remote, plan, number), reader, _is_partial)
 
     def _serve(
         self,
@@ -226,7 +265,9 @@ class RemoteReader:
             self.cache.cancel(length)
             raise
         dense = segment.records == segment.end_offset - segment.base_offset
-        expected = Expected(segment.base_offset, segment.end_offset, plan.first_last(number), dense)
+        expected = Expected(
+            segment.base_offset, segment.end_offset, plan.first_last(number), dense, tuple(segment.epochs)
+        )
         try:
             if lent is not None:
                 chunk = await self.cache.adopt(key, remote.key, lent, position, length, expected, is_awaited)
@@ -237,7 +278,15 @@ class RemoteReader:
         except OSError as error:
             logger.warning("no room for what is read from the tier", extra={"key": remote.key, "reason": str(error)})
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the local disk does not take it") from None
-        plan.learn(number, chunk.index.end_offset)
+        plan.learn(number, chunk.index.known_end)
+        if chunk.index.holes:  # what is sound is served all the same
+            part = f"bytes [{position}, {position + length})"
+            raise damaged(remote.key, part, chunk.index.holes[0].reason, is_partial=True)
+
+
+def _is_partial(error: ProtocolError) -> bool:
+    """Whether there was something to read in what was found damaged: it has left the cache since."""
+    return isinstance(error, DamagedObject) and error.is_partial
 
 
 class _ChunkDownload:

@@ -65,7 +65,7 @@ async def first_at_or_after(
     plan = await settled(partial(reading.indexes.plan, remote, reader))
     start = max(times.offset_before(timestamp) + 1, least_offset)
     for number in range(plan.number_at(start), len(plan)):
-        chunk = await settled(partial(reading.chunk, remote, plan, number, reader))
+        chunk = await settled(partial(reading.whole_chunk, remote, plan, number, reader))
         if chunk.index.end_offset <= start:
             continue
         region = chunk.region(chunk.index.position_before(start), chunk.index.end)
@@ -88,7 +88,7 @@ async def latest(
     plan = await settled(partial(reading.indexes.plan, remote, reader))
     best: TimedRecord | None = None
     for number in range(plan.number_at(least_offset), len(plan)):
-        chunk = await settled(partial(reading.chunk, remote, plan, number, reader))
+        chunk = await settled(partial(reading.whole_chunk, remote, plan, number, reader))
         region = chunk.region(chunk.index.position_before(least_offset), chunk.index.end)
         try:
             best = await asyncio.to_thread(_search_latest, region, least, least_offset) or best

@@ -11,6 +11,7 @@ import pytest
 from broker.handlers.tier_description import _led_status
 from broker.tier.led import LedPartition
 from common.errors import ErrorCode
+from records.batch import HEADER_BYTES
 from tests.broker.replication_lab import TOPIC_ID, eventually, fetch, row_of
 from tests.broker.test_broker_cold_reads import Tiered, tiered
 from tiering.description import LedStatus
@@ -41,7 +42,7 @@ async def test_status_names_what_readers_were_refused_until_it_is_read(tmp_path:
         if fault == "missing":
             del objects[key]
         else:
-            at = second.log_bytes // 2
+            at = HEADER_BYTES  # the first batch's records
             data = bytearray(right[0])
             data[at] ^= 0xFF
             objects[key] = (bytes(data), *right[1:])

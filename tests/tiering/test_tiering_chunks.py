@@ -14,9 +14,26 @@ from storage import offset_index
 from storage.offset_index import OffsetIndex
 from tests.tiering.tiered_log import values_batch
 from tiering.chunk import SPACING_BYTES, ChunkPlan, DamagedChunk, Expected, plan_chunks, store_checked
-from tiering.prefetch import ACTIVE_S, READERS_MAX, PrefetchLimits, Sequences
 
 HIGH = 1 << 40
+FIRST, SECOND, THIRD = values_batch(10, [b"a", b"b"]), values_batch(12, [b"c"]), values_batch(13, [b"d"])
+SOUND = Expected(10, 13, dense=True)
+MISPLACED: list[tuple[bytes, Expected, list[tuple[int, int]] | None]] = [
+    (SECOND + FIRST, SOUND, None),
+    (FIRST + THIRD, Expected(10, 14, dense=True), [(12, -1)]),
+    (FIRST + SECOND, Expected(10, 12), [(12, -1)]),
+    (FIRST + SECOND, Expected(12, 13), [(-1, 12)]),
+    (FIRST + SECOND, Expected(0, 13, first_last=10), [(-1, 12)]),
+    (FIRST + SECOND, Expected(10, 13, epochs=((1, 5), (2, 12))), None),
+    (FIRST + SECOND, Expected(10, 13, epochs=((0, 5), (2, 12))), [(12, -1)]),
+    (FIRST + SECOND + b"\0", SOUND, [(13, -1)]),
+    (FIRST + SECOND[:-3] + b"???", SOUND, [(12, -1)]),
+    (FIRST[:-1], SOUND, None),
+    (b"\0" * 70, SOUND, None),
+    (b"\xff" * 70, SOUND, None),
+    (b"", SOUND, None),
+]
+"""Bytes, what they should be, and the holes that they have instead; None where nothing is sound."""
 
 
 @dataclass
@@ -171,44 +188,83 @@ def test_a_batch_out_of_its_place_is_damage() -> None:
     first, second = values_batch(10, [b"a", b"b"]), values_batch(12, [b"c"])
     sound = Expected(10, 13, dense=True)
     store_checked(MemoryFile(), first + second, sound)
-    for data, expected in [
-        (second + first, sound),
-        (first + values_batch(13, [b"c"]), Expected(10, 14, dense=True)),
-        (first + second, Expected(10, 12)),
-        (first + second, Expected(12, 13)),
-        (first + second, Expected(0, 13, first_last=10)),
-        (first + second + b"\0", sound),
-        (first[:-1], sound),
-        (b"", sound),
-    ]:
-        with pytest.raises(DamagedChunk):
-            store_checked(MemoryFile(), data, expected)
+    for data, expected, holes in MISPLACED:
+        if holes is None:
+            with pytest.raises(DamagedChunk):
+                store_checked(MemoryFile(), data, expected)
+        else:
+            index = store_checked(MemoryFile(), data, expected)
+            assert [(hole.low, hole.high) for hole in index.holes] == holes
     store_checked(MemoryFile(), first + second, Expected(11, 13))  # a copy may begin within a batch
 
 
-LIMITS = PrefetchLimits(window_bytes=64, total_bytes=128, first_bytes=8)
+FIELDS = {"base offset": (0, 8), "size": (8, 12), "epoch": (12, 16), "magic": (16, 17), "crc": (17, 21),
+          "last offset": (23, 27), "body": (61, 1 << 30)}  # fmt: skip
+Harm = tuple[int, str, int]
+"""The number of a batch, modulo how many there are; a field of it, and one of its bits."""
 
 
-def test_the_window_grows_while_reading_goes_on_and_closes_with_a_jump() -> None:
-    sequences: Sequences[str] = Sequences(LIMITS)
-    assert [sequences.read("a", at, at + 10, 0.0) for at in range(0, 60, 10)] == [0, 8, 16, 32, 64, 64]
-    assert not sequences.jumps("a", 60)
-    assert not sequences.jumps("a", 55), "a part of the last answer again"
-    assert sequences.read("a", 50, 60, 0.0) == 64
-    assert sequences.jumps("a", 5)
-    assert sequences.read("a", 5, 15, 0.0) == 0
-    assert sequences.read("a", 15, 25, 0.0) == 8
+def harmed(made: list[bytes], harms: list[Harm]) -> list[bytes]:
+    data = list(made)
+    for number, field_name, bit in harms:
+        batch = data[number % len(data)]
+        low, high = FIELDS[field_name]
+        at, bit = divmod(bit % (8 * (min(high, len(batch)) - low)), 8)
+        data[number % len(data)] = batch[: low + at] + bytes([batch[low + at] ^ (1 << bit)]) + batch[low + at + 1 :]
+    return data
 
 
-def test_readers_share_what_may_be_ahead() -> None:
-    sequences: Sequences[int] = Sequences(LIMITS)
-    for at in range(0, 80, 10):
-        for reader in range(8):
-            window = sequences.read(reader, at, at + 10, 0.0)
-            assert window * len(sequences) <= 128
-    assert window == 16
-    assert sequences.read(0, 80, 90, ACTIVE_S + 1) == 32, "the others have gone"
-    assert len(sequences) == 1
-    for reader in range(2 * READERS_MAX):
-        sequences.read(reader, 0, 10, 20.0)
-    assert len(sequences) <= READERS_MAX + 1
+def served(data: list[bytes], made: list[bytes], *, dense: bool) -> dict[int, bytes]:
+    """The first batch that a reader of each offset gets, nothing for one that it is refused; all it gets is sound."""
+    low, high = read_header(made[0], 0).base_offset, read_header(made[-1], 0).next_offset
+    expected, file = Expected(low, high, -1, dense, ((0, low),)), MemoryFile()
+    found: dict[int, bytes] = {}
+    try:
+        index = store_checked(file, b"".join(data), expected)
+    except DamagedChunk:
+        return found
+    for offset in range(low, high):
+        if index.is_lost(offset) or (cut := index.cut(file, offset, 1 << 30, at_least_one=True)) is None:
+            continue
+        got, at = file.pread(cut.end - cut.start, cut.start), 0
+        while at < len(got):
+            header = read_header(got, at)
+            assert got[at : at + header.size] in made
+            found.setdefault(offset, got[: header.size])
+            at += header.size
+        assert cut.next_offset >= header.next_offset
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches, st.lists(st.tuples(st.integers(0, 29), st.sampled_from(list(FIELDS)), st.integers(0)), max_size=2))
+def test_no_more_is_lost_of_a_dense_chunk_than_what_is_damaged(
+    shape: list[tuple[int, int, int]], harms: list[Harm]
+) -> None:
+    made = build([(count, 0, size) for count, _, size in shape])
+    data = harmed(made, harms)
+    found = served(data, made, dense=True)
+    for at, batch in enumerate(made):
+        header = read_header(batch, 0)
+        for offset in range(header.base_offset, header.next_offset):
+            assert found.get(offset, batch) == batch
+            if data[at] != batch:
+                assert offset not in found
+            elif len(harms) < 2 and not any(field_name == "size" for _, field_name, _ in harms):
+                assert offset in found
+        if data[at] != batch and any(field_name == "size" for _, field_name, _ in harms):
+            break  # of what lies behind no beginning is known
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    batches, st.lists(st.tuples(st.integers(0, 29), st.sampled_from(["epoch", "magic", "crc", "body"]), st.integers(0)))
+)
+def test_no_sound_batch_of_a_compacted_chunk_is_lost(shape: list[tuple[int, int, int]], harms: list[Harm]) -> None:
+    made = build(shape)
+    data = harmed(made, harms)
+    found = served(data, made, dense=False)
+    for at, batch in enumerate(made):
+        header = read_header(batch, 0)
+        for offset in range(header.base_offset, header.next_offset):
+            assert (found.get(offset) == batch) == (data[at] == batch)

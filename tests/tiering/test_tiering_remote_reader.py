@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from common.errors import ErrorCode, ProtocolError
@@ -170,10 +171,14 @@ async def test_no_single_bit_of_a_segment_may_change(lab: Lab) -> None:
     for position in range(segment.log_bytes):
         lab.log.damage(segment, position)
         reading = await lab.reader()
-        if position in (*range(12, 16), *range(second + 12, second + 16)):  # the leader epoch is in no checksum
-            await read_when_there(reading, lab.log, 0)
+        damaged, other = ((0, 1), 2) if position < second else ((2,), 0)
+        for offset in damaged:
+            assert (await error_of(reading, lab.log, offset)).code is ErrorCode.KAFKA_STORAGE_ERROR, position
+        if 8 <= position < 12:  # its size: where the next one begins is not known
+            assert (await error_of(reading, lab.log, other)).code is ErrorCode.KAFKA_STORAGE_ERROR, position
         else:
-            assert (await error_of(reading, lab.log, 0)).code is ErrorCode.KAFKA_STORAGE_ERROR, position
+            data = take((await read_when_there(reading, lab.log, other)).region)
+            assert data == (lab.log.log[:second] if other == 0 else lab.log.log[second:])
         lab.store.objects[lab.log.key(segment)] = sound
 
 
@@ -365,3 +370,80 @@ async def test_a_cached_chunk_that_was_altered_is_fetched_again(
         assert len(lab.store.gets) == gets + 1
         assert [getattr(record, "key", None) for record in caplog.records] == [lab.log.key(lab.log.segments[0])]
     assert reading.cache.bytes_used <= LIMITS.cache.bytes_max
+
+
+def with_damage(log: TieredLog, number: int, size: int) -> None:
+    """In the last byte of batch `number` of equal batches of `size` bytes."""
+    segment = log.segments[number * size // log.segments[0].log_bytes]
+    log.damage(segment, number * size % log.segments[0].log_bytes + size - 1)
+
+
+@pytest.mark.parametrize("number", [0, 1, *range(14, 19), 57, 58, 59, 60, 119])
+async def test_only_the_batch_that_is_damaged_is_withheld(lab: Lab, number: int) -> None:
+    await lab.log.fill(2, 60)
+    size = len(lab.log.log) // 120
+    assert size * 14 < CHUNK < size * 17, "batches 14 to 18 lie around the end of a chunk"
+    with_damage(lab.log, number, size)
+    reading = await lab.reader(AHEAD)
+    near = {0, 59, 60, 119, *range(max(number - 3, 0), min(number + 4, 120))}
+    for batch in sorted(near):
+        for offset in range(3 * batch, 3 * batch + 3):
+            if batch == number:
+                assert (await error_of(reading, lab.log, offset)).code is ErrorCode.KAFKA_STORAGE_ERROR
+                continue
+            found = await read_when_there(reading, lab.log, offset)
+            data = take(found.region)
+            assert data
+            assert data == lab.log.log[batch * size :][: len(data)]
+            assert found.next_offset == 3 * (batch + len(data) // size)
+    assert await read_all(reading, lab.log, 700, 3 * (number + 1)) == lab.log.log[(number + 1) * size :]
+    assert len(reading.downloads.errors()) == 1
+
+
+async def test_damaged_batches_on_both_sides_of_the_end_of_a_chunk_are_withheld_whole(lab: Lab) -> None:
+    await lab.log.fill(1, 60)
+    size = len(lab.log.log) // 60
+    for number in range(12, 22):
+        with_damage(lab.log, number, size)
+    reading = await lab.reader()
+    for offset in range(180):
+        if offset // 3 in range(12, 22):
+            assert (await error_of(reading, lab.log, offset)).code is ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            data = take((await read_when_there(reading, lab.log, offset)).region)
+            assert data == lab.log.log[offset // 3 * size :][: len(data)]
+
+
+async def test_a_batch_is_served_once_it_is_mended(lab: Lab) -> None:
+    await lab.log.fill(1, 60)
+    size = len(lab.log.log) // 60
+    with_damage(lab.log, 5, size)
+    reading = await lab.reader()
+    assert take((await read_when_there(reading, lab.log, 0)).region) == lab.log.log[: 5 * size]
+    assert (await error_of(reading, lab.log, 15)).code is ErrorCode.KAFKA_STORAGE_ERROR
+    with_damage(lab.log, 5, size)  # the same bit again
+    while isinstance(error := await read_or_error(reading, lab.log, 15), ProtocolError):
+        assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(0.02)
+    assert error == lab.log.log[5 * size :][: len(error)]
+    assert reading.downloads.errors() == []
+    await reading.cache.forget_all()
+    assert reading.cache.bytes_used == 0, "the damaged chunk is kept no longer"
+
+
+async def test_a_leader_epoch_that_was_not_in_force_is_damage(lab: Lab) -> None:
+    await lab.log.add(
+        [values_batch(0, [b"a"], epoch=3), values_batch(1, [b"b"], epoch=4), values_batch(2, [b"c"], epoch=5)]
+    )
+    lab.log.segments[0] = msgspec.structs.replace(lab.log.segments[0], epochs=[(3, 0), (5, 2)])
+    reading = await lab.reader()
+    assert (await read_when_there(reading, lab.log, 0)).next_offset == 1
+    assert (await error_of(reading, lab.log, 1)).code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (await read_when_there(reading, lab.log, 2)).next_offset == 3
+
+
+async def read_or_error(reading: RemoteReader, log: TieredLog, offset: int) -> bytes | ProtocolError:
+    try:
+        return take((await read_when_there(reading, log, offset)).region)
+    except ProtocolError as error:
+        return error
