@@ -157,12 +157,12 @@ class GroupHandlers:
             try:
                 group = await self._coordinator.describe(group_id)
             except ProtocolError as error:
-                described.append(_undescribed(group_id, "", error.code, None, operations))
+                described.append(_undescribed(group_id, "", error.code, None))
                 continue
             if group.state is GroupState.DEAD and context.api_version >= NOT_FOUND_FROM:
                 message = f"Group {group_id} not found."
                 code = ErrorCode.GROUP_ID_NOT_FOUND
-                described.append(_undescribed(group_id, group.state, code, message, operations))
+                described.append(_undescribed(group_id, group.state, code, message))
             else:
                 described.append(_described(group, operations))
         return DescribeGroupsResponse(groups=described)
@@ -225,9 +225,7 @@ def _described(group: GroupDescription, operations: tuple[int, ...] | None) -> A
     )
 
 
-def _undescribed(
-    group_id: str, state: str, code: ErrorCode, message: str | None, operations: tuple[int, ...] | None
-) -> Any:
+def _undescribed(group_id: str, state: str, code: ErrorCode, message: str | None) -> Any:
     return DescribeGroupsResponse.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -236,5 +234,5 @@ def _undescribed(
         protocol_type="",
         protocol_data="",
         members=[],
-        authorized_operations=operations,
+        authorized_operations=None,
     )

@@ -40,7 +40,6 @@ from wire.messages import (
     DescribeConfigsResponse,
     DescribeLogDirsResponse,
     DescribeUserScramCredentialsResponse,
-    ElectLeadersResponse,
     IncrementalAlterConfigsResponse,
     ListPartitionReassignmentsResponse,
     UpdateFeaturesResponse,
@@ -48,7 +47,7 @@ from wire.messages import (
 
 GROUP_CONFIG = 32  # Kafka's ConfigResource.Type
 _WORDS = MESSAGES[NO_CLUSTER]
-_PLAIN = {64: ALTER, 10000: CLUSTER_ACTION, 10001: DESCRIBE, 10002: ALTER, 10003: CLUSTER_ACTION}
+_PLAIN = {64: ALTER, 10000: CLUSTER_ACTION, 10001: DESCRIBE, 10002: ALTER, 10003: CLUSTER_ACTION, 10016: CLUSTER_ACTION}
 _TENANCY = {
     10004: ALTER,
     10005: DESCRIBE,
@@ -79,20 +78,12 @@ def cluster_gates() -> dict[int, Gate]:
         36: free,
         43: whole(ALTER, _not_elected),
         44: _alter_configs(IncrementalAlterConfigsResponse),
-        45: whole(
-            ALTER,
-            lambda _, __: AlterPartitionReassignmentsResponse(
-                error_code=NO_CLUSTER, error_message=_WORDS, responses=[]
-            ),
-        ),
+        45: whole(ALTER, _not_reassigned),
         46: whole(
             DESCRIBE,
             lambda _, __: ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=_WORDS, topics=[]),
         ),
-        50: whole(
-            DESCRIBE,
-            lambda _, __: DescribeUserScramCredentialsResponse(error_code=NO_CLUSTER, error_message=_WORDS, results=[]),
-        ),
+        50: whole(DESCRIBE, _users_not_described),
         51: whole(ALTER, _users_not_altered),
         57: whole(
             ALTER,
@@ -197,6 +188,38 @@ def _users_not_altered(context: RequestContext, request: Any) -> Any:
 
 
 def _not_elected(context: RequestContext, request: Any) -> Any:
-    if context.api_version < WHOLE_ERROR_FROM:
-        return for_each_partition(request, NO_CLUSTER)
-    return ElectLeadersResponse(error_code=NO_CLUSTER, replica_election_results=[])
+    refusal = for_each_partition(request, NO_CLUSTER)
+    if context.api_version >= WHOLE_ERROR_FROM:
+        refusal.error_code = NO_CLUSTER
+    return refusal
+
+
+def _not_reassigned(context: RequestContext, request: Any) -> Any:
+    topic_row = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
+    row = topic_row.ReassignablePartitionResponse
+    return AlterPartitionReassignmentsResponse(
+        error_code=NO_CLUSTER,
+        error_message=_WORDS,
+        responses=[
+            topic_row(
+                name=topic.name,
+                partitions=[
+                    row(partition_index=one.partition_index, error_code=NO_CLUSTER, error_message=_WORDS)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _users_not_described(context: RequestContext, request: Any) -> Any:
+    """A row for each user that was asked for, without a name."""
+    row = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    return DescribeUserScramCredentialsResponse(
+        error_code=NO_CLUSTER,
+        error_message=_WORDS,
+        results=[
+            row(user="", error_code=NO_CLUSTER, error_message=_WORDS, credential_infos=[]) for _ in request.users or ()
+        ],
+    )

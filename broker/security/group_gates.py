@@ -192,7 +192,7 @@ def _unjoined(context: RequestContext, request: Any) -> Any:
         protocol_type=None,
         protocol_name="" if context.api_version < PROTOCOL_NULLABLE_FROM else None,
         leader="",
-        member_id=request.member_id,
+        member_id="",
         members=[],
     )
 
@@ -242,6 +242,8 @@ def describe_groups(context: RequestContext, access: Access, request: Any, handl
     def complete(answer: Any) -> Any:
         if request.include_authorized_operations:
             for group in answer.groups:
+                if group.error_code:
+                    continue
                 group.authorized_operations = access.operations(GROUP_OPERATIONS, GROUP, group.group_id)
         return extended(answer, "groups", rows)
 

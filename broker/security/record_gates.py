@@ -10,6 +10,7 @@ from typing import Any
 from broker.request import Handler, RequestContext
 from broker.security.authorizer import Access
 from broker.security.gating import (
+    CLUSTER_ACTION,
     DELETE,
     DESCRIBE,
     IDEMPOTENT_WRITE,
@@ -43,9 +44,16 @@ def record_gates() -> dict[int, Gate]:
         2: by_topic(DESCRIBE, lambda topics: ListOffsetsResponse(topics=topics), _unlisted),
         21: by_topic(DELETE, lambda topics: DeleteRecordsResponse(topics=topics), _undeleted),
         22: init_producer_id,
-        23: by_topic(DESCRIBE, lambda topics: OffsetForLeaderEpochResponse(topics=topics), _no_epochs, name="topic"),
+        23: offset_for_leader_epoch,
         61: by_topic(READ, lambda topics: DescribeProducersResponse(topics=topics), _no_producers),
     }
+
+
+def offset_for_leader_epoch(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    """Replicas ask it too, and have a right of their own."""
+    if access.may_cluster(CLUSTER_ACTION):
+        return handler(context, request)
+    return _epochs_of_described(context, access, request, handler)
 
 
 def init_producer_id(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
@@ -104,3 +112,8 @@ def _no_producers(topic: Any) -> Any:
             for index in topic.partition_indexes
         ],
     )
+
+
+_epochs_of_described = by_topic(
+    DESCRIBE, lambda topics: OffsetForLeaderEpochResponse(topics=topics), _no_epochs, name="topic"
+)

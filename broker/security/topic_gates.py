@@ -26,6 +26,7 @@ from broker.security.gating import (
     split,
     then,
 )
+from common.errors import ErrorCode
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
@@ -40,6 +41,7 @@ from wire.messages import (
 IDS_FROM = 6  # DeleteTopics
 CREATION_ASKED_FROM = 4  # Metadata
 UNKNOWN_COUNT = -1
+_ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 _Known = MetadataResponse.MetadataResponseTopic
 _Created = CreateTopicsResponse.CreatableTopicResult
@@ -87,7 +89,7 @@ class TopicGates:
                 shown = []
             if request.include_topic_authorized_operations:
                 for topic in shown:
-                    if not topic.error_code:
+                    if topic.name:  # whether or not it is there
                         topic.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
             if request.include_cluster_authorized_operations:
                 response.authorized_operations = cluster_operations(access)
@@ -152,22 +154,12 @@ class TopicGates:
     def delete_topics(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
         if access.may_cluster(DELETE):
             return handler(context, request)
-        answers = []
+        answers: list[Any] = []
         if context.api_version < IDS_FROM:
-            allowed, refused = split(request.topic_names, access, DELETE, TOPIC, lambda name: name)
-            answers = [_undeleted(name, None) for name in refused]
+            allowed = [name for name in request.topic_names if self._may_delete(access, name, None, answers)]
             request.topic_names = allowed
         else:
-            allowed = []
-            for state in request.topics:
-                by_id = state.name is None
-                found = self._image().topics.get_by_id(raw_uuid(state.topic_id)) if by_id else None
-                name = state.name if found is None else found.name
-                if name is None or access.may(DELETE, TOPIC, name):
-                    allowed.append(state)
-                else:
-                    shown = name if not by_id or access.may(DESCRIBE, TOPIC, name) else None
-                    answers.append(_undeleted(shown, state.topic_id if by_id else None))
+            allowed = [one for one in request.topics if self._may_delete(access, one.name, one.topic_id, answers)]
             request.topics = allowed
         if not allowed and answers:
             return DeleteTopicsResponse(responses=answers)
@@ -177,6 +169,24 @@ class TopicGates:
             return response
 
         return then(handler(context, request), complete)
+
+    def _may_delete(self, access: Access, name: str | None, topic_id: Any, answers: list[Any]) -> bool:
+        """Whether to go on with a topic; if not, its answer is in `answers`. By id, no name is told that may not be
+        described; by name, what may not be described is not said to be absent."""
+        topics = self._image().topics
+        if name is None:
+            found = topics.get_by_id(raw_uuid(topic_id))
+            if found is None or access.may(DELETE, TOPIC, found.name):
+                return True
+            answers.append(_undeleted(found.name if access.may(DESCRIBE, TOPIC, found.name) else None, topic_id))
+            return False
+        if not access.may(DESCRIBE, TOPIC, name):
+            answers.append(_undeleted(name, None))
+            return False
+        if access.may(DELETE, TOPIC, name):
+            return True
+        answers.append(_undeleted(name, None, NO_TOPIC if name in topics else _ABSENT))
+        return False
 
     # DescribeTopicPartitions -------------------------------------------------------------------------------
 
@@ -194,9 +204,8 @@ class TopicGates:
 
         def complete(response: Any) -> Any:
             for topic in response.topics:
-                if not topic.error_code:
-                    operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
-                    topic.topic_authorized_operations = as_bits(operations)
+                operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
+                topic.topic_authorized_operations = as_bits(operations)
             response.topics.extend(answers)
             return response
 
@@ -214,8 +223,9 @@ def _unknown(name: str | None, topic_id: Any, *, is_internal: bool) -> Any:
     return _Known(error_code=NO_TOPIC, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])
 
 
-def _undeleted(name: str | None, topic_id: Any) -> Any:
-    return _Deleted(name=name, topic_id=topic_id, error_code=NO_TOPIC, error_message=MESSAGES[NO_TOPIC])
+def _undeleted(name: str | None, topic_id: Any, code: ErrorCode = NO_TOPIC) -> Any:
+    message = MESSAGES.get(code, "This server does not host this topic-partition.")
+    return _Deleted(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
 def _undescribed(name: str) -> Any:

@@ -1,0 +1,111 @@
+"""A controller and a broker of ours in one process, with the same settings as the node of Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+from broker.config import BrokerConfig, Listen, LogDuties
+from broker.node import BrokerNode
+from broker.security.authorizer import AuthorizerConfig
+from broker.security.config import SecurityConfig
+from common.machine import machine_ports
+from kraft.controller.node import ControllerConfig, ControllerNode
+from kraft.controller.policy import ControllerPolicy
+from tests.broker.gate_oracle.questions import Ids
+from tests.broker.gate_oracle.rights import RIGHTS, user_of
+from tests.broker.gate_oracle.scene import furnish
+from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
+from tests.broker.tenant_lab import Wire
+from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
+from wire.messages import AlterUserScramCredentialsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+
+PASSWORD, SALT, ITERATIONS = "secret", b"salt of the oracle", 4_096
+
+
+class GatedNode:
+    """Use as an asynchronous context; `authorizer` None is a cluster without one."""
+
+    def __init__(self, root: Path, authorizer: AuthorizerConfig | None, address_rate: int = 0) -> None:
+        self._root = root
+        self._held = [ReservedPort() for _ in range(5)]
+        self._wires: list[Wire] = []
+        self._security = SecurityConfig(
+            authorizer=authorizer, queue_max=1_000, per_address_max=1_000, address_connection_rate=address_rate
+        )
+        self.fatal: list[str] = []
+        self.ids = Ids({})
+        self.wires: dict[str, Wire] = {}  # by right
+
+    async def __aenter__(self) -> GatedNode:
+        consensus, listener, plain, sasl, internal = ((LOCALHOST, port.number) for port in self._held)
+        self._plain, self._sasl = plain, sasl
+        controller = ControllerConfig(
+            100,
+            {100: consensus},
+            ListenerConfig("INTERNAL", listener, listener, ListenerKind.INTERNAL),
+            SECRET,
+            policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
+        )
+        self.controller = ControllerNode(machine_ports(self._root / "controller"), controller, self.fatal.append)
+        await self.controller.start()
+        broker = BrokerConfig(
+            0,
+            (
+                Listen("PLAINTEXT", plain, plain),
+                Listen("SASL_PLAINTEXT", sasl, sasl, protocol=SecurityProtocol.SASL_PLAINTEXT),
+                Listen("INTERNAL", internal, internal, "internal"),
+            ),
+            {100: listener},
+            SECRET,
+            duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
+            security=self._security,
+            node_settings={
+                "offsets.topic.num.partitions": 1,
+                "offsets.topic.replication.factor": 1,
+                "tidelog.audit.topic.replication.factor": 1,
+            },
+        )
+        self.broker = BrokerNode(machine_ports(self._root / "broker"), broker, self.fatal.append)
+        await self.broker.start()
+        await self.broker.wait_ready()
+        self.anonymous = await self.connect()
+        return self
+
+    async def furnish(self) -> None:
+        """The oracle's scene and its principals."""
+        await self._make_users()
+        self.ids = await furnish(self.anonymous, self.login)
+
+    async def __aexit__(self, *_: object) -> None:
+        for wire in self._wires:
+            wire.close()
+        await self.broker.stop()
+        await self.controller.stop()
+        for port in self._held:
+            port.close()
+        assert not self.fatal
+
+    async def connect(self, *, sasl: bool = False) -> Wire:
+        wire = Wire(*await asyncio.open_connection(*(self._sasl if sasl else self._plain)))
+        self._wires.append(wire)
+        return wire
+
+    async def login(self, right: str) -> Wire:
+        """As the principal that has that right."""
+        wire = await self.connect(sasl=True)
+        await wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        answer = await wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{user_of(right)}\0{PASSWORD}".encode()), 2)
+        assert not answer.error_code, answer
+        return wire
+
+    async def _make_users(self) -> None:
+        salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), SALT, ITERATIONS)
+        upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+        rows = [
+            upsertion(name=user_of(right), mechanism=1, iterations=ITERATIONS, salt=SALT, salted_password=salted)
+            for right in RIGHTS
+        ]
+        made = await self.anonymous.call(AlterUserScramCredentialsRequest(deletions=[], upsertions=rows), 0)
+        assert not any(result.error_code for result in made.results), made

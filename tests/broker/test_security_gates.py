@@ -1,0 +1,108 @@
+"""Every API and version that is served, asked as principals with other rights each, against Apache Kafka's answers
+(`gate_oracle/generate.py`): error codes, where they stand, and what is hidden."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from broker.security.authorizer import AuthorizerConfig
+from broker.security.gates import Gates
+from broker.security.gating import free
+from common.errors import ErrorCode
+from kraft.image.metadata import EMPTY_IMAGE
+from tests.broker.gate_oracle.answers import ask_all
+from tests.broker.gate_oracle.answers import read as read_answers
+from tests.broker.gate_oracle.differences import comparable, expected
+from tests.broker.gate_oracle.node import GatedNode
+from tests.broker.gate_oracle.questions import QUESTIONS
+from tests.broker.gate_oracle.rights import ALL, NONE, RIGHTS
+from tests.broker.gate_oracle.scene import restorer
+from tests.broker.gate_oracle.table import ANSWERS, markdown
+from tests.broker.tenant_requests import request
+from wire.apis import APIS
+from wire.codec import decode_response
+from wire.listeners import ListenerKind
+
+KAFKAS = read_answers(ANSWERS)
+OURS = {
+    "DescribeTier": "DESCRIBE", "RestoreTopic": "ALTER", "CreateTenant": "ALTER", "DescribeTenants": "DESCRIBE",
+    "AlterTenant": "ALTER", "DeleteTenant": "ALTER", "MoveTenant": "ALTER", "CreateApiKey": "ALTER",
+    "DeleteApiKey": "ALTER", "DescribeApiKeys": "DESCRIBE", "DescribeCells": "DESCRIBE", "AlterCell": "ALTER",
+}  # fmt: skip
+"""APIs that Apache Kafka has not, with what they ask for of the cluster."""
+EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticate": "comes before there is a principal"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatedNode]:
+    async with GatedNode(tmp_path_factory.mktemp("gates"), AuthorizerConfig(frozenset({"User:ANONYMOUS"}))) as made:
+        await made.furnish()
+        yield made
+
+
+def test_every_api_and_version_that_clients_are_served_is_asked() -> None:
+    asked = {(question.api, version) for question in QUESTIONS for version in question.versions}
+    served = {
+        (api.name, version)
+        for api in APIS.values()
+        if api.kinds & {ListenerKind.OPERATOR, ListenerKind.TENANT} and api.name not in OURS and api.name not in EXEMPT
+        for version in range(api.min_version, api.max_version + 1)
+    }
+    assert asked == served
+    assert {(api, label, version) for api, label, version in KAFKAS} == {
+        (question.api, question.label, version) for question in QUESTIONS for version in question.versions
+    }
+    assert all(set(by_right) == set(RIGHTS) for by_right in KAFKAS.values())
+
+
+def test_the_answers_can_tell_a_gate_from_none() -> None:
+    """Each API that asks for a right is answered otherwise to who has all than to who has none."""
+    silent = {question.api for question in QUESTIONS}
+    for (api, _, _), by_right in KAFKAS.items():
+        if by_right[NONE] != by_right[ALL]:
+            silent.discard(api)
+    assert silent == {"ApiVersions"}
+    gates = Gates(lambda: EMPTY_IMAGE, True).by_key
+    assert {APIS[key].name for key, gate in gates.items() if gate is free} == {"ApiVersions", *EXEMPT}
+
+
+def test_the_table_in_the_documentation_is_that_of_the_answers() -> None:
+    page = Path(__file__).parents[2] / "docs" / "authorization.md"
+    assert markdown() in page.read_text(), "python -m tests.broker.gate_oracle.table prints it"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("api", list(dict.fromkeys(question.api for question in QUESTIONS)))
+async def test_answers_are_apache_kafkas(node: GatedNode, api: str) -> None:
+    questions = [question for question in QUESTIONS if question.api == api]
+    found = await ask_all(questions, node.login, node.ids, restorer(node.anonymous, node.ids), node.wires)
+    wrong = [
+        f"{key} {right}:\n  ours  {answer}\n  Kafka {expected(KAFKAS, key, right)}"
+        for key, by_right in found.items()
+        for right, answer in by_right.items()
+        if comparable(key, answer) != expected(KAFKAS, key, right)
+    ]
+    assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong[:5])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("api", OURS)
+async def test_apis_of_our_own_ask_for_a_right_over_the_cluster(node: GatedNode, api: str) -> None:
+    row = next(row for row in APIS.values() if row.name == api)
+    refused = []
+    for right in RIGHTS:
+        wire = node.wires.get(right) or await node.login(right)
+        payload = await wire.exchange(request(row, 0, {}), 0)
+        assert payload is not None
+        answer = decode_response(row.key, 0, payload)[1]
+        if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            refused.append(right)
+    allowing = {f"cluster:{OURS[api]}", *(["cluster:ALTER"] if OURS[api] == "DESCRIBE" else [])}
+    denied = f"-cluster:{OURS[api]}"
+    assert refused == [
+        right for right in RIGHTS if right == denied or (right != ALL and right[0] != "-" and right not in allowing)
+    ]
