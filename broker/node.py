@@ -40,7 +40,7 @@ from broker.handlers.topics import TopicHandlers
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
-from broker.request import NoQuota, RequestChain
+from broker.request import RequestChain
 from broker.room_watch import RoomWatch
 from broker.security.gates import Gates
 from broker.security.plane import Security
@@ -215,7 +215,7 @@ class BrokerNode:
         config = self._config
         names = TenantNames(lambda: self.observer.image, ProxyAddress(config.proxy_domain, config.proxy_port))
         gates = Gates(lambda: self.observer.image, config.auto_create_topics_enable)
-        return RequestChain(gates, names, NoQuota())
+        return RequestChain(gates, names, self.security.rates)
 
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
         config = self._config

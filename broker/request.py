@@ -49,6 +49,7 @@ class ClientSession:
     reader: int = 0  # a number for those who have to tell readers apart; 0 before it is needed
     access: Access | None = None
     login: ClosedListener | None = None
+    pause_ms: int = 0  # what its next answer tells it to wait, for having come too fast
 
     @property
     def topic_prefix(self) -> bytes:

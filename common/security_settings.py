@@ -41,4 +41,6 @@ SECURITY_SETTINGS = [
     _s("tidelog.authentication.queue.max", "int", 256, "Passwords and tokens whose check waits or is under way; over "
        "it connections are closed.", 1, 100_000),
     _s("tidelog.authentication.queue.per.address.max", "int", 32, "The same, of one address.", 1, INT_MAX),
+    _s("tidelog.connection.rate.per.address", "int", 0, "New connections a second of one address, behind a proxy of "
+       "the client's; faster ones wait. 0 is without bound.", 0, INT_MAX),
 ]  # fmt: skip

@@ -46,6 +46,8 @@ def security_config(values: Mapping[str, Any], listeners: Iterable[str], domain:
         ),
         tenant_domain=domain,
         tenant_connections_max=values["tidelog.tenant.connections.max"],
+        tenant_connection_rate=values["tidelog.tenant.connection.rate"],
+        address_connection_rate=values["tidelog.connection.rate.per.address"],
     )
 
 

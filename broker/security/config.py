@@ -31,3 +31,5 @@ class SecurityConfig:
     oauth: OauthConfig = field(default_factory=OauthConfig)
     tenant_domain: str = ""
     tenant_connections_max: int = 1_000  # tidelog.tenant.connections.max
+    tenant_connection_rate: int = 100  # tidelog.tenant.connection.rate
+    address_connection_rate: int = 0  # tidelog.connection.rate.per.address

@@ -14,6 +14,7 @@ from typing import Any
 from broker.request import ClientSession, RequestContext
 from broker.security.authorizer import Authorizer, AuthorizerConfig
 from broker.security.config import SecurityConfig
+from broker.security.connection_rates import ConnectionRates
 from broker.security.credentials import Credentials
 from broker.security.exchange import OAUTHBEARER, PLAIN, SCRAM_SHA_256, Authenticated, Exchange
 from broker.security.login import Login
@@ -59,6 +60,7 @@ class Security:
         self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max)
         self.key_set = KeySet(config.oauth, ports.clock)
         self.failures = FailureLog(logger, "authentication failed", now)
+        self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
         self.authenticated = 0  # exchanges that succeeded, since the start
         self.open: FrameHandler
         self.shut: FrameHandler
@@ -72,6 +74,7 @@ class Security:
         listener = connection.listener
         if listener is None or listener.kind is ListenerKind.INTERNAL:
             return
+        self.rates.connected(session)
         if not listener.protocol.uses_sasl:
             if listener.kind is ListenerKind.TENANT:
                 connection.close("tenants authenticate")
@@ -100,6 +103,7 @@ class Security:
                 return "too many connections of the tenant"
             self._of_tenant[tenant] = count + 1
         self._logins.setdefault(user, {})[login] = None
+        self.rates.logged_in(login.session)
         return ""
 
     def leave(self, login: Login) -> None:
@@ -151,6 +155,7 @@ class Security:
         return response
 
     def register(self, metrics: Metrics) -> None:
+        self.rates.register(metrics)
         metrics.family(
             "tidelog_authentication_failures_total",
             "counter",

@@ -1,0 +1,97 @@
+"""How fast one address and one tenant connect: whoever is faster waits, and is told for how long (KIP-219).
+
+An address is counted when its connection comes, a tenant when one of its keys has logged in: nobody uses up the rate of
+a tenant whose key they have not. The first answer after that with room for a throttle time carries it, and the
+connection is muted for as long. Nobody is refused for being fast, and no wait is longer than `PAUSE_S_MAX`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from broker.request import ClientSession
+from common.metrics import Metrics
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import CONNECTION_RATE
+
+PAUSE_S_MAX = 10.0
+BUCKETS_MAX = 65_536  # addresses, and tenants, that connected lately
+_WITHOUT_ROOM = (17, 36)  # SaslHandshake, SaslAuthenticate
+
+
+class ConnectionBucket:
+    """What a second gives may be used at once; what is used beyond that is waited for. Time is given."""
+
+    __slots__ = ("_filled", "_tokens")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._tokens = rate
+        self._filled = now
+
+    def take(self, rate: float, now: float) -> float:
+        """Count a connection; seconds for which it has to wait, 0 while there is room."""
+        self._tokens = min(rate, self._tokens + (now - self._filled) * rate) - 1
+        self._filled = now
+        self._tokens = max(self._tokens, -rate * PAUSE_S_MAX)
+        return max(0.0, -self._tokens / rate)
+
+
+class ConnectionRates:
+    """Every connection of clients on one broker; also the request chain's throttle. A rate of 0 is without bound."""
+
+    def __init__(
+        self, image: Callable[[], MetadataImage], now: Callable[[], float], per_address: int, per_tenant: int
+    ) -> None:
+        """`per_tenant` is for tenants that have no rate of their own."""
+        self._image = image
+        self._now = now
+        self._per_address = per_address
+        self._per_tenant = per_tenant
+        self._of_address: OrderedDict[str, ConnectionBucket] = OrderedDict()
+        self._of_tenant: OrderedDict[str, ConnectionBucket] = OrderedDict()
+        self.throttled = {"address": 0, "tenant": 0}
+
+    def connected(self, session: ClientSession) -> None:
+        """A new connection of the session's address."""
+        self._count(session, "address", self._of_address, session.client_host, self._per_address)
+
+    def logged_in(self, session: ClientSession) -> None:
+        """A connection has turned out to be the session's tenant's."""
+        if session.tenant is not None:
+            tenant = self._image().tenants.get(session.tenant)
+            rate = self._per_tenant if tenant is None else tenant.limits.get(CONNECTION_RATE, self._per_tenant)
+            self._count(session, "tenant", self._of_tenant, session.tenant, rate)
+
+    def _count(
+        self, session: ClientSession, what: str, buckets: OrderedDict[str, ConnectionBucket], key: str, rate: int
+    ) -> None:
+        if rate <= 0:
+            return
+        now = self._now()
+        bucket = buckets.get(key)
+        if bucket is None:
+            if len(buckets) >= BUCKETS_MAX:
+                buckets.popitem(last=False)
+            bucket = buckets[key] = ConnectionBucket(rate, now)
+        buckets.move_to_end(key)
+        pause_ms = int(bucket.take(rate, now) * 1000)
+        if pause_ms:
+            self.throttled[what] += 1
+            session.pause_ms = max(session.pause_ms, pause_ms)
+
+    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
+        """Milliseconds that the answer to this request tells, after which its connection is muted for as long."""
+        pause_ms = session.pause_ms
+        if not pause_ms or api_key in _WITHOUT_ROOM:
+            return 0
+        session.pause_ms = 0
+        return pause_ms
+
+    def register(self, metrics: Metrics) -> None:
+        metrics.family(
+            "tidelog_connections_throttled_total",
+            "counter",
+            "Connections that had to wait, because their address or tenant connects too fast.",
+            lambda: [({"of": what}, float(count)) for what, count in self.throttled.items()],
+        )
