@@ -421,7 +421,7 @@ class BrokerNode:
                 lambda: self.cold.reading if self.cold is not None else None,
             ),
             AppendAudit(self.audit.host),
-            AclHandlers(forwarder),
+            AclHandlers(forwarder, config.security.authorizer is not None),
             ScramHandlers(forwarder),
             TenantHandlers(forwarder),
             CellHandlers(forwarder),

@@ -1,7 +1,8 @@
 """Access control lists: DescribeAcls 1-3, CreateAcls 1-3, DeleteAcls 1-3.
 
 Behaviour: descriptions come from this broker's image, changes are the controller's to decide and travel to it in an
-Envelope. Filters mean what they mean to Apache Kafka; the error codes are its own.
+Envelope. Filters mean what they mean to Apache Kafka; the error codes are its own. Without an authorizer, operators are
+told SECURITY_DISABLED; tenants' ACLs always hold.
 Versions: 2 and 3 differ in encoding and in the resource type USER alone.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
 from broker.tenancy.tenant_acls import find_acls
-from common.errors import ProtocolError
+from common.errors import ErrorCode, ProtocolError
 from kraft.acl_filter import AclFilter
 from kraft.image.acls import AclImage
 from wire.messages import CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse, DescribeAclsResponse
@@ -27,14 +28,20 @@ _Deleted = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 class AclHandlers:
-    """One method per API."""
+    """One method per API. `authorizes`: ACLs hold on operators' listeners (authorizer.class.name)."""
 
-    def __init__(self, forwarder: Forwarder) -> None:
+    def __init__(self, forwarder: Forwarder, authorizes: bool) -> None:
         self._forwarder = forwarder
+        self._authorizes = authorizes
+
+    def _check_enabled(self, context: RequestContext) -> None:
+        if not self._authorizes and context.tenant is None:
+            raise ProtocolError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
     def describe_acls(self, context: RequestContext, request: Any) -> Any:
         wanted = _filter(request)
         try:
+            self._check_enabled(context)
             wanted.check()
         except ProtocolError as error:
             return DescribeAclsResponse(error_code=error.code, error_message=error.message or None, resources=[])
@@ -49,6 +56,7 @@ class AclHandlers:
 
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         try:
+            self._check_enabled(context)
             return await self._forwarder.forward(context, request, CREATE_VERSION)
         except ProtocolError as error:
             result = CreateAclsResponse.AclCreationResult(error_code=error.code, error_message=error.message or None)
@@ -58,6 +66,7 @@ class AclHandlers:
         if context.tenant is not None:
             return await self._delete_of_tenant(context, context.tenant, request)
         try:
+            self._check_enabled(context)
             return await self._forwarder.forward(context, request, DELETE_VERSION)
         except ProtocolError as error:
             result = DeleteAclsResponse.DeleteAclsFilterResult(

@@ -14,7 +14,9 @@ import pytest
 
 from broker.config import BrokerConfig, Listen, LogDuties
 from broker.node import BrokerNode
-from broker.request import ClientSession
+from broker.request import ANONYMOUS, ClientSession
+from broker.security.authorizer import AuthorizerConfig
+from broker.security.config import SecurityConfig
 from broker.security.plane import Security
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
@@ -104,6 +106,7 @@ class TenantLab:
             duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
             proxy_domain=DOMAIN,
             proxy_port=PROXY_PORT,
+            security=SecurityConfig(authorizer=AuthorizerConfig(frozenset({ANONYMOUS}))),
             node_settings={
                 "log.dirs": INSIDE_DIRECTORY,
                 "offsets.topic.num.partitions": 1,

@@ -115,7 +115,7 @@ ANYTHING = {
 @pytest.mark.parametrize("version", versions_of("CreateAcls"))
 async def test_acls_are_made_found_and_deleted(version: int) -> None:
     world = AccessWorld()
-    handlers = AclHandlers(world.forwarder)
+    handlers = AclHandlers(world.forwarder, authorizes=True)
     fields = {
         "resource_type": 2, "resource_pattern_type": 3, "principal": "User:a", "host": "*", "permission_type": 3,
     }  # fmt: skip
@@ -140,6 +140,28 @@ async def test_acls_are_made_found_and_deleted(version: int) -> None:
     assert [row.error_code for row in made.results] == [ErrorCode.NOT_CONTROLLER] * 4
     gone = await asked(handlers.delete_acls, "DeleteAcls", DeleteAclsRequest(filters=filters), version)
     assert [row.error_code for row in gone.filter_results] == [ErrorCode.NOT_CONTROLLER]
+
+
+@pytest.mark.parametrize("version", versions_of("CreateAcls"))
+async def test_without_an_authorizer_operators_have_no_acls_and_tenants_have(version: int) -> None:
+    world = AccessWorld()
+    handlers = AclHandlers(world.forwarder, authorizes=False)
+    creation = CreateAclsRequest.AclCreation(
+        resource_type=2, resource_name="t", resource_pattern_type=3, principal="User:a", host="*", operation=3,
+        permission_type=3,
+    )  # fmt: skip
+    two = CreateAclsRequest(creations=[creation, creation])
+    made = await asked(handlers.create_acls, "CreateAcls", two, version)
+    one = DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**ANYTHING)])
+    gone = await asked(handlers.delete_acls, "DeleteAcls", one, version)
+    found = await asked(handlers.describe_acls, "DescribeAcls", DescribeAclsRequest(**ANYTHING), version)
+    rows = [*made.results, *gone.filter_results, found]
+    assert [row.error_code for row in rows] == [ErrorCode.SECURITY_DISABLED] * 4
+    assert {row.error_message for row in rows} == {"No Authorizer is configured."}
+    assert not len(world.image.acls) and not world.forwarded
+    asking = context("DescribeAcls", version)
+    asking.session.tenant = "lkc-aaaaaa"
+    assert not handlers.describe_acls(asking, over_the_wire(version, DescribeAclsRequest(**ANYTHING))).error_code
 
 
 async def test_users_are_described_without_verifiers_and_without_keys() -> None:

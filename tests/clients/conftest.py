@@ -11,6 +11,11 @@ from bench.embedded import EmbeddedCluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
-    settings = {"group.initial.rebalance.delay.ms": "100", "log.dir.free.bytes.min": "0"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "100",
+        "log.dir.free.bytes.min": "0",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
     with EmbeddedCluster(settings=settings) as running:
         yield running
