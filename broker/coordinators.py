@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from broker.broker_link import BrokerLink
 from broker.config import BrokerConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
+from broker.coordination.groups.key_moves import TenantKeyMoves
+from broker.coordination.groups.key_store import KeyStore
 from broker.coordination.groups.tenant_cleanup import TenantGroupCleanup
 from broker.coordination.hosted_shard import HostLimits
-from broker.coordination.internal_topics import InternalTopics, audit_topic, group_topic, tier_topic
+from broker.coordination.internal_topics import InternalTopic, InternalTopics, audit_topic, group_topic, tier_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
@@ -25,6 +28,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.links import Links
 
 MINUTE_MS = 60_000
+LINK_TIMEOUT_S = 1.0
 
 
 class Coordinators:
@@ -62,28 +66,21 @@ class Coordinators:
             ports.random,
         )
         self._cleanup = TenantGroupCleanup(self.groups, forwarder.channel, lambda: (config.node_id, broker_epoch()))
-        topics = [
-            group_topic(
-                value("offsets.topic.num.partitions"),
-                value("offsets.topic.replication.factor"),
-                value("offsets.topic.segment.bytes"),
-                exact="offsets.topic.replication.factor" in config.node_settings,
-            ),
-            tier_topic(
-                value("tidelog.tier.state.partitions"),
-                value("tidelog.tier.state.replication.factor"),
-                value("tidelog.tier.state.segment.bytes"),
-                exact="tidelog.tier.state.replication.factor" in config.node_settings,
-            ),
-            audit_topic(
-                value("tidelog.audit.topic.num.partitions"),
-                value("tidelog.audit.topic.replication.factor"),
-                value("tidelog.audit.topic.segment.bytes"),
-                value("tidelog.audit.topic.retention.ms"),
-                exact="tidelog.audit.topic.replication.factor" in config.node_settings,
-            ),
-        ]
-        self.internal_topics = InternalTopics(topics, lambda: partitions.image, create_topics, ports.clock)
+        self.keys = KeyStore(self.runtime, lambda: partitions.image)
+
+        def new_link() -> BrokerLink:
+            return BrokerLink(links, lambda: partitions.image, config.internal_listener.name, LINK_TIMEOUT_S)
+
+        self._key_moves = TenantKeyMoves(
+            self.keys,
+            lambda: partitions.image,
+            forwarder.channel,
+            new_link,
+            lambda: (config.node_id, broker_epoch()),
+        )
+        self.internal_topics = InternalTopics(
+            _topics(config, value), lambda: partitions.image, create_topics, ports.clock
+        )
         self.tiers = TierCoordinator(self.runtime, lambda: partitions.image)
         self.tier_client = TierClient(
             config.node_id,
@@ -107,6 +104,7 @@ class Coordinators:
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Offsets of deleted topics go, and their tiers are dropped; so do the groups of deleted tenants."""
         self._cleanup.metadata_changed(delta, image)
+        self._key_moves.metadata_changed(delta, image)
         deleted = {topic.name: topic.topic_id for topic in delta.topics_deleted.values()}
         if deleted:
             self.groups.topics_deleted(deleted)
@@ -114,5 +112,31 @@ class Coordinators:
 
     async def stop(self) -> None:
         await self._cleanup.stop()
+        await self._key_moves.stop()
         await self.tier_client.stop()
         await self.runtime.stop()
+
+
+def _topics(config: BrokerConfig, value: Callable[[str], Any]) -> list[InternalTopic]:
+    """The internal topics by this broker's settings."""
+    return [
+        group_topic(
+            value("offsets.topic.num.partitions"),
+            value("offsets.topic.replication.factor"),
+            value("offsets.topic.segment.bytes"),
+            exact="offsets.topic.replication.factor" in config.node_settings,
+        ),
+        tier_topic(
+            value("tidelog.tier.state.partitions"),
+            value("tidelog.tier.state.replication.factor"),
+            value("tidelog.tier.state.segment.bytes"),
+            exact="tidelog.tier.state.replication.factor" in config.node_settings,
+        ),
+        audit_topic(
+            value("tidelog.audit.topic.num.partitions"),
+            value("tidelog.audit.topic.replication.factor"),
+            value("tidelog.audit.topic.segment.bytes"),
+            value("tidelog.audit.topic.retention.ms"),
+            exact="tidelog.audit.topic.replication.factor" in config.node_settings,
+        ),
+    ]

@@ -25,6 +25,7 @@ from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
+from broker.handlers.key_imports import ImportKeys
 from broker.handlers.list_offsets import ListOffsets
 from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
@@ -425,6 +426,7 @@ class BrokerNode:
             ScramHandlers(forwarder),
             TenantHandlers(forwarder),
             CellHandlers(forwarder),
+            ImportKeys(self.coordinators.keys),
             self.security,
         )
 

@@ -121,6 +121,8 @@ def _tenant(tenant: TenantImage) -> Fields:
         "state": tenant.state.name,
         "target_cell": tenant.target_cell,
         "keys_cell": tenant.keys_cell,
+        "keys_target": tenant.keys_target,
+        "keys_phase": tenant.keys_phase.name,
     }
 
 

@@ -129,6 +129,9 @@ def _tenant(record: TenantRecord) -> Event:
         "state": record.state.name,
         "target_cell": record.target_cell,
         "keys_cell": record.keys_cell,
+        "keys_target": record.keys_target,
+        "keys_phase": record.keys_phase.name,
+        "keys_epoch": record.keys_epoch,
     }
 
 

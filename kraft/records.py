@@ -327,12 +327,23 @@ class TenantState(IntEnum):
     DELETING = 2
 
 
+class KeysPhase(IntEnum):
+    """How far a tenant's groups are on their way into the range of another cell. In CLEARING they are served where they
+    are, and the range where they go is rid of what it may hold of them; in COPYING nobody serves them, while each
+    partition's leader hands them over."""
+
+    SETTLED = 0
+    CLEARING = 1
+    COPYING = 2
+
+
 class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
     """A whole tenant; a later record of the same `id` replaces it. The names of its resources begin with `<id>_`.
 
     `limits` by name (`kraft.image.tenants` has them); what it does not name is the default of the settings.
     Networks are CIDR text; an empty `allow_networks` allows all. `epoch` rises with each record of the tenant.
-    `keys_cell` is the cell in whose ranges of the internal topics its groups are kept; None stands for the first range.
+    `keys_cell` is the cell in whose range of the groups' topic its groups are kept; None stands for the first range.
+    `keys_target` is the cell to which they go, None in SETTLED, and `keys_epoch` counts the times that they set out.
     """
 
     id: str
@@ -347,6 +358,9 @@ class TenantRecord(_Record, tag=18, frozen=True, array_like=True):
     target_cell: str | None = None
     actor: str = ""
     keys_cell: str | None = None
+    keys_target: str | None = None
+    keys_phase: KeysPhase = KeysPhase.SETTLED
+    keys_epoch: int = 0
 
 
 class RemoveTenantRecord(_Record, tag=19, frozen=True, array_like=True, gc=False):

@@ -203,6 +203,7 @@ class TenantAdmin:
                     }
                     for broker in row.brokers
                 ],
+                "ranges": [{"topic": held.topic, "first": held.first, "count": held.count} for held in row.ranges],
             }
             for row in response.cells
         ]

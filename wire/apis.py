@@ -124,6 +124,8 @@ _TABLE = (
     _api("DescribeCells", 0, 0, _OPERATORS),
     _api("AlterCell", 0, 0, _OPERATORS),
     _api("TenantGroupsCleared", 0, 0, _NODES),
+    _api("TenantKeysReady", 0, 0, _NODES),
+    _api("ImportKeys", 0, 0, _NODES),
 )
 
 APIS: Mapping[int, Api] = {api.key: api for api in sorted(_TABLE, key=lambda api: api.key)}

@@ -8,7 +8,6 @@ version lacks reads as the schema's default: never change such a list in place, 
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 from kafka.protocol.admin.acl import (
     CreateAclsRequest,
@@ -86,7 +85,6 @@ from kafka.protocol.admin.users import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer.fetch import (
     FetchRequest,
     FetchResponse,
@@ -151,189 +149,56 @@ from kafka.protocol.sasl import (
 )
 
 from common.identifiers import ZERO_UUID
-
-
-class _OwnSchemas(type(ApiMessage)):  # type: ignore[misc]
-    """Compiles a class from the JSON file of its name in `wire/schemas`."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], attrs: dict[str, Any], **options: Any) -> Any:
-        return super().__new__(cls, name, bases, attrs, load_json="wire.schemas", **options)
-
-
-class AllocateProducerIdsRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class AllocateProducerIdsResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class AlterPartitionRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class AlterPartitionResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class BrokerHeartbeatRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class BrokerHeartbeatResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class BrokerRegistrationRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class BrokerRegistrationResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class EnvelopeRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class EnvelopeResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class FetchSnapshotRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class FetchSnapshotResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class TierStateRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Not Apache Kafka's: a batch of requests of `tiering.shard_protocol`, one per call."""
-
-
-class TierStateResponse(ApiMessage, metaclass=_OwnSchemas):
-    """In the order of the request's calls."""
-
-
-class AppendAuditRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Not Apache Kafka's: events of one broker's journal, in order; none asks where the topic stands."""
-
-
-class AppendAuditResponse(ApiMessage, metaclass=_OwnSchemas):
-    """`last_sequence` is committed, and so is all before it; -1 for none."""
-
-
-class DescribeTierRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Not Apache Kafka's, as the next one: for operators. Partition -1 asks for the broker as a whole."""
-
-
-class DescribeTierResponse(ApiMessage, metaclass=_OwnSchemas):
-    """`description` is JSON, of `tiering.description`."""
-
-
-class RestoreTopicRequest(ApiMessage, metaclass=_OwnSchemas):
-    """A topic of the given id is made of what the tier holds of that id; one leader epoch per partition."""
-
-
-class RestoreTopicResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class CreateTenantRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Not Apache Kafka's, as all up to AlterCell: for operators. `cell` null lets the controller choose."""
-
-
-class CreateTenantResponse(ApiMessage, metaclass=_OwnSchemas):
-    """`tenant_id` and `cell` are empty after an error."""
-
-
-class DescribeTenantsRequest(ApiMessage, metaclass=_OwnSchemas):
-    """By id or name; null is all."""
-
-
-class DescribeTenantsResponse(ApiMessage, metaclass=_OwnSchemas):
-    """In order of names. `partitions_to_move` are those that are not wholly in the cell where the tenant is going."""
-
-
-class AlterTenantRequest(ApiMessage, metaclass=_OwnSchemas):
-    """`tenant` is an id or a name. A limit of -1 goes back to the default; null leaves the networks as they are."""
-
-
-class AlterTenantResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class DeleteTenantRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Answered when nobody of the tenant may log in any more; what it has goes in steps after that."""
-
-
-class DeleteTenantResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class MoveTenantRequest(ApiMessage, metaclass=_OwnSchemas):
-    """`cell` null lets the controller choose. Answered when the move is committed, not when it has ended."""
-
-
-class MoveTenantResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class CreateApiKeyRequest(ApiMessage, metaclass=_OwnSchemas):
-    """`key_id` null makes a key; else the one of that id gets new verifiers. The secret itself stays with who asks."""
-
-
-class CreateApiKeyResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class DeleteApiKeyRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class DeleteApiKeyResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class DescribeApiKeysRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Of one tenant, by id or name, or of all (null); `keys` narrows it to these."""
-
-
-class DescribeApiKeysResponse(ApiMessage, metaclass=_OwnSchemas):
-    """`mechanisms` for which the key has a verifier: none after a rebuild."""
-
-
-class DescribeCellsRequest(ApiMessage, metaclass=_OwnSchemas):
-    """Null is all."""
-
-
-class DescribeCellsResponse(ApiMessage, metaclass=_OwnSchemas):
-    """`full_reason` says why a cell takes no more tenants, null while it does."""
-
-
-class AlterCellRequest(ApiMessage, metaclass=_OwnSchemas):
-    """`open`: 1 or 0, -1 leaves it. A limit of -1 goes back to the default."""
-
-
-class AlterCellResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class TenantGroupsClearedRequest(ApiMessage, metaclass=_OwnSchemas):
-    """A broker tells the controller that it removed the groups of tenants from these partitions of their topic."""
-
-
-class TenantGroupsClearedResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class UnregisterBrokerRequest(ApiMessage, metaclass=_OwnSchemas):
-    pass
-
-
-class UnregisterBrokerResponse(ApiMessage, metaclass=_OwnSchemas):
-    pass
+from wire.own_messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterCellRequest,
+    AlterCellResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterTenantRequest,
+    AlterTenantResponse,
+    AppendAuditRequest,
+    AppendAuditResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    CreateApiKeyRequest,
+    CreateApiKeyResponse,
+    CreateTenantRequest,
+    CreateTenantResponse,
+    DeleteApiKeyRequest,
+    DeleteApiKeyResponse,
+    DeleteTenantRequest,
+    DeleteTenantResponse,
+    DescribeApiKeysRequest,
+    DescribeApiKeysResponse,
+    DescribeCellsRequest,
+    DescribeCellsResponse,
+    DescribeTenantsRequest,
+    DescribeTenantsResponse,
+    DescribeTierRequest,
+    DescribeTierResponse,
+    EnvelopeRequest,
+    EnvelopeResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    ImportKeysRequest,
+    ImportKeysResponse,
+    MoveTenantRequest,
+    MoveTenantResponse,
+    RestoreTopicRequest,
+    RestoreTopicResponse,
+    TenantGroupsClearedRequest,
+    TenantGroupsClearedResponse,
+    TenantKeysReadyRequest,
+    TenantKeysReadyResponse,
+    TierStateRequest,
+    TierStateResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 
 def schema_uuid(raw: bytes) -> uuid.UUID:
@@ -443,6 +308,8 @@ __all__ = [
     "FindCoordinatorResponse",
     "HeartbeatRequest",
     "HeartbeatResponse",
+    "ImportKeysRequest",
+    "ImportKeysResponse",
     "IncrementalAlterConfigsRequest",
     "IncrementalAlterConfigsResponse",
     "InitProducerIdRequest",
@@ -485,6 +352,8 @@ __all__ = [
     "SyncGroupResponse",
     "TenantGroupsClearedRequest",
     "TenantGroupsClearedResponse",
+    "TenantKeysReadyRequest",
+    "TenantKeysReadyResponse",
     "TierStateRequest",
     "TierStateResponse",
     "TxnOffsetCommitRequest",

@@ -4,7 +4,7 @@ As Apache Kafka does it, the absolute value of Java's String.hashCode, modulo th
 or of the range that a cell owns.
 """
 
-from kraft.image.key_ranges import range_for
+from kraft.image.key_ranges import range_to_ask
 from kraft.image.metadata import MetadataImage
 
 _HASH_MASK = 0xFFFFFFFF
@@ -27,9 +27,10 @@ def partition_for(key: str, partition_count: int) -> int:
 
 
 def keeping_partition(image: MetadataImage, topic_name: str, key: str) -> int | None:
-    """The partition of an internal topic that keeps `key`, a tenant's or an operator's; None while there is none."""
+    """The partition of an internal topic whose leader is asked for `key`, a tenant's or an operator's; None while there
+    is none."""
     topic = image.topics.get(topic_name)
-    held = range_for(topic, image.tenants.owner(key)) if topic is not None else None
+    held = range_to_ask(topic, image.tenants.owner(key)) if topic is not None else None
     return None if held is None else held.first + partition_for(key, held.count)
 
 

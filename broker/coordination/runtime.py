@@ -20,7 +20,16 @@ from typing import Any
 from broker.coordination.hosted_shard import HostedShard, HostLimits
 from broker.coordination.loading import LoadLimits, load_shard
 from broker.coordination.partition_access import CoordinatedPartition
-from broker.coordination.shard import Decide, DecideOrPark, Query, Reply, Shard, ShardType
+from broker.coordination.shard import (
+    CoordinatorRecord,
+    Decide,
+    DecideOrPark,
+    Now,
+    Query,
+    Reply,
+    Shard,
+    ShardType,
+)
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.lifecycle import duty
 from common.ports import Clock
@@ -168,6 +177,22 @@ class CoordinatorRuntime:
     def is_loading(self, topic: str) -> bool:
         """Whether a shard of `topic` is still being replayed here."""
         return any(name == topic and slot.hosted is None for (name, _), slot in self._slots.items())
+
+    def leader_epoch(self, topic: str, index: int) -> int | None:
+        """Of the shard that serves here; None where none does."""
+        slot = self._slots.get((topic, index))
+        return None if slot is None or slot.hosted is None else slot.leader_epoch
+
+    def leads(self, topic: str, index: int) -> bool:
+        """Whether the shard is here, be it loaded or not."""
+        return (topic, index) in self._slots
+
+    def tell(self, topic: str, act: Callable[[Any, Now], list[CoordinatorRecord]]) -> None:
+        """`act` on every shard of `topic` that serves here."""
+        for index in self.active(topic):
+            hosted = self._hosted(topic, index)
+            hosted.tell(act)
+            self._arm(hosted)
 
     async def write(
         self, topic: str, index: int, decide: Decide[ShardType, Reply], *, soft: bool = False

@@ -14,6 +14,7 @@ from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
+from broker.handlers.key_imports import ImportKeys
 from broker.handlers.list_offsets import ListOffsets
 from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
@@ -53,6 +54,7 @@ class Handlers:
     scram: ScramHandlers
     tenants: TenantHandlers
     cells: CellHandlers
+    key_imports: ImportKeys
     security: Security
 
 
@@ -112,4 +114,5 @@ def routes(of: Handlers) -> dict[int, Handler]:
         10011: of.tenants.describe_api_keys,
         10012: of.cells.describe_cells,
         10013: of.cells.alter_cell,
+        10016: of.key_imports.handle,
     }

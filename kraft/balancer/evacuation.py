@@ -2,7 +2,8 @@
 
 Each replica is replaced in its place, so that who was preferred to lead is followed by who is preferred to lead. It
 goes to a live broker that has no replica of the partition: in a rack that has none where there is such a broker, and
-among those to the one with the fewest replicas. A tenant's replicas stay in the tenant's cell.
+among those to the one with the fewest replicas. A tenant's replicas stay in the tenant's cell, and those of a cell's
+range of an internal topic in that cell.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ class Evacuation:
         rooms: Iterable[Room],
         racks: dict[int, str | None],
         homes: Mapping[str, Collection[int]] | None = None,
+        ranges: Mapping[tuple[str, int], Collection[int]] | None = None,
     ) -> None:
         """`racks` are those of all brokers, `rooms` the brokers that may take replicas; `homes` the only brokers for
-        a tenant's topics, by its id."""
+        a tenant's topics, by its id, and `ranges` those for a partition that a cell owns."""
         self._homes = homes or {}
+        self._ranges = ranges or {}
         self._leaving = leaving
         self._rooms = {room.broker_id: room for room in rooms if room.broker_id != leaving}
         self._racks = racks
@@ -72,11 +75,16 @@ class Evacuation:
         used = {self._racks.get(replica) for replica in stays}
         rooms = [room for room in self._rooms.values() if room.broker_id not in stays]
         home = self._homes.get(tenant_of(partition.topic) or "")
+        owned = self._ranges.get((partition.topic, partition.partition))
         name = f"{partition.topic}-{partition.partition}"
         if rooms and home is not None:
             rooms = [room for room in rooms if room.broker_id in home]
             if not rooms:
                 raise NoRoom(f"{name} is a tenant's, and there is no other broker in its cell to take a replica")
+        if rooms and owned is not None:
+            rooms = [room for room in rooms if room.broker_id in owned]
+            if not rooms:
+                raise NoRoom(f"{name} is a cell's, and there is no other broker in its cell to take a replica")
         if not rooms:
             raise NoRoom(f"{name} has {len(partition.replicas)} replicas, and there is no other broker to take one")
         return min(rooms, key=lambda room: (room.rack in used, room.replica_count, room.broker_id))

@@ -15,6 +15,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import (
     CELL_LIMITS,
@@ -173,11 +174,11 @@ def decide_describe_cells(
         return Decision(
             DescribeCellsResponse(error_code=int(ErrorCode.RESOURCE_NOT_FOUND), error_message=message, cells=[])
         )
-    described = [_described(cells, cells.by_name[name], policy) for name in names]
+    described = [_described(image, cells, cells.by_name[name], policy) for name in names]
     return Decision(DescribeCellsResponse(error_code=0, error_message=None, cells=described))
 
 
-def _described(cells: Cells, cell: CellState, policy: ControllerPolicy) -> Any:
+def _described(image: MetadataImage, cells: Cells, cell: CellState, policy: ControllerPolicy) -> Any:
     return _Described(
         name=cell.name,
         is_open=cell.is_open,
@@ -197,4 +198,9 @@ def _described(cells: Cells, cell: CellState, policy: ControllerPolicy) -> Any:
             for broker in cell.brokers
         ],
         tenants=sorted(tenant.name for tenant in cell.tenants),
+        ranges=[
+            _Described.CellKeyRange(topic=name, first=held.first, count=held.count)
+            for name in KEYED_TOPICS
+            if (topic := image.topics.get(name)) is not None and (held := topic.range_of(cell.name)) is not None
+        ],
     )

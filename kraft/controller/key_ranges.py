@@ -26,19 +26,22 @@ from kraft.image.brokers import BrokerImage
 from kraft.image.cells import DEFAULT_CELL, brokers_of, cell_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
-from kraft.records import Cause, KeyRangeRecord, MetadataRecord
+from kraft.records import Cause, KeyRangeRecord, KeysPhase, MetadataRecord
 
 
-def founding_cell(image: MetadataImage, factor: int) -> str | None:
-    """The cell on whose brokers the first range of a new internal topic is placed; None for all brokers.
+def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -> tuple[str, int] | None:
+    """The cell on whose brokers the first range of a new internal topic is placed, and with how many replicas, where it
+    cannot hold `factor`; None for all brokers.
 
-    That is the default cell, or the first by name, among those that can hold so many replicas.
+    That is the default cell, or the first by name, among those that could hold tenants' topics.
     """
     cells = _peopled(image)
     if len(cells) < 2 or not _has_ranges(image):
         return None
-    able = [cell for cell in cells if _live(image, cells[cell]) >= factor]
-    return min(able, key=lambda cell: (cell != DEFAULT_CELL, cell), default=None)
+    live = {cell: _live(image, brokers) for cell, brokers in cells.items()}
+    able = [cell for cell in cells if live[cell] >= max(1, min(factor, policy.default_replication_factor))]
+    found = min(able, key=lambda cell: (cell != DEFAULT_CELL, cell), default=None)
+    return None if found is None else (found, min(factor, live[found]))
 
 
 def new_keys_cell(image: MetadataImage, cell: str) -> str | None:
@@ -155,7 +158,9 @@ def _holder(image: MetadataImage, topic: TopicImage, cells: list[str]) -> str:
 def _kept_in_the_first(image: MetadataImage, owner: str) -> list[MetadataRecord]:
     """While a topic was one range, the keys of all tenants came there, whatever cell they were to be kept in."""
     return [
-        msgspec.structs.replace(tenant.record(), keys_cell=None, epoch=tenant.epoch + 1)
+        msgspec.structs.replace(
+            tenant.record(), keys_cell=None, keys_target=None, keys_phase=KeysPhase.SETTLED, epoch=tenant.epoch + 1
+        )
         for tenant in image.tenants.values()
-        if tenant.keys_cell not in (None, owner)
+        if tenant.keys_cell not in (None, owner) or tenant.keys_phase is not KeysPhase.SETTLED
     ]

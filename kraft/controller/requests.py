@@ -52,6 +52,7 @@ from wire.messages import (
     FetchResponse,
     FetchSnapshotResponse,
     TenantGroupsClearedResponse,
+    TenantKeysReadyResponse,
     UnregisterBrokerResponse,
 )
 
@@ -96,6 +97,7 @@ class ControllerRequests:
             64: (self._unregister, UnregisterBrokerResponse),
             67: (self._allocate_producer_ids, AllocateProducerIdsResponse),
             10014: (self._tenant_groups_cleared, TenantGroupsClearedResponse),
+            10015: (self._tenant_keys_ready, TenantKeysReadyResponse),
         }
 
     def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -167,6 +169,9 @@ class ControllerRequests:
 
     async def _tenant_groups_cleared(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
         return self._tenants.groups_cleared(request)
+
+    async def _tenant_keys_ready(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+        return self._tenants.keys_ready(request)
 
     async def _metadata_fetch(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
         return await self._fetch.fetch(request)

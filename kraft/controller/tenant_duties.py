@@ -12,6 +12,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from kraft.controller.driver import ControllerDriver
+from kraft.controller.key_moves import KeyReports, Report
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_groups import TenantGroups
@@ -19,7 +20,7 @@ from kraft.controller.tenant_moves import MoveStep, move_step
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import MetadataRecord, TenantState
-from wire.messages import TenantGroupsClearedResponse
+from wire.messages import TenantGroupsClearedResponse, TenantKeysReadyResponse, raw_uuid
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class TenantDuties:
         self._random = rng
         self._config = config
         self._groups = TenantGroups()
+        self._keys = KeyReports()
         self._busy: dict[str, None] = {}  # tenants that move or are being deleted, by id
         self._problems: dict[str, str] = {}
         self._changed = asyncio.Event()
@@ -57,23 +59,44 @@ class TenantDuties:
                 self._busy.pop(tenant_id, None)
                 self._problems.pop(tenant_id, None)
                 self._groups.forget(tenant_id)
+                self._keys.forget(tenant_id)
         if self._busy and not delta.is_empty:
             self._changed.set()
 
     def became_active(self) -> None:
         self._groups.restart()
+        self._keys.restart()
         self._changed.set()
 
     def groups_cleared(self, request: Any) -> Any:
         """TenantGroupsCleared (10014), from a broker. Raises NOT_CONTROLLER."""
+        self._check_sender(request)
+        self._groups.cleared(self._driver.image, request.tenants, request.partitions)
+        self._changed.set()
+        return TenantGroupsClearedResponse(error_code=0)
+
+    def keys_ready(self, request: Any) -> Any:
+        """TenantKeysReady (10015), from a broker. Raises NOT_CONTROLLER."""
+        self._check_sender(request)
+        reports = [
+            Report(
+                row.tenant,
+                row.keys_epoch,
+                row.phase,
+                tuple((partition.partition_index, partition.leader_epoch) for partition in row.partitions),
+            )
+            for row in request.tenants
+        ]
+        self._keys.take(self._driver.image, request.broker_id, raw_uuid(request.topic_id), reports)
+        self._changed.set()
+        return TenantKeysReadyResponse(error_code=0)
+
+    def _check_sender(self, request: Any) -> None:
         if not self._driver.is_active:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER)
         broker = self._driver.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
-        self._groups.cleared(self._driver.image, request.tenants, request.partitions)
-        self._changed.set()
-        return TenantGroupsClearedResponse(error_code=0)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=duty("tenants"))
@@ -122,7 +145,7 @@ class TenantDuties:
             return deletion_step(image, tenant, self._groups.are_gone(image, tenant_id))
         if tenant.state is not TenantState.MOVING:
             return []
-        step = move_step(image, self._policy, tenant, self._random)
+        step = move_step(image, self._policy, tenant, self._random, self._keys)
         self._tell(tenant_id, tenant.home, step)
         return step.records
 

@@ -1,4 +1,5 @@
-"""A tenant on its way to another cell: partition by partition, by the one way in which replicas change. Pure.
+"""A tenant on its way to another cell: partition by partition, by the one way in which replicas change, then its groups
+(`kraft.controller.key_moves`). Pure.
 
 Where a move stands is in the image alone, so any controller goes on with it. The replicas that are added fetch under
 Kafka's replication throttle: the tenant's topics name all their replicas, of which only those out of sync are held to
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from common.errors import ProtocolError
+from kraft.controller.key_moves import KeyReports, key_step
+from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import start_reassignment
@@ -43,7 +46,9 @@ class MoveStep:
     problem: str = ""
 
 
-def move_step(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random) -> MoveStep:
+def move_step(
+    image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random, reports: KeyReports
+) -> MoveStep:
     """The next step of a MOVING tenant; no records while it only has to wait."""
     home = home_ids(image, tenant)
     step = MoveStep()
@@ -56,7 +61,12 @@ def move_step(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImag
                 outside.append((topic, partition))
     step.waiting = len(outside)
     if not step.running and not outside:
-        _end(image, policy, tenant, step)
+        keys = key_step(image, tenant, reports)
+        step.problem = keys.problem
+        if keys.settled:
+            _end(image, policy, tenant, step)
+        elif keys.record is not None:
+            step.records.append(keys.record)
         return step
     room = policy.access.move_partitions_max - step.running
     if room > 0 and outside:
@@ -132,6 +142,7 @@ def _end(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, st
         msgspec.structs.replace(
             tenant.record(),
             cell=tenant.home,
+            keys_cell=new_keys_cell(image, tenant.home),
             target_cell=None,
             state=TenantState.ACTIVE,
             epoch=tenant.epoch + 1,

@@ -19,11 +19,12 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.api_keys import revocation
 from kraft.controller.cells import Cells, changed_limits
 from kraft.controller.features import check_access_level
+from kraft.controller.key_moves import keys_are_home
 from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import LIMITS, TenantImage
-from kraft.records import MetadataRecord, TenantRecord, TenantState
+from kraft.records import KeysPhase, MetadataRecord, TenantRecord, TenantState
 from kraft.tenant_usage import topics_of, usage_by_tenant
 from wire.messages import AlterTenantResponse, CreateTenantResponse, DeleteTenantResponse, MoveTenantResponse
 
@@ -86,7 +87,12 @@ def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerP
             )
         records: _Records = [
             msgspec.structs.replace(
-                tenant.record(), state=TenantState.DELETING, target_cell=None, epoch=tenant.epoch + 1
+                tenant.record(),
+                state=TenantState.DELETING,
+                target_cell=None,
+                keys_target=None,
+                keys_phase=KeysPhase.SETTLED,
+                epoch=tenant.epoch + 1,
             )
         ]
         for key_id in image.keys.of_tenant(tenant.id):
@@ -109,7 +115,7 @@ def decide_move_tenant(
             raise _invalid(f"Tenant {tenant.name} is being deleted.")
         cell = request.cell
         gathers = cell == tenant.home
-        if gathers and (tenant.state is TenantState.MOVING or not usage_by_tenant(image)[tenant.id].to_move):
+        if gathers and (tenant.state is TenantState.MOVING or _is_gathered(image, tenant)):
             return []
         partitions = [p for topic in topics_of(image, tenant) for p in topic.partitions.values()]
         factors = [p.settled_replica_count for p in partitions]
@@ -126,6 +132,10 @@ def decide_move_tenant(
     decision = _decide(image, request, MoveTenantResponse, move)
     decision.reply.cell = cell if not decision.reply.error_code else ""
     return decision
+
+
+def _is_gathered(image: MetadataImage, tenant: TenantImage) -> bool:
+    return not usage_by_tenant(image)[tenant.id].to_move and keys_are_home(image, tenant)
 
 
 def find_tenant(image: MetadataImage, id_or_name: str) -> TenantImage:

@@ -14,8 +14,9 @@ TRANSACTION_TOPIC = "__transaction_state"
 TIER_TOPIC = "__tier_state"
 AUDIT_TOPIC = "__audit"
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, TIER_TOPIC, AUDIT_TOPIC})
-KEYED_TOPICS = (GROUP_TOPIC, TRANSACTION_TOPIC)
-"""Those that keep what clients name: each cell has a range of their partitions for its tenants."""
+KEYED_TOPICS = (GROUP_TOPIC,)
+"""Those that keep what clients name: each cell has a range of their partitions for its tenants. A tenant's keys move by
+the state of one topic, so a second one here needs a state of its own."""
 NAME_CHARACTERS_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _PERIODS_TRIED_MAX = 8

@@ -183,9 +183,11 @@ class _Creation:
         count = self._policy.num_partitions if count == -1 else count
         self._tenants.check_partitions(tenant, count)
         factor = self._policy.default_replication_factor if factor == -1 else factor
-        cell = founding_cell(self._image, factor) if topic.name in KEYED_TOPICS else None
-        placer = self._tenants.placer(tenant) if cell is None else self._tenants.cell_placer(cell)
-        return placer.place(count, factor)
+        founding = founding_cell(self._image, self._policy, factor) if topic.name in KEYED_TOPICS else None
+        if founding is not None:
+            cell, factor = founding
+            return self._tenants.cell_placer(cell).place(count, factor)
+        return self._tenants.placer(tenant).place(count, factor)
 
 
 def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> TenantImage | None:

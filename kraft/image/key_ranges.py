@@ -1,9 +1,26 @@
-"""Where in an internal topic the keys of a tenant, and those of the operators, are kept."""
+"""Where in the groups' topic the keys of a tenant, and those of the operators, are kept.
+
+A topic without ranges is one range for everybody. While a tenant's keys are handed over, nobody serves them: they are
+looked for where they go, and what is where they came from is still the truth, should the handover be given up.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
+
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage
+from kraft.records import KeysPhase
+
+
+class Keeping(Enum):
+    """What a partition is to a tenant's keys: SERVED, its leader answers for them; LEAVING or COMING, they are being
+    handed over; FOREIGN, whatever is there is left over."""
+
+    SERVED = "served"
+    LEAVING = "leaving"
+    COMING = "coming"
+    FOREIGN = "foreign"
 
 
 def range_for(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
@@ -16,3 +33,24 @@ def range_for(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
     if tenant is None or tenant.keys_cell is None:
         return topic.ranges[0]
     return topic.range_of(tenant.keys_cell)
+
+
+def range_at(topic: TopicImage, tenant: TenantImage, cell: str) -> KeyRange | None:
+    """Where the tenant's keys belong when it lives in that cell."""
+    return topic.range_of(cell) if topic.ranges else range_for(topic, tenant)
+
+
+def range_to_ask(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
+    """The partitions whose leaders are asked for the keys: those where they go, once nobody else serves them."""
+    if tenant is not None and tenant.keys_phase is KeysPhase.COPYING and tenant.keys_target is not None:
+        return range_at(topic, tenant, tenant.keys_target)
+    return range_for(topic, tenant)
+
+
+def keeping(topic: TopicImage, tenant: TenantImage | None, partition: int) -> Keeping:
+    held = range_for(topic, tenant)
+    copies = tenant is not None and tenant.keys_phase is KeysPhase.COPYING
+    if held is not None and partition in held:
+        return Keeping.LEAVING if copies else Keeping.SERVED
+    asked = range_to_ask(topic, tenant)
+    return Keeping.COMING if copies and asked is not None and partition in asked else Keeping.FOREIGN

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kraft.image.sharded_map import ShardedMap
-from kraft.records import TenantRecord, TenantState
+from kraft.records import KeysPhase, TenantRecord, TenantState
 
 TENANT_ID = re.compile(r"lkc-[a-z0-9]{6}")
 SEPARATOR = "_"
@@ -54,6 +54,9 @@ class TenantImage:
     state: TenantState = TenantState.ACTIVE
     target_cell: str | None = None
     keys_cell: str | None = None
+    keys_target: str | None = None
+    keys_phase: KeysPhase = KeysPhase.SETTLED
+    keys_epoch: int = 0
 
     @property
     def prefix(self) -> str:
@@ -83,6 +86,9 @@ class TenantImage:
             record.state,
             record.target_cell,
             record.keys_cell,
+            record.keys_target,
+            record.keys_phase,
+            record.keys_epoch,
         )
 
     def record(self) -> TenantRecord:
@@ -98,6 +104,9 @@ class TenantImage:
             self.state,
             self.target_cell,
             keys_cell=self.keys_cell,
+            keys_target=self.keys_target,
+            keys_phase=self.keys_phase,
+            keys_epoch=self.keys_epoch,
         )
 
 

@@ -43,6 +43,15 @@ def test_a_tenants_replicas_stay_in_its_cell() -> None:
         evacuation.check([PlacedPartition("lkc-bbbbbb_t", 0, (0, 1))])
 
 
+def test_what_a_cell_owns_of_an_internal_topic_stays_in_the_cell() -> None:
+    counts, racks = rooms(9, 5, 7, 0)
+    evacuation = Evacuation(0, counts, racks, None, {("__o", 0): (0, 1, 2), ("__o", 1): (0, 1), ("__o", 2): (0, 3)})
+    moved = evacuation.plan([PlacedPartition("__o", index, (0, 1)) for index in (0, 2)])
+    assert [partition.replicas for partition in moved] == [(2, 1), (3, 1)]
+    with pytest.raises(NoRoom, match="cell"):
+        evacuation.check([PlacedPartition("__o", 1, (0, 1))])
+
+
 @given(placed=st.lists(st.permutations(range(6)).map(lambda order: tuple(order[:3])), max_size=40))
 def test_the_moves_leave_nothing_behind_and_spread_evenly(placed: list[tuple[int, ...]]) -> None:
     partitions = [PlacedPartition("t", index, replicas) for index, replicas in enumerate(placed)]

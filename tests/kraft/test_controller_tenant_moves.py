@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode
+from kraft.controller.key_moves import KeyReports
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import AccessLimits, ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
@@ -85,7 +86,7 @@ def test_a_move_ends_in_the_other_cell_with_few_partitions_moving_at_a_time(
             break
         if restarts:
             rng = random.Random(rng.random())
-        step = move_step(image, policy, tenant, rng)
+        step = move_step(image, policy, tenant, rng, KeyReports())
         image = replayed(image, step.records)
         running = [p for p in image.topics.partitions() if p.is_reassigning]
         assert len(running) <= most
@@ -121,7 +122,9 @@ def test_an_operators_throttle_outlives_a_move() -> None:
     for _ in range(100):
         if image.tenants[tenant.id].state is TenantState.ACTIVE:
             break
-        image = replayed(image, move_step(image, POLICY, image.tenants[tenant.id], random.Random(1)).records)
+        image = replayed(
+            image, move_step(image, POLICY, image.tenants[tenant.id], random.Random(1), KeyReports()).records
+        )
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert dict(image.configs.cluster()) == {FOLLOWER_RATE: "77"}
@@ -129,7 +132,7 @@ def test_an_operators_throttle_outlives_a_move() -> None:
 
 def test_a_move_can_be_taken_back_also_when_the_old_cell_is_full() -> None:
     image, tenant = moving_tenant()
-    image = replayed(image, move_step(image, POLICY, tenant, random.Random(1)).records)
+    image = replayed(image, move_step(image, POLICY, tenant, random.Random(1), KeyReports()).records)
     image, _ = alter_cell(image, "east", 0)
     image, reply = move(image, "east")
     assert (reply.error_code, reply.cell) == (0, "east")
@@ -137,7 +140,7 @@ def test_a_move_can_be_taken_back_also_when_the_old_cell_is_full() -> None:
         tenant = image.tenants[tenant.id]
         if tenant.state is TenantState.ACTIVE:
             break
-        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1)).records)
+        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1), KeyReports()).records)
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert tenant.cell == "east"
@@ -174,7 +177,7 @@ def test_what_lies_outside_a_tenants_cell_is_gathered_there() -> None:
         tenant = image.tenants[tenant.id]
         if tenant.state is TenantState.ACTIVE:
             break
-        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1)).records)
+        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1), KeyReports()).records)
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert (tenant.cell, tenant.state) == ("east", TenantState.ACTIVE)

@@ -110,9 +110,11 @@ def replicas(image: MetadataImage) -> set[int]:
 
 def not_moved(cluster: Cluster) -> str:
     tenant = cluster.watch.newest.tenants[TENANT]
-    if tenant.state is TenantState.ACTIVE and tenant.cell == "west":
+    if tenant.state is TenantState.ACTIVE and tenant.cell == tenant.keys_cell == "west":
         return ""
-    return f"the tenant is {tenant.state.name} in {tenant.cell}"
+    return (
+        f"the tenant is {tenant.state.name} in {tenant.cell}, its groups {tenant.keys_phase.name} in {tenant.keys_cell}"
+    )
 
 
 def left_of_it(cluster: Cluster) -> str:
@@ -148,6 +150,9 @@ def test_a_tenant_moves_under_faults_and_goes_without_a_trace(seed: int, monkeyp
         assert len(cluster.history.acknowledged) > 20
         assert not cluster.watch.newest.configs.topic(TOPIC).keys() & {"leader.replication.throttled.replicas"}
         assert GROUP in groups(cluster)
+        topic = cluster.watch.newest.topics.by_name[GROUP_TOPIC]
+        for held, cell in zip(topic.ranges, (EAST, WEST), strict=True):
+            assert all(set(topic.partitions[index].replicas) <= set(cell) for index in range(held.first, held.end))
         for client in ("producer", "consumer", "members"):
             world.kill(client)
         cluster.watch._lossy = [TOPIC]

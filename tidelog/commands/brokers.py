@@ -161,14 +161,18 @@ def _check_room(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> N
 def _evacuation(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> Evacuation:
     rows = _rows(client, moves)
     rooms = [Room(row["broker"], row["rack"], row["replicas"]) for row in rows if row["state"] == "running"]
-    return Evacuation(broker, rooms, {row["broker"]: row["rack"] for row in rows}, _homes(client))
-
-
-def _homes(client: KafkaAdminClient) -> dict[str, list[int]]:
-    """The brokers of the cell where each tenant lives, or is going."""
     admin = TenantAdmin(client)
-    cells = {cell["cell"]: [broker["broker"] for broker in cell["brokers"]] for cell in admin.cells()}
-    return {row["id"]: cells.get(row["target_cell"] or row["cell"], []) for row in admin.tenants()}
+    cells = admin.cells()
+    members = {cell["cell"]: [member["broker"] for member in cell["brokers"]] for cell in cells}
+    homes = {row["id"]: members.get(row["target_cell"] or row["cell"], []) for row in admin.tenants()}
+    ranges = {
+        (owned["topic"], owned["first"] + place): members[cell["cell"]]
+        for cell in cells
+        if cell["brokers"]
+        for owned in cell["ranges"]
+        for place in range(owned["count"])
+    }
+    return Evacuation(broker, rooms, {row["broker"]: row["rack"] for row in rows}, homes, ranges)
 
 
 def _holding(moves: ReplicaMoves, broker: int) -> list[PlacedPartition]:

@@ -27,6 +27,7 @@ from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
 
 Reply = TypeVar("Reply")
@@ -51,13 +52,28 @@ class GroupCoordinator:
             topic = image().topics.get(name)
             return None if topic is None else topic.topic_id
 
-        runtime.host(GROUP_TOPIC, lambda _: GroupShard(config, rng, topic_id_of))
+        def make_shard(index: int) -> GroupShard:
+            def keeping_of(group_id: str) -> Keeping:
+                topic = image().topics.get(GROUP_TOPIC)
+                return Keeping.SERVED if topic is None else keeping(topic, image().tenants.owner(group_id), index)
+
+            return GroupShard(config, rng, topic_id_of, keeping_of)
+
+        runtime.host(GROUP_TOPIC, make_shard)
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while there is none."""
-        index = keeping_partition(self._image(), GROUP_TOPIC, group_id)
-        if index is None:
+        """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while there is none.
+
+        While the group is handed over, nobody serves it: COORDINATOR_LOAD_IN_PROGRESS where it goes, else
+        NOT_COORDINATOR.
+        """
+        image = self._image()
+        topic, index = image.topics.get(GROUP_TOPIC), keeping_partition(image, GROUP_TOPIC, group_id)
+        if topic is None or index is None:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if keeping(topic, image.tenants.owner(group_id), index) is not Keeping.SERVED:
+            comes = self._runtime.leads(GROUP_TOPIC, index)
+            raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if comes else ErrorCode.NOT_COORDINATOR)
         return index
 
     # members -----------------------------------------------------------------------------------------------

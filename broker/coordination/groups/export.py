@@ -40,7 +40,7 @@ class _GroupsExport:
 
     async def fill(self, writer: EventsWriter) -> None:
         try:
-            names = await self._groups.read_shard(self.scope, lambda shard, _: shard.offsets.groups())
+            names = await self._groups.read_shard(self.scope, lambda shard, _: shard.groups_to_export())
             for some in batched(names, GROUPS_AT_ONCE):
 
                 def query(shard: GroupShard, _: Now, some: list[str] = some) -> list[Event]:

@@ -45,21 +45,34 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.image.key_ranges import Keeping
 from kraft.image.tenants import local_name
 
 TopicIdOf = Callable[[str], bytes | None]
+KeepingOf = Callable[[str], Keeping]
 RETENTION_TURN_S = 0.02
 
 
 class GroupShard:
-    """Implements `coordination.shard.Shard`. `topic_id_of` asks the metadata image, at retention time alone."""
+    """Implements `coordination.shard.Shard`. `topic_id_of` asks the metadata image, at retention time alone.
 
-    def __init__(self, config: GroupConfig, rng: random.Random, topic_id_of: TopicIdOf) -> None:
+    `keeping_of` tells what this partition is to a group. One that is not served here has hard state at most: it was
+    handed over to another range, or is being handed over, and none of its timers run.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        rng: random.Random,
+        topic_id_of: TopicIdOf,
+        keeping_of: KeepingOf = lambda _: Keeping.SERVED,
+    ) -> None:
         self.committed: dict[str, GroupMetadata] = {}
         self.offsets = CommittedOffsets()
         self.groups: dict[str, ClassicGroup] = {}
         self._config = config
         self._topic_id_of = topic_id_of
+        self._keeping_of = keeping_of
         self._timers: DeadlineQueue[TimerKey] = DeadlineQueue()
         self._effects = Effects()
         self._rebalances = Rebalances(config, self._timers, self._effects)
@@ -84,13 +97,31 @@ class GroupShard:
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """Every member has a whole session to find its new coordinator."""
         self._is_loaded = True
-        for group_id, metadata in self.committed.items():
-            group = self.groups[group_id] = ClassicGroup.restored(group_id, metadata)
-            for member in group.members.values():
-                self._rebalances.refresh_session(group, member, now)
-            if len(group.members) > self._config.group_max_size:
-                self._rebalances.prepare(group, now)
+        for group_id in self.committed:
+            self._take_up(group_id, now)
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + self._retention_interval_s)
+        return self._effects.take_records()
+
+    def _take_up(self, group_id: str, now: Now) -> None:
+        if self._keeping_of(group_id) is not Keeping.SERVED:
+            return
+        group = self.groups[group_id] = ClassicGroup.restored(group_id, self.committed[group_id])
+        for member in group.members.values():
+            self._rebalances.refresh_session(group, member, now)
+        if len(group.members) > self._config.group_max_size:
+            self._rebalances.prepare(group, now)
+
+    def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
+        """What this partition is to the groups whose ids begin so may have changed: they are taken up, or given up, and
+        what is left over goes soon."""
+        for group_id in [group_id for group_id in self.groups if group_id.startswith(prefix)]:
+            if self._keeping_of(group_id) is not Keeping.SERVED:
+                self._rebalances.give_up(self.groups.pop(group_id))
+        for group_id in self.committed:
+            if group_id.startswith(prefix) and group_id not in self.groups:
+                self._take_up(group_id, now)
+        if self._is_loaded:
+            self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + RETENTION_TURN_S)
         return self._effects.take_records()
 
     def next_deadline(self) -> float | None:
@@ -256,6 +287,11 @@ class GroupShard:
 
     def _expire_offsets_of(self, group_id: str, now: Now) -> None:
         """Offsets that are too old or of topics that are gone go, then a group with neither members nor offsets."""
+        keeping = self._keeping_of(group_id)
+        if keeping is Keeping.FOREIGN:
+            self._effects.records.extend(self._tombstones(group_id))
+        if keeping is not Keeping.SERVED:
+            return
         group = self.groups.get(group_id)
         expired = self.offsets.expired(group_id, group, self._config.offsets_retention_ms, now.wall_ms)
         removed = {record.key: record for record in expired}
@@ -277,16 +313,20 @@ class GroupShard:
         return GroupDescription(group_id, state, "", "", ())
 
     def list_groups(self, prefix: str = "") -> list[ListedGroup]:
-        """Those whose ids begin with `prefix`."""
+        """Those whose ids begin with `prefix` and that are served here."""
+
+        def listed_here(group_id: str) -> bool:
+            return group_id.startswith(prefix) and self._keeping_of(group_id) is Keeping.SERVED
+
         listed = [
             ListedGroup(group_id, group.protocol_type or "", group.state, group.type)
             for group_id, group in self.groups.items()
-            if group_id.startswith(prefix)
+            if listed_here(group_id)
         ]
         listed.extend(
             ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC)
             for group_id in self.offsets.groups()
-            if group_id.startswith(prefix) and group_id not in self.groups
+            if group_id not in self.groups and listed_here(group_id)
         )
         return listed
 
@@ -296,15 +336,18 @@ class GroupShard:
             return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and (group.members or group.state is not GroupState.EMPTY):
             return Decision(ErrorCode.NON_EMPTY_GROUP)
+        return Decision(ErrorCode.NONE, self._tombstones(group_id))
+
+    def _tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        """Of all that is durable of a group."""
         records = self.offsets.tombstones(group_id)
         if group_id in self.committed:
             records.append(group_record(group_id, None))
-        return Decision(ErrorCode.NONE, records)
+        return records
 
     def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
         """Groups whose ids begin so go, whoever is in them; `most` at a time. How many there were before."""
-        known = dict.fromkeys([*self.offsets.groups(), *self.committed, *self.groups])
-        doomed = [group_id for group_id in known if group_id.startswith(prefixes)]
+        doomed = self.groups_with(prefixes)
         records: list[CoordinatorRecord] = []
         for group_id in doomed[:most]:
             group = self.groups.get(group_id)
@@ -316,3 +359,25 @@ class GroupShard:
                 self._forget_if_idle(group_id)
             records += self.delete_group(group_id).records
         return Decision(len(doomed), records)
+
+    # handing over ------------------------------------------------------------------------------------------
+
+    def groups_with(self, prefixes: tuple[str, ...]) -> list[str]:
+        """Groups of which anything is known here, and whose ids begin so."""
+        known = dict.fromkeys([*self.offsets.groups(), *self.committed, *self.groups])
+        return [group_id for group_id in known if group_id.startswith(prefixes)]
+
+    def groups_to_export(self) -> list[str]:
+        """Groups with offsets, but for what another partition keeps, or is to keep."""
+        kept = (Keeping.SERVED, Keeping.LEAVING)
+        return [group_id for group_id in self.offsets.groups() if self._keeping_of(group_id) in kept]
+
+    def records_of(self, group_id: str) -> list[CoordinatorRecord]:
+        """All that is durable of a group, as records that build it elsewhere."""
+        records = [
+            offset_record(group_id, topic, partition, committed)
+            for topic, partitions in self.offsets.of(group_id).items()
+            for partition, committed in partitions.items()
+        ]
+        metadata = self.committed.get(group_id)
+        return records if metadata is None else [*records, group_record(group_id, metadata)]

@@ -69,6 +69,15 @@ class Rebalances:
     def end_session(self, group: ClassicGroup, member_id: str) -> None:
         self._timers.cancel(TimerKey(TimerKind.MEMBER, group.group_id, member_id))
 
+    def give_up(self, group: ClassicGroup) -> None:
+        """Another coordinator takes the group over: nothing is timed any more, and whoever waits looks for that one."""
+        for member in group.members.values():
+            self.refuse_parked(group, member, ErrorCode.NOT_COORDINATOR)
+        for member_id in [*group.members, *group.pending]:
+            self.end_session(group, member_id)
+        for kind in (TimerKind.JOIN, TimerKind.SYNC):
+            self._timers.cancel(TimerKey(kind, group.group_id))
+
     def await_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int, now: Now) -> None:
         """An id was given away: its holder has this long to join with it."""
         group.pending[member_id] = None

@@ -1,0 +1,229 @@
+"""The groups of tenants that move: what this broker has to do for it in the partitions that it leads.
+
+See `kraft.controller.key_moves` for the whole. While the metadata shows a tenant in CLEARING or COPYING, this clears or
+hands over partition by partition, and tells the controller, again and again until the tenant is past that. Nothing is
+kept that a restart would lose: whoever leads a partition next begins with it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.broker_link import BrokerLink
+from broker.coordination.groups.key_store import KeyStore
+from broker.coordination.groups.tenant_cleanup import Channel
+from broker.coordination.placement import partition_for
+from broker.coordination.shard import CoordinatorRecord
+from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
+from common.lifecycle import duty
+from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.controller_channel import ControllerUnavailable
+from kraft.image.delta import MetadataDelta
+from kraft.image.key_ranges import range_at, range_for
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.image.topics import KeyRange, TopicImage
+from kraft.records import KeysPhase
+from wire.client import CallTimeout, ConnectionLost, TooManyCalls
+from wire.messages import ImportKeysRequest, TenantKeysReadyRequest, schema_uuid
+
+log = logging.getLogger(__name__)
+
+VERSION = 0
+Done = list[tuple[int, int]]
+"""Partitions that are ready, with their leader epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMovesConfig:
+    """Seconds, counts and bytes. `retry_s`: the pause when something could not be done yet, else `round_s`."""
+
+    round_s: float = 0.5
+    retry_s: float = 0.1
+    call_timeout_s: float = 5.0
+    groups_at_once: int = 100
+    request_bytes_max: int = 256 << 10
+
+
+class TenantKeyMoves:
+    """Owns one task, which sleeps while no tenant's keys move. `new_link` makes a link to one other broker, `broker`
+    gives this one's id and epoch."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        image: Callable[[], MetadataImage],
+        channel: Channel,
+        new_link: Callable[[], BrokerLink],
+        broker: Callable[[], tuple[int, int]],
+        config: KeyMovesConfig | None = None,
+    ) -> None:
+        self._store = store
+        self._image = image
+        self._channel = channel
+        self._new_link = new_link
+        self._broker = broker
+        self._config = config or KeyMovesConfig()
+        self._busy: dict[str, None] = {}  # tenants whose keys move, by id
+        self._ready: dict[tuple[str, int, KeysPhase, int], int] = {}  # …, partition → the leader epoch in which it was
+        self._links: dict[int, BrokerLink] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for tenant_id, old in delta.access.tenants_changed.items():
+            tenant = image.tenants.get(tenant_id)
+            if old is not None and tenant is not None and _keys_of(old) != _keys_of(tenant):
+                self._store.keeping_changed(tenant.prefix)
+            if tenant is not None and tenant.keys_phase is not KeysPhase.SETTLED:
+                self._busy[tenant_id] = None
+            elif tenant_id in self._busy:
+                del self._busy[tenant_id]
+                self._ready = {key: epoch for key, epoch in self._ready.items() if key[0] != tenant_id}
+        if self._busy and not delta.is_empty:
+            self._changed.set()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run(), name=duty("tenant-keys"))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        for link in self._links.values():
+            link.drop()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._busy:
+                await self._changed.wait()
+                continue
+            is_whole = True
+            for tenant_id in list(self._busy):
+                is_whole = await self._advance(tenant_id) and is_whole
+            try:
+                async with asyncio.timeout(self._config.round_s if is_whole else self._config.retry_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _advance(self, tenant_id: str) -> bool:
+        """Whether all that is to be done here for the tenant now is done, and was told."""
+        image = self._image()
+        tenant, topic = image.tenants.get(tenant_id), image.topics.get(GROUP_TOPIC)
+        if tenant is None or topic is None or tenant.keys_target is None:
+            return True
+        there = range_at(topic, tenant, tenant.keys_target)
+        held = there if tenant.keys_phase is KeysPhase.CLEARING else range_for(topic, tenant)
+        if there is None or held is None:
+            return True
+        done: Done = []
+        hosted = self._store.hosted(held)
+        for index, epoch in hosted.items():
+            key = (tenant_id, tenant.keys_epoch, tenant.keys_phase, index)
+            if self._ready.get(key) != epoch:
+                if not await self._do(index, tenant, topic, there) or self._store.hosted(held).get(index) != epoch:
+                    continue
+                self._ready[key] = epoch
+            done.append((index, epoch))
+        told = not done or await self._tell(tenant, topic, done)
+        return told and len(done) == len(hosted)
+
+    async def _do(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> bool:
+        try:
+            if tenant.keys_phase is KeysPhase.CLEARING:
+                while await self._store.clear(index, tenant, self._config.groups_at_once):
+                    pass
+            else:
+                await self._hand_over(index, tenant, topic, there)
+        except ProtocolError as error:
+            reason = error.message or error.code.name
+        except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
+            reason = str(error)
+        else:
+            return True
+        log.debug("a tenant's keys wait", extra={"tenant": tenant.id, "partition": index, "reason": reason})
+        return False
+
+    async def _hand_over(self, index: int, tenant: TenantImage, topic: TopicImage, there: KeyRange) -> None:
+        """All that this partition keeps of the tenant, to the partitions where it goes."""
+        names = await self._store.groups(index, tenant)
+        for begin in range(0, len(names), self._config.groups_at_once):
+            some = names[begin : begin + self._config.groups_at_once]
+            by_target: dict[int, list[CoordinatorRecord]] = {}
+            for group_id, records in await self._store.records(index, some):
+                by_target.setdefault(there.first + partition_for(group_id, there.count), []).extend(records)
+            for target, records in by_target.items():
+                for part in _parts(records, self._config.request_bytes_max):
+                    await self._send(target, tenant, topic.topic_id, part)
+
+    async def _send(self, target: int, tenant: TenantImage, topic_id: bytes, records: list[CoordinatorRecord]) -> None:
+        """Returns when the records are durable there. Raises ProtocolError, and what a link does."""
+        partition = self._image().partition(topic_id, target)
+        leader = -1 if partition is None else partition.leader
+        if leader < 0:
+            raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads the partition where keys go")
+        if leader == self._broker()[0]:
+            await self._store.take(target, tenant.id, tenant.keys_epoch, topic_id, records)
+            return
+        request = ImportKeysRequest(
+            tenant=tenant.id,
+            keys_epoch=tenant.keys_epoch,
+            topic_id=schema_uuid(topic_id),
+            partition_index=target,
+            records=[ImportKeysRequest.KeyRecord(key=record.key, value=record.value) for record in records],
+        )
+        holder = self._links.setdefault(leader, self._new_link())
+        try:
+            link = await holder.to(leader)
+            response = await link.call(request, VERSION, self._config.call_timeout_s)
+        except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
+            holder.drop()
+            raise
+        if response.error_code:
+            raise ProtocolError(known_error(response.error_code), f"broker {leader} does not take keys now")
+
+    async def _tell(self, tenant: TenantImage, topic: TopicImage, done: Done) -> bool:
+        broker_id, broker_epoch = self._broker()
+        row = TenantKeysReadyRequest.ReadyTenant
+        request = TenantKeysReadyRequest(
+            broker_id=broker_id,
+            broker_epoch=broker_epoch,
+            topic_id=schema_uuid(topic.topic_id),
+            tenants=[
+                row(
+                    tenant=tenant.id,
+                    keys_epoch=tenant.keys_epoch,
+                    phase=int(tenant.keys_phase),
+                    partitions=[row.ReadyPartition(partition_index=i, leader_epoch=epoch) for i, epoch in done],
+                )
+            ],
+        )
+        try:
+            await self._channel.call(request, VERSION, timeout_s=self._config.call_timeout_s)
+        except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
+            log.debug("the controller was not told of keys", extra={"tenant": tenant.id, "reason": str(error)})
+            return False
+        return True
+
+
+def _keys_of(tenant: TenantImage) -> tuple[object, ...]:
+    """What decides where a tenant's groups are served."""
+    return tenant.keys_cell, tenant.keys_target, tenant.keys_phase
+
+
+def _parts(records: list[CoordinatorRecord], bytes_max: int) -> list[list[CoordinatorRecord]]:
+    parts: list[list[CoordinatorRecord]] = [[]]
+    size = 0
+    for record in records:
+        record_size = len(record.key) + len(record.value or b"")
+        if parts[-1] and size + record_size > bytes_max:
+            parts.append([])
+            size = 0
+        parts[-1].append(record)
+        size += record_size
+    return parts

@@ -1,0 +1,116 @@
+"""What a broker does with the groups of a tenant whose keys move, in the partitions that it leads.
+
+Each act is decided by the image of that very moment, so that a broker which knows more than whoever asked refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.records import decode_key
+from broker.coordination.placement import partition_for
+from broker.coordination.runtime import CoordinatorRuntime
+from broker.coordination.shard import CoordinatorRecord, Now, Ticket
+from common.decision import Decision
+from common.errors import ErrorCode, ProtocolError
+from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.image.key_ranges import range_at, range_for
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.image.topics import KeyRange
+from kraft.records import KeysPhase
+
+
+class KeyStore:
+    """Every method raises ProtocolError as the runtime does, and NOT_COORDINATOR when the tenant is past that."""
+
+    def __init__(self, runtime: CoordinatorRuntime, image: Callable[[], MetadataImage]) -> None:
+        self._runtime = runtime
+        self._image = image
+
+    def hosted(self, held: KeyRange) -> dict[int, int]:
+        """The partitions of the range whose shards serve here, with their leader epochs."""
+        epochs = {index: self._runtime.leader_epoch(GROUP_TOPIC, index) for index in range(held.first, held.end)}
+        return {index: epoch for index, epoch in epochs.items() if epoch is not None}
+
+    def keeping_changed(self, prefix: str) -> None:
+        """At once: groups that are not served here any more are given up, others taken up."""
+
+        def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:
+            return shard.keeping_changed(prefix, now)
+
+        self._runtime.tell(GROUP_TOPIC, act)
+
+    def place_of(self, tenant_id: str, keys_epoch: int, phase: KeysPhase) -> tuple[TenantImage, KeyRange]:
+        """The tenant and the range where its keys go. Raises NOT_COORDINATOR unless it is in that very phase."""
+        image = self._image()
+        tenant, topic = image.tenants.get(tenant_id), image.topics.get(GROUP_TOPIC)
+        if tenant is None or topic is None or tenant.keys_target is None:
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        held = range_at(topic, tenant, tenant.keys_target)
+        if held is None or (tenant.keys_epoch, tenant.keys_phase) != (keys_epoch, phase):
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        return tenant, held
+
+    async def clear(self, index: int, tenant: TenantImage, most: int) -> int:
+        """Remove at most so many of the tenant's groups from where they go; how many there were before that."""
+
+        def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, int]:
+            held = self.place_of(tenant.id, tenant.keys_epoch, KeysPhase.CLEARING)[1]
+            _check(index in held)
+            return shard.remove_groups((tenant.prefix,), most, now)
+
+        return await self._runtime.write(GROUP_TOPIC, index, decide)
+
+    async def groups(self, index: int, tenant: TenantImage) -> list[str]:
+        """The tenant's groups in a partition that serves them no longer; all that they committed there is durable."""
+
+        def query(shard: GroupShard, _: Now) -> list[str]:
+            self.place_of(tenant.id, tenant.keys_epoch, KeysPhase.COPYING)
+            topic = self._image().topics.get(GROUP_TOPIC)
+            held = range_for(topic, tenant) if topic is not None else None
+            _check(held is not None and index in held)
+            return shard.groups_with((tenant.prefix,))
+
+        return await self._runtime.read(GROUP_TOPIC, index, query)
+
+    async def records(self, index: int, groups: Sequence[str]) -> list[tuple[str, list[CoordinatorRecord]]]:
+        """Group by group, all that is durable of it."""
+
+        def query(shard: GroupShard, _: Now) -> list[tuple[str, list[CoordinatorRecord]]]:
+            return [(group_id, shard.records_of(group_id)) for group_id in groups]
+
+        return await self._runtime.read(GROUP_TOPIC, index, query)
+
+    async def take(
+        self, index: int, tenant_id: str, keys_epoch: int, topic_id: bytes, records: list[CoordinatorRecord]
+    ) -> None:
+        """Keep what is handed over to a partition here; it is durable when this returns. Raises INVALID_REQUEST for
+        what is not the tenant's, or not that partition's."""
+
+        def decide(_: GroupShard, __: Now, ___: Ticket) -> Decision[CoordinatorRecord, None]:
+            tenant, held = self.place_of(tenant_id, keys_epoch, KeysPhase.COPYING)
+            topic = self._image().topics.get(GROUP_TOPIC)
+            _check(topic is not None and topic.topic_id == topic_id)
+            for record in records:
+                if not _belongs(record, tenant, held, index):
+                    raise ProtocolError(ErrorCode.INVALID_REQUEST, "a record that is not to be kept here")
+            return Decision(None, records)
+
+        await self._runtime.write(GROUP_TOPIC, index, decide)
+
+
+def _check(fits: bool) -> None:
+    if not fits:
+        raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+
+
+def _belongs(record: CoordinatorRecord, tenant: TenantImage, held: KeyRange, index: int) -> bool:
+    try:
+        key = decode_key(record.key)
+    except ValueError:
+        return False
+    if key is None or record.value is None or not key.group_id.startswith(tenant.prefix):
+        return False
+    return index == held.first + partition_for(key.group_id, held.count)
