@@ -14,16 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from common.checksum import crc32c
 from spark_offload.batch_scan import BatchTable, Flags
+from spark_offload.producer_snapshots import snapshot_entries
 from spark_offload.varints import Integers
 
 _INDEX_VERSION = 0
 _INDEX_ENTRY = Struct(">hqqqq")
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = Struct(">hIi")
-_SNAPSHOT_CRC_FROM = 6
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _NO_OFFSET = -1
 
 
@@ -83,13 +79,5 @@ def first_open_offset(snapshot: bytes) -> int | None:
 
     ValueError when the bytes are no producer snapshot.
     """
-    if len(snapshot) < _SNAPSHOT_HEAD.size:
-        raise ValueError(f"a producer snapshot of {len(snapshot)} bytes")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(snapshot)
-    end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size  # more may follow the entries
-    if version != _SNAPSHOT_VERSION or count < 0 or len(snapshot) < end:
-        raise ValueError(f"a producer snapshot of version {version}, {len(snapshot)} bytes, {count} entries")
-    if crc32c(memoryview(snapshot)[_SNAPSHOT_CRC_FROM:]) != crc:
-        raise ValueError("wrong CRC of a producer snapshot")
-    starts = [entry[-1] for entry in _SNAPSHOT_ENTRY.iter_unpack(snapshot[_SNAPSHOT_HEAD.size : end])]
+    starts = [entry.transaction_start for entry in snapshot_entries(snapshot)]
     return min((start for start in starts if start != _NO_OFFSET), default=None)

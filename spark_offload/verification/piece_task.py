@@ -12,6 +12,7 @@ from common.machine import MachineClock
 from object_store.errors import ObjectMissing, StoreError
 from records.batch import HEADER_BYTES, MAGIC, read_header
 from spark_offload.arrow_columns import binary_column
+from spark_offload.producer_snapshots import snapshot_entries
 from spark_offload.task import store_at
 from spark_offload.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
@@ -31,7 +32,7 @@ from spark_offload.verification.pieces import Piece, PieceResult, Sections
 from spark_offload.verification.producer_runs import summarise
 from spark_offload.verification.record_checks import check, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
-from spark_offload.verification.sections import aborted_entries, epoch_entries, snapshot_entries
+from spark_offload.verification.sections import aborted_entries, epoch_entries
 from tiering.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 T = TypeVar("T")

@@ -12,9 +12,10 @@ from itertools import chain
 
 from records.batch import NO_SEQUENCE, SEQUENCE_MASK
 from records.control import MarkerKind
+from spark_offload.producer_snapshots import SnapshotEntry
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.producer_runs import NO_OFFSET, Marker, Producers, Run
-from spark_offload.verification.sections import AbortedEntry, SnapshotEntry
+from spark_offload.verification.sections import AbortedEntry
 
 EXPIRATION_MS = 86_400_000
 """`producer.id.expiration.ms`: a producer that was silent for so long may be forgotten and begin anywhere."""

@@ -6,14 +6,8 @@ from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
-from common.checksum import crc32c
-
 _INDEX_VERSION = 0
 _INDEX_ENTRY = Struct(">hqqqq")
-_SNAPSHOT_VERSION = 1
-_SNAPSHOT_HEAD = Struct(">hIi")
-_SNAPSHOT_CRC_FROM = 6
-_SNAPSHOT_ENTRY = Struct(">qhiqiqiq")
 _EPOCHS_VERSION = "0"
 
 
@@ -24,19 +18,6 @@ class AbortedEntry(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
-
-
-class SnapshotEntry(NamedTuple):
-    """Source: Apache Kafka's producer snapshot, version 1. -1 where there is no sequence, offset or transaction."""
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    last_timestamp: int
-    coordinator_epoch: int
-    transaction_start: int
 
 
 def aborted_entries(data: bytes) -> list[AbortedEntry]:
@@ -52,19 +33,6 @@ def aborted_entries(data: bytes) -> list[AbortedEntry]:
             raise ValueError(f"entry {len(found)} of a transaction index is out of order")
         found.append(entry)
     return found
-
-
-def snapshot_entries(data: bytes) -> list[SnapshotEntry]:
-    """ValueError when the bytes are no producer snapshot."""
-    if len(data) < _SNAPSHOT_HEAD.size:
-        raise ValueError(f"a producer snapshot of {len(data)} bytes")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-    end = _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size  # more may follow the entries
-    if version != _SNAPSHOT_VERSION or count < 0 or len(data) < end:
-        raise ValueError(f"a producer snapshot of version {version}, {len(data)} bytes, {count} entries")
-    if crc32c(memoryview(data)[_SNAPSHOT_CRC_FROM:]) != crc:
-        raise ValueError("wrong CRC of a producer snapshot")
-    return [SnapshotEntry(*fields) for fields in _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size : end])]
 
 
 def epoch_entries(data: bytes) -> list[tuple[int, int]]:
