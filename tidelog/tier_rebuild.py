@@ -7,17 +7,17 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from common.identifiers import uuid_text
 from kraft.image.cells import DEFAULT_CELL
 from kraft.image.snapshot import encode_snapshot
-from kraft.rebuild import CannotRebuild, NamedBroker, Rebuild, Rebuilder, RebuiltTopic, TieredPartition, TieredTopic
+from kraft.rebuild import CannotRebuild, NamedBroker, Rebuild, Rebuilder, TieredPartition, TieredTopic
 from object_store.errors import VersionConflict
 from object_store.store import ObjectStore
 from records.events import Event, Events, EventsHeader, decode_events, encode_events
+from tidelog.moments import utc
+from tidelog.rebuild_report import RebuildReport, count_objects
 from tiering.cluster_file import CHECK_INTERVAL_S, ClusterFile, begin_incarnation, read_cluster_file
 from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.inventory import FoundTopic, find_clusters, find_topics
@@ -101,7 +101,7 @@ async def prepare(
     used = [one if one.cell else replace(one, cell=old_cells.get(one.broker_id, DEFAULT_CELL)) for one in brokers]
     used = used or rebuilder.brokers
     rebuild = rebuilder.build(used, min(3, len(used)), rng)
-    report = _Report(rebuild, found, positions)
+    report = RebuildReport(rebuild, found, positions, await count_objects(store, root, found))
     offsets = report.clamped([event for export in groups for event in export.events])
     return Prepared(
         cluster_id,
@@ -160,90 +160,4 @@ def _tiered(topic: FoundTopic) -> TieredTopic:
 
 def _when(exports: Sequence[Events]) -> str | None:
     """The oldest of them: what came later may be missing."""
-    return _time(min(export.header.created_ms for export in exports)) if exports else None
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class _Report:
-    """What of each partition is there and what is not, by the word of the old cluster's own exports."""
-
-    def __init__(self, rebuild: Rebuild, found: Sequence[FoundTopic], positions: Sequence[Events]) -> None:
-        self.moved: list[dict[str, Any]] = []
-        self._rebuild = rebuild
-        self._found = {topic.topic_id: topic for topic in found}
-        self._seen: dict[tuple[bytes, int], tuple[int, int, int]] = {}  # leader epoch, when, high watermark
-        self._dropped = 0
-        for export in positions:
-            for event in export.events:
-                if event.get("event") != "position":
-                    continue
-                key = (bytes.fromhex(event["topic_id"]), int(event["partition"]))
-                seen = (int(event["leader_epoch"]), export.header.created_ms, int(event["high_watermark"]))
-                self._seen[key] = max(self._seen.get(key, seen), seen)
-
-    def topics(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "topic": topic.name,
-                "id": uuid_text(topic.topic_id),
-                "tiered": topic.is_tiered,
-                "partitions": [self._partition(topic, index) for index in range(topic.count)],
-            }
-            for topic in self._rebuild.topics
-        ]
-
-    def _partition(self, topic: RebuiltTopic, index: int) -> dict[str, Any]:
-        there = topic.partitions.get(index)
-        start, end = (0, 0) if there is None else (there.log_start_offset, there.end_offset)
-        seen = self._seen.get((topic.topic_id, index))
-        missing = None if seen is None or seen[2] <= end else {"from": end, "to": seen[2], "seen": _time(seen[1])}
-        return {"partition": index, "log_start_offset": start, "end_offset": end, "missing": missing}
-
-    def sentences(self, has_groups: bool) -> list[str]:
-        """In the order of the topics."""
-        told: list[str] = []
-        for topic in self._rebuild.topics:
-            if not topic.is_tiered:
-                told.append(f"{topic.name}: it was not tiered, so it begins empty at offset 0")
-            for index in range(topic.count):
-                missing = self._partition(topic, index)["missing"]
-                if missing is not None:
-                    told.append(
-                        f"{topic.name}-{index}: records {missing['from']} to {missing['to'] - 1} were on the brokers "
-                        f"alone (as of {missing['seen']})"
-                    )
-                found = self._found.get(topic.topic_id)
-                trouble = found.partitions[index].trouble if found is not None and index in found.partitions else ""
-                if trouble:
-                    told.append(f"{topic.name}-{index}: it stays without a leader until this is mended: {trouble}")
-        if not has_groups:
-            told.append("no committed offsets were there")
-        if self.moved:
-            told.append(f"{len(self.moved)} committed offsets lay above what is there, and were moved to its end")
-        if self._dropped:
-            told.append(f"{self._dropped} committed offsets are left out: what they were committed for begins anew")
-        return told
-
-    def clamped(self, events: Sequence[Event]) -> list[Event]:
-        """Offsets of what is tiered, none of them above the tier's end."""
-        by_id = {topic.topic_id.hex(): topic for topic in self._rebuild.topics}
-        by_name = {topic.name: topic for topic in self._rebuild.topics}
-        kept: list[Event] = []
-        for event in events:
-            if event.get("event") != "offset":
-                continue
-            known_id = event["topic_id"].strip("0")
-            topic = by_id.get(event["topic_id"]) if known_id else by_name.get(event["topic"])
-            there = None if topic is None else topic.partitions.get(int(event["partition"]))
-            if topic is None or there is None:
-                self._dropped += 1
-                continue
-            offset = min(int(event["offset"]), there.end_offset)
-            if offset != event["offset"]:
-                names = {name: event[name] for name in ("group", "topic", "partition", "offset")}
-                self.moved.append(names | {"to": offset})
-            kept.append(event | {"topic": topic.name, "offset": offset, "leader_epoch": -1})
-        return kept
+    return utc(min(export.header.created_ms for export in exports)) if exports else None

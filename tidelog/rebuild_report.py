@@ -1,0 +1,155 @@
+"""What a rebuilt cluster has of the old one, and what it lacks by the word of the old cluster's exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from common.identifiers import uuid_text
+from kraft.rebuild import Rebuild, RebuiltTopic
+from object_store.store import ObjectStore
+from records.events import Event, Events
+from tidelog.moments import utc
+from tiering.inventory import FoundTopic
+from tiering.keys import SegmentKey, TierRoot
+
+Place = tuple[bytes, int]
+
+
+async def count_objects(store: ObjectStore, root: TierRoot, found: Sequence[FoundTopic]) -> dict[Place, int]:
+    """How many segment objects lie in each partition that has a directory and no manifest. Raises StoreError."""
+    counts: dict[Place, int] = {}
+    for topic in found:
+        for index, partition in topic.partitions.items():
+            if partition.manifest is None:
+                keys = [root.parse_key(info.key) async for info in store.list(root.partition_prefix(partition.path))]
+                counts[topic.topic_id, index] = sum(isinstance(key, SegmentKey) for key in keys)
+    return counts
+
+
+class Position(NamedTuple):
+    """Where a partition began and ended, as the leader of that epoch exported it at `seen_ms`; the tier's end is -1
+    where it was not tiered, or the leader did not know."""
+
+    leader_epoch: int
+    seen_ms: int
+    high_watermark: int
+    tier_end_offset: int
+    log_start_offset: int
+
+
+class RebuildReport:
+    """`objects` are those of partitions that have no manifest; `moved` tells what `clamped` has changed."""
+
+    def __init__(
+        self,
+        rebuild: Rebuild,
+        found: Sequence[FoundTopic],
+        positions: Sequence[Events],
+        objects: Mapping[Place, int],
+    ) -> None:
+        self.moved: list[dict[str, Any]] = []
+        self._rebuild = rebuild
+        self._found = {topic.topic_id: topic for topic in found}
+        self._objects = objects
+        self._seen: dict[Place, Position] = {}
+        self._dropped = 0
+        for export in positions:
+            for event in export.events:
+                if event.get("event") != "position":
+                    continue
+                key = (bytes.fromhex(event["topic_id"]), int(event["partition"]))
+                tier_end = event.get("tier_end_offset")
+                seen = Position(
+                    int(event["leader_epoch"]),
+                    export.header.created_ms,
+                    int(event["high_watermark"]),
+                    -1 if tier_end is None else int(tier_end),
+                    int(event.get("log_start_offset", 0)),
+                )
+                self._seen[key] = max(self._seen.get(key, seen), seen)
+
+    def topics(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": topic.name,
+                "id": uuid_text(topic.topic_id),
+                "tiered": topic.is_tiered,
+                "partitions": [self._partition(topic, index) for index in range(topic.count)],
+            }
+            for topic in self._rebuild.topics
+        ]
+
+    def _partition(self, topic: RebuiltTopic, index: int) -> dict[str, Any]:
+        there = topic.partitions.get(index)
+        start, end = (0, 0) if there is None else (there.log_start_offset, there.end_offset)
+        seen = self._seen.get((topic.topic_id, index))
+        missing = None
+        if seen is not None and seen.high_watermark > max(end, seen.log_start_offset):
+            first = max(end, seen.log_start_offset)
+            tiered = max(min(seen.tier_end_offset, seen.high_watermark), first)
+            missing = {"from": first, "tiered_to": tiered, "to": seen.high_watermark, "seen": utc(seen.seen_ms)}
+        return {"partition": index, "log_start_offset": start, "end_offset": end, "missing": missing}
+
+    def sentences(self, has_groups: bool) -> list[str]:
+        """In the order of the topics."""
+        told: list[str] = []
+        for topic in self._rebuild.topics:
+            if not topic.is_tiered:
+                told.append(f"{topic.name}: it was not tiered, so it begins empty at offset 0")
+            for index in range(topic.count):
+                told += [f"{topic.name}-{index}: {text}" for text in self._lacks(topic, index)]
+        if not has_groups:
+            told.append("no committed offsets were there")
+        if self.moved:
+            told.append(f"{len(self.moved)} committed offsets lay above what is there, and were moved to its end")
+        if self._dropped:
+            told.append(f"{self._dropped} committed offsets are left out: what they were committed for begins anew")
+        return told
+
+    def _lacks(self, topic: RebuiltTopic, index: int) -> list[str]:
+        """Sentences about one partition."""
+        found = self._found.get(topic.topic_id)
+        partition = None if found is None else found.partitions.get(index)
+        if partition is not None and partition.trouble:
+            return [f"it stays without a leader until this is mended: {partition.trouble}"]
+        told: list[str] = []
+        has_manifest = partition is not None and partition.manifest is not None
+        seen_at = self._seen.get((topic.topic_id, index))
+        if topic.is_tiered and not has_manifest and (seen_at is None or seen_at.high_watermark):
+            objects = self._objects.get((topic.topic_id, index), 0)
+            also = f"; {objects} segment objects are there, and nobody can tell what they hold" if objects else ""
+            told.append(f"no manifest of it is in the object store, so it begins empty at offset 0{also}")
+        missing = self._partition(topic, index)["missing"]
+        if missing is None:
+            if not has_manifest and topic.is_tiered and seen_at is None:
+                told.append("no export tells whether it ever had records")
+            return told
+        start, tiered, end, seen = (missing[name] for name in ("from", "tiered_to", "to", "seen"))
+        if tiered > start:
+            why = "its manifest does not name them" if has_manifest else "its manifest is gone"
+            told.append(f"records {start} to {tiered - 1} were in the object store (as of {seen}), and {why}")
+        if end > tiered:
+            told.append(f"records {tiered} to {end - 1} were on the brokers alone (as of {seen})")
+        return told
+
+    def clamped(self, events: Sequence[Event]) -> list[Event]:
+        """Offsets of what is tiered, none of them above the tier's end."""
+        by_id = {topic.topic_id.hex(): topic for topic in self._rebuild.topics}
+        by_name = {topic.name: topic for topic in self._rebuild.topics}
+        kept: list[Event] = []
+        for event in events:
+            if event.get("event") != "offset":
+                continue
+            known_id = event["topic_id"].strip("0")
+            topic = by_id.get(event["topic_id"]) if known_id else by_name.get(event["topic"])
+            there = None if topic is None else topic.partitions.get(int(event["partition"]))
+            if topic is None or there is None:
+                self._dropped += 1
+                continue
+            offset = min(int(event["offset"]), there.end_offset)
+            if offset != event["offset"]:
+                names = {name: event[name] for name in ("group", "topic", "partition", "offset")}
+                self.moved.append(names | {"to": offset})
+            kept.append(event | {"topic": topic.name, "offset": offset, "leader_epoch": -1})
+        return kept
