@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.embedded import free_ports
-from bench.peers import CLUSTER_ID, wait_serving
+from bench.peers import CLUSTER_ID
+from bench.single_kafka import single_kafka
 from common.machine import machine_ports
 from records.batch import iterate_batches
 from records.record import decode_records
@@ -51,35 +49,17 @@ def value(codec: str, number: int) -> bytes:
 
 
 def write_with_kafka(jars: Path, folder: Path) -> None:
-    port = free_ports(2)
-    properties = folder / "node.properties"
-    properties.write_text(
-        f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{port + 1}\n"
-        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}\n"
-        "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
-        f"log.dirs={folder}/data\noffsets.topic.replication.factor=1\n"
-    )
-    java = ["java", "-Xmx512M", "-cp", f"{jars}/*"]
-    quiet = subprocess.DEVNULL
-    format_ = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-    subprocess.run(format_, check=True, stdout=quiet, stderr=quiet)
-    with subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=quiet, stderr=quiet) as process:
-        try:
-            bootstrap = f"127.0.0.1:{port}"
-            wait_serving(bootstrap, 1)
-            topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "1048576", "index.interval.bytes": "512"})
-            admin = AdminClient({"bootstrap.servers": bootstrap})
-            admin.create_topics([topic])[TOPIC].result(30)
-            for codec in CODECS:
-                settings = {"compression.type": codec, "enable.idempotence": True, "batch.size": 8_000, "linger.ms": 2}
-                producer = Producer({"bootstrap.servers": bootstrap, **settings})
-                for number in range(RECORDS_EACH):
-                    producer.produce(TOPIC, value(codec, number), f"key-{codec}-{number}".encode())
-                if producer.flush(30):
-                    raise RuntimeError("Apache Kafka did not take the records")
-        finally:
-            process.send_signal(signal.SIGTERM)
+    with single_kafka(jars, folder) as bootstrap:
+        topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "1048576", "index.interval.bytes": "512"})
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([topic])[TOPIC].result(30)
+        for codec in CODECS:
+            settings = {"compression.type": codec, "enable.idempotence": True, "batch.size": 8_000, "linger.ms": 2}
+            producer = Producer({"bootstrap.servers": bootstrap, **settings})
+            for number in range(RECORDS_EACH):
+                producer.produce(TOPIC, value(codec, number), f"key-{codec}-{number}".encode())
+            if producer.flush(30):
+                raise RuntimeError("Apache Kafka did not take the records")
 
 
 async def read_directory(root: Path) -> dict[bytes, bytes]:

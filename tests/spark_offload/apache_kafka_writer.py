@@ -8,8 +8,6 @@ other one its log cleaner compacts.
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -19,8 +17,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.embedded import free_ports
-from bench.peers import CLUSTER_ID, wait_serving
+from bench.single_kafka import single_kafka
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPICS = {
@@ -34,33 +31,20 @@ TOPICS = {
 NOW_MS = 1_700_000_000_000
 TIMESTAMP_AFTER_MAX_MS = str(2**60)
 
+SETTINGS = {
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "100000",
+}
+
 
 def main(jars: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        port = free_ports(2)
-        properties = folder / "node.properties"
-        properties.write_text(
-            f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{port + 1}\n"
-            f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}\n"
-            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
-            f"log.dirs={folder}/data\noffsets.topic.replication.factor=1\n"
-            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
-            "log.cleaner.backoff.ms=200\nlog.retention.check.interval.ms=100000\n"
-        )
-        java = ["java", "-Xmx512M", "-cp", f"{jars}/*"]
-        quiet = subprocess.DEVNULL
-        line = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-        subprocess.run(line, check=True, stdout=quiet, stderr=quiet)
-        with subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=quiet, stderr=quiet) as process:
-            try:
-                bootstrap = f"127.0.0.1:{port}"
-                wait_serving(bootstrap, 1)
-                write(bootstrap)
-                time.sleep(8)  # the cleaner runs by a timer, and tells no client when it is done
-            finally:
-                process.send_signal(signal.SIGTERM)
+        with single_kafka(jars, folder, SETTINGS) as bootstrap:
+            write(bootstrap)
+            time.sleep(8)  # the cleaner runs by a timer, and tells no client when it is done
         for path in (folder / "data").iterdir():
             if path.name.split("-0")[0] not in TOPICS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
