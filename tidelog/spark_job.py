@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from object_store.errors import StoreError
+from object_store.errors import NoStore, StoreError
 from object_store.uri import InvalidStoreUri
 from tidelog.interruption import Interruption
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
@@ -148,6 +148,8 @@ def _explain(error: BaseException) -> None:
 
     if isinstance(error, (OptionError, InvalidStoreUri)):
         fail(_in_words_of_commands(str(error)), EXIT_USAGE)
+    if isinstance(error, NoStore):
+        fail(f"--tier: {error.store}: {error.reason}", EXIT_USAGE)
     if isinstance(error, (StoreError, DamagedManifest)):
         fail(str(error))
     if isinstance(error, Exception) and type(error).__module__.split(".")[0] in ("pyspark", "py4j"):
@@ -314,14 +316,28 @@ def _innermost(error: Exception) -> str:
 
     What our own errors say is whole without the names of their classes.
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if _PYTHON_ERROR.match(line)]
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = [line.strip() for line in lines if _PYTHON_ERROR.match(line.strip())]
     if told and _OWN_ERROR.match(told[-1]):
         return _in_words_of_commands(_OWN_ERROR.sub("", told[-1]))
-    return "Spark: " + (told or lines[:1] or [type(error).__name__])[-1]
+    told = told or _after_traces(lines) or [line.strip() for line in lines[:1] if _TRACE not in line]
+    return "Spark: " + (told or [type(error).__name__])[-1]
+
+
+def _after_traces(lines: Sequence[str]) -> list[str]:
+    """The line behind the frames of each trace of Python, which names the exception, whatever its name looks like."""
+    found, inside = [], False
+    for line in lines:
+        if _TRACE in line:
+            inside = True
+        elif inside and not line[0].isspace():
+            found.append(line.strip())
+            inside = False
+    return found
 
 
 _PYTHON_ERROR = re.compile(
     r"(?!org\.|java\.|py4j\.|scala\.)(?:(?:[a-z_]\w*\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception)): \S"
 )
+_TRACE = "Traceback (most recent call last):"
 _OWN_ERROR = re.compile(r"(?:spark_offload|object_store|tiering)\.[\w.]*\b[A-Z]\w*: ")

@@ -82,7 +82,11 @@ def test_counts_are_a_table_or_json(tier: TierBuilder) -> None:
     ("words", "code", "told"),
     [
         (("read", "--tier", "nonsense"), 2, "file:///"),
-        (("read", "--tier", "file:///no/such/place", "--topic", "words"), 1, "no such directory"),
+        (
+            ("read", "--tier", "file:///no/such/place", "--topic", "words"),
+            2,
+            "--tier: file:///no/such/place: there is no",
+        ),
         (("read", "--tier", "TIER", "--topic", "nosuch"), 2, "nothing of topic 'nosuch'"),
         (("read", "--tier", "TIER", "--since", "yesterday"), 2, "a time like"),
         (("read", "--tier", "TIER", "--key", "a", "--key-hex", "61"), 2, "one of --key and --key-hex"),
@@ -96,7 +100,7 @@ def test_counts_are_a_table_or_json(tier: TierBuilder) -> None:
         (("compact", "--tier", "TIER", "--topic", "words"), 2, "topic words is not compacted"),
         (("compact", "--tier", "TIER", "--topic", "nosuch"), 2, "nothing of topic 'nosuch'"),
         (("verify", "--tier", "TIER", "--topic", "nosuch"), 2, "holds nothing of what was chosen"),
-        (("verify", "--tier", "file:///no/such/place"), 1, "no such directory"),
+        (("verify", "--tier", "file:///no/such/place"), 2, "--tier: file:///no/such/place: there"),
         (("read", "--tier", "CROWDED", "--topic", "words"), 2, "choose one with --cluster-id\n"),
         (("verify", "--tier", "CROWDED"), 2, "choose one with --cluster-id\n"),
         (
@@ -138,10 +142,34 @@ def test_reading_over_damage_ends_with_the_line_that_names_it(tmp_path: Path) ->
     done = tidelog("read", "--tier", tier.uri, "--topic", "words")
     assert done.returncode == 1
     said = [line for line in done.stderr.splitlines() if "WARNING: Using incubator modules" not in line]
+    assert len(said) == 1
     assert said[0].startswith(f"tidelog: {tier.uri}, object ") and "wrong CRC" in said[0], done.stderr
     assert "org.apache.spark" not in done.stderr
     told = tidelog("read", "--tier", tier.uri, "--topic", "words", "--verbose")
     assert said[0] in told.stderr and "\tat org.apache.spark" in told.stderr
+
+
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in read\n    inflate(data)\n'
+JAVA = "\n\n\tat org.apache.spark.Worker.run(Worker.java:1)\nCaused by: java.io.IOException: broken\n\t... 3 more\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{TRACE}object_store.errors.ObjectMissing: get 'a' in s3://b: there is no such object{JAVA}",
+         "get 'a' in s3://b: there is no such object"),
+        (f"{TRACE}ValueError: no number{JAVA}", "Spark: ValueError: no number"),
+        (f"{TRACE}zlib.error: Error -3 while decompressing data{JAVA}",
+         "Spark: zlib.error: Error -3 while decompressing data"),
+        (f"An exception was thrown from the Python worker.\n{TRACE}AssertionError{JAVA}", "Spark: AssertionError"),
+        (f"org.apache.spark.api.python.PythonException: {TRACE}MemoryError{JAVA}", "Spark: MemoryError"),
+        (TRACE, "Spark: Exception"),
+        ("[NOT_FOUND] There is no such table.\nIt may be elsewhere.", "Spark: [NOT_FOUND] There is no such table."),
+        ("", "Spark: Exception"),
+    ],
+)  # fmt: skip
+def test_of_long_traces_the_line_is_told_that_says_what_happened(text: str, told: str) -> None:
+    assert spark_job._innermost(Exception(text)) == told
 
 
 def ended(capsys: pytest.CaptureFixture[str], body: Any) -> tuple[int, str]:
