@@ -32,6 +32,14 @@ class DamagedChunk(Exception):
     """Nothing of the bytes is what was copied: `args[0]` says where that begins."""
 
 
+class InForce(NamedTuple):
+    """A leader epoch, and the offsets [start, end) of a chunk's segment that are its own."""
+
+    epoch: int
+    start: int
+    end: int
+
+
 class Expected(NamedTuple):
     """What the batches of a chunk have to be like, beside sound: a batch's CRC covers neither its base offset nor its
     leader epoch.
@@ -47,9 +55,12 @@ class Expected(NamedTuple):
     dense: bool = False
     epochs: Sequence[tuple[int, int]] = ()
 
-    def epoch_at(self, offset: int) -> int:
-        """The leader epoch of a batch at `offset`."""
-        return self.epochs[max(bisect_right(self.epochs, offset, key=_start_of) - 1, 0)][0]
+    def in_force(self, offset: int) -> InForce:
+        """The leader epoch of a batch at `offset`, where there are epochs."""
+        at = max(bisect_right(self.epochs, offset, key=_start_of) - 1, 0)
+        epoch, start = self.epochs[at]
+        end = self.epochs[at + 1][1] if at + 1 < len(self.epochs) else self.high
+        return InForce(epoch, start, min(end, self.high))
 
 
 class Hole(NamedTuple):
@@ -215,10 +226,11 @@ class BatchCheck:
     believed when the damaged batch said the same of its own end, or when the next batch goes on from there.
     """
 
-    __slots__ = ("_claimed", "_expected", "_hole", "_next", "index")
+    __slots__ = ("_claimed", "_expected", "_force", "_hole", "_next", "index")
 
     def __init__(self, expected: Expected) -> None:
         self.index = ChunkIndex()
+        self._force = InForce(-1, 0, 0)  # as of the last batch that was looked at closely
         self._expected = expected
         self._hole: Hole | None = None  # that is not closed yet
         self._claimed = -1  # where damaged batches say that they end
@@ -233,7 +245,20 @@ class BatchCheck:
         size = header.batch_length + PREFIX_BYTES
         if not HEADER_BYTES <= size <= left:
             return self.lose(position, f"no batch at position {position}")
-        batch = _Batch(position, header.base_offset, header.base_offset + header.last_offset_delta + 1, size)
+        base_offset = header.base_offset
+        next_offset = base_offset + header.last_offset_delta + 1
+        index, force = self.index, self._force
+        if (  # nearly always
+            base_offset == index.end_offset
+            and self._hole is None
+            and header.leader_epoch == force.epoch
+            and force.start <= base_offset < next_offset <= force.end
+            and header.magic == MAGIC
+            and has_valid_crc(view, at, header)
+        ):
+            index.add(position, base_offset, next_offset, size)
+            return size
+        batch = _Batch(position, base_offset, next_offset, size)
         trouble = self._misplaced(batch, header)
         fits = trouble is None
         if trouble is None and not has_valid_crc(view, at, header):
@@ -283,9 +308,9 @@ class BatchCheck:
         if not fits or batch.next_offset > expected.high or batch.base_offset < 0:
             return f"offsets [{batch.base_offset}, {batch.next_offset}) at position {batch.position} are out of place"
         if expected.epochs:
-            epoch = expected.epoch_at(batch.base_offset)
-            if header.leader_epoch != epoch:
-                told = f"leader epoch {header.leader_epoch} where it was {epoch}"
+            self._force = force = expected.in_force(batch.base_offset)
+            if header.leader_epoch != force.epoch:
+                told = f"leader epoch {header.leader_epoch} where it was {force.epoch}"
                 return f"{told}: the batch at position {batch.position}, offset {batch.base_offset}"
         return None
 
