@@ -139,6 +139,7 @@ class Login:
         exchange, services = self._exchange, self._services
         if exchange is None:
             return None, 0
+        asked_at = self._loop.time()
         try:
             step = exchange.step(data)
             if isinstance(step, bytes):
@@ -148,7 +149,7 @@ class Login:
         except AuthenticationFailed as failure:
             if isinstance(exchange, OauthExchange) and not exchange.is_refused:
                 return exchange.refuse(failure), 0
-            await self._failed(failure.cause)
+            await self._failed(failure.cause, asked_at)
         except TooManyVerifications:
             self._is_over = True
             services.failed("too many at once", self._asked)
@@ -177,9 +178,9 @@ class Login:
             self._timer = self._loop.call_later(lifetime_ms / 1000, self._expire)
         return lifetime_ms
 
-    async def _failed(self, cause: str) -> None:
+    async def _failed(self, cause: str, asked_at: float) -> None:
         self._fail(cause, self._asked)
-        await asyncio.sleep(self._services.failed_delay_s)
+        await asyncio.sleep(until_answer(self._loop.time() - asked_at, self._services.failed_delay_s))
 
     def _fail(self, cause: str, mechanism: str) -> None:
         """Nothing more is served; the connection closes behind the answer."""
@@ -206,6 +207,12 @@ class Login:
     def _late(self) -> None:
         self._services.failed("not in time", self._asked)
         self.session.connection.close()
+
+
+def until_answer(taken_s: float, delay_s: float) -> float:
+    """How much later a failure is answered whose check took `taken_s`: whole delays after it was asked, so that the
+    time does not tell which verifier, if any, there was to check."""
+    return delay_s - taken_s % delay_s if delay_s > 0 else 0.0
 
 
 def _refusal(code: ErrorCode, message: str) -> Any:

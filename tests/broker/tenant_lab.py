@@ -49,7 +49,11 @@ class Wire:
 
     async def exchange(self, message: Any, version: int) -> bytes | None:
         """The answer's payload; None when the connection was closed in its place."""
-        self._writer.write(encode_request(message, version, 7, "lab"))
+        return await self.send(encode_request(message, version, 7, "lab"))
+
+    async def send(self, frame: bytes) -> bytes | None:
+        """As `exchange`, with a whole frame."""
+        self._writer.write(frame)
         try:
             async with asyncio.timeout(20):
                 size = int.from_bytes(await self._reader.readexactly(4), "big")

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from broker.security.authorizer import AuthorizerConfig
+from broker.security.config import SecurityConfig
 from broker.security.gates import Gates
 from broker.security.gating import free
 from common.errors import ErrorCode
@@ -39,7 +40,10 @@ EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticat
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatedNode]:
-    async with GatedNode(tmp_path_factory.mktemp("gates"), AuthorizerConfig(frozenset({"User:ANONYMOUS"}))) as made:
+    security = SecurityConfig(
+        AuthorizerConfig(frozenset({"User:ANONYMOUS"})), queue_max=len(RIGHTS), per_address_max=len(RIGHTS)
+    )
+    async with GatedNode(tmp_path_factory.mktemp("gates"), security) as made:
         await made.furnish()
         yield made
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.request import ClientSession
 from broker.security import connection_rates
+from broker.security.config import SecurityConfig
 from broker.security.connection_rates import PAUSE_S_MAX, ConnectionBucket, ConnectionRates
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
@@ -86,7 +87,7 @@ def test_addresses_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("sasl", [False, True])
 async def test_a_connection_too_many_is_answered_with_the_time_and_muted_for_it(tmp_path: Path, sasl: bool) -> None:
     """On a listener with SASL before anybody is known: a handshake's answer has no room, and waits for none."""
-    async with GatedNode(tmp_path, None, address_rate=4) as node:
+    async with GatedNode(tmp_path, SecurityConfig(address_connection_rate=4)) as node:
         loop = asyncio.get_running_loop()
         at_once = loop.time()
         node.broker.security.rates._now = lambda: at_once

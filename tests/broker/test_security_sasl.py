@@ -14,12 +14,14 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.request import ClientSession
 from broker.security.credentials import Credentials
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
 from broker.security.gates import Gates
-from broker.security.login import FRAMES_MAX, Login
+from broker.security.login import FRAMES_MAX, Login, until_answer
 from broker.security.oauth import KeySet, OauthConfig, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import ScramExchange
@@ -144,6 +146,19 @@ def check_plain(user: str, password: str, tenant: str | None = None) -> Authenti
 def test_plain_checks_against_the_verifier() -> None:
     assert check_plain("alice", "open, sesame=1").user == "alice"
     assert check_plain(KEY, "key", TENANT).user == KEY
+
+
+@pytest.mark.parametrize("mechanism", HASHES)
+def test_a_verifier_of_either_kind_alone_serves_plain(mechanism: ScramMechanism) -> None:
+    delta = MetadataDelta(EMPTY_IMAGE)
+    delta.replay_all([verifier("carol", "pa55", mechanism)])
+    known = delta.image()
+    lookup = Credentials(lambda: known, SECRET, None)
+    good, wrong = (PlainExchange(lookup).step(b"\0carol\0" + password) for password in (b"pa55", b"wrong"))
+    assert callable(good) and callable(wrong)
+    assert good().user == "carol"
+    with pytest.raises(AuthenticationFailed, match="invalid credentials"):
+        wrong()
 
 
 @pytest.mark.parametrize(
@@ -293,6 +308,44 @@ async def test_a_failed_login_is_over() -> None:
     assert (await one.authenticate(GOOD)).error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert "admit alice" not in services.log
     one.connection_closed()
+
+
+@given(taken=st.floats(0, 100), delay=st.floats(0.001, 60))
+def test_a_failure_is_answered_whole_delays_after_it_was_asked(taken: float, delay: float) -> None:
+    rest = until_answer(taken, delay)
+    assert 0 < rest <= delay
+    turns = (taken + rest) / delay
+    assert turns == pytest.approx(round(turns), abs=1e-6 * max(1.0, turns)) and round(turns) >= 1
+    assert until_answer(taken, 0) == 0
+
+
+async def test_what_a_check_took_does_not_show_in_the_time_of_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger, a user with either kind of verifier alone and with both, cheap and dear ones: one time for all."""
+    loop = asyncio.get_running_loop()
+    now, answered = 1_000.0, []
+
+    class Slow(Services):
+        taken = 0.0
+
+        async def verify(self, work: Any) -> Authenticated:
+            nonlocal now
+            now += self.taken
+            done: Authenticated = work()
+            return done
+
+    async def sleep(delay: float) -> None:
+        answered.append(now + delay - 1_000.0)
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for taken in (0.0, 0.002, 0.004, 0.03, 0.0999):
+        now, services = 1_000.0, Slow()
+        services.failed_delay_s, services.taken = 0.1, taken
+        one = login(services)
+        one.handshake(1, "PLAIN")
+        await one.authenticate(b"\0alice\0wrong")
+        one.connection_closed()
+    assert answered == pytest.approx([0.1] * 5)
 
 
 async def test_out_of_turn_and_unknown_mechanisms() -> None:

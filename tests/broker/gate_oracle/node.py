@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from broker.config import BrokerConfig, Listen, LogDuties
 from broker.node import BrokerNode
-from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
 from common.machine import machine_ports
 from kraft.controller.node import ControllerConfig, ControllerNode
@@ -25,15 +25,13 @@ PASSWORD, SALT, ITERATIONS = "secret", b"salt of the oracle", 4_096
 
 
 class GatedNode:
-    """Use as an asynchronous context; `authorizer` None is a cluster without one."""
+    """Use as an asynchronous context."""
 
-    def __init__(self, root: Path, authorizer: AuthorizerConfig | None, address_rate: int = 0) -> None:
+    def __init__(self, root: Path, security: SecurityConfig) -> None:
         self._root = root
         self._held = [ReservedPort() for _ in range(5)]
         self._wires: list[Wire] = []
-        self._security = SecurityConfig(
-            authorizer=authorizer, queue_max=1_000, per_address_max=1_000, address_connection_rate=address_rate
-        )
+        self._security = security
         self.fatal: list[str] = []
         self.ids = Ids({})
         self.wires: dict[str, Wire] = {}  # by right
@@ -75,7 +73,7 @@ class GatedNode:
 
     async def furnish(self) -> None:
         """The oracle's scene and its principals."""
-        await self._make_users()
+        await self.make_users(*map(user_of, RIGHTS))
         self.ids = await furnish(self.anonymous, self.login)
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,17 +93,22 @@ class GatedNode:
     async def login(self, right: str) -> Wire:
         """As the principal that has that right."""
         wire = await self.connect(sasl=True)
-        await wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-        answer = await wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{user_of(right)}\0{PASSWORD}".encode()), 2)
+        answer = await authenticate(wire, user_of(right))
         assert not answer.error_code, answer
         return wire
 
-    async def _make_users(self) -> None:
+    async def make_users(self, *names: str) -> None:
         salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), SALT, ITERATIONS)
         upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
         rows = [
-            upsertion(name=user_of(right), mechanism=1, iterations=ITERATIONS, salt=SALT, salted_password=salted)
-            for right in RIGHTS
+            upsertion(name=name, mechanism=1, iterations=ITERATIONS, salt=SALT, salted_password=salted)
+            for name in names
         ]
         made = await self.anonymous.call(AlterUserScramCredentialsRequest(deletions=[], upsertions=rows), 0)
         assert not any(result.error_code for result in made.results), made
+
+
+async def authenticate(wire: Wire, user: str) -> Any:
+    """SaslAuthenticate's answer."""
+    await wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    return await wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{user}\0{PASSWORD}".encode()), 2)
