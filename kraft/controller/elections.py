@@ -170,9 +170,13 @@ def changes_when_room_is_lacking(
         broker.broker_id for broker in image.brokers.values() if broker.may_join and broker.broker_id != broker_id
     )
     records = []
-    for topic, partition in _partitions(image, lambda partition: broker_id in partition.isr):
+
+    def touched(partition: PartitionImage) -> bool:
+        return broker_id in partition.isr and not able.isdisjoint(partition.isr)
+
+    for topic, partition in _partitions(image, touched):
         target = _target(image, policy, topic, able.__contains__, Cause.NO_ROOM)
-        if sum(r in able for r in partition.isr) < max(1, min(target.min_isr, partition.settled_replica_count)):
+        if sum(r in able for r in partition.isr) < min(target.min_isr, partition.settled_replica_count):
             continue
         target.isr = tuple(r for r in partition.isr if r != broker_id)
         record = change_partition(partition, target)
