@@ -126,8 +126,7 @@ def test_the_audit_names_who_logged_in(secure: EmbeddedCluster) -> None:
 
     def told() -> str:
         done = tidelog(*words, "--data", str(secure.data), "--command-config", str(config))
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stdout if done.returncode == 0 else ""  # a topic of which nothing is told yet is unknown to it
 
     events = [json.loads(line) for line in wait_for(told).splitlines()]
     assert {event["actor"] for event in events} == {f"User:{CHIEF}@127.0.0.1"}
