@@ -168,7 +168,9 @@ class MetadataAudit:
 
     def _topic(self, record: TopicRecord) -> Fields:
         self._topics[record.topic_id] = record.name
-        after = {"adopts_tier": True} if record.adopts_tier else {}
+        after: Fields = {"adopts_tier": True} if record.adopts_tier else {}
+        if record.left_out:
+            after["left_out"] = record.left_out
         return {
             "event": AuditKind.TOPIC_CREATED,
             "topic": record.name,

@@ -144,12 +144,14 @@ class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=Fa
 
 class TopicRecord(_Record, tag=8, frozen=True, array_like=True, gc=False):
     """`adopts_tier`: the topic was restored or rebuilt under the id that its objects in the tier have, and its first
-    leaders begin with what the bucket holds of it."""
+    leaders begin with what the bucket holds of it. `left_out` says what of its records was not restored, for the audit
+    alone."""
 
     name: str
     topic_id: bytes
     adopts_tier: bool = False
     actor: str = ""
+    left_out: str = ""
 
 
 class PartitionRecord(_Record, tag=9, frozen=True, array_like=True, gc=False):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
+from tiering.lineage import follows
 from tiering.manifest import Manifest
 from tiering.segment import SegmentId, SegmentState, TieredSegment
 
@@ -35,6 +37,7 @@ def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId,
     found: list[Disagreement] = []
     if manifest is not None:
         found += check_objects(manifest, objects)
+        found += _lineage(manifest)
     if not state.known:
         if manifest is not None:
             found.append(Disagreement("state", "__tier_state knows nothing of it, and there is a manifest"))
@@ -51,22 +54,44 @@ def compare(state: State, manifest: Manifest | None, objects: Mapping[SegmentId,
 
 def check_objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[Disagreement]:
     """What `manifest` names and is not there, or has another size. `objects` as above."""
+    return [Disagreement("objects", text) for _, text in lost_objects(manifest, objects)]
+
+
+def lost_objects(manifest: Manifest, objects: Mapping[SegmentId, int]) -> list[tuple[TieredSegment, str]]:
+    """Likewise, each segment and what is wrong with its object."""
     found = []
     for segment in manifest.segments:
         size = objects.get(segment.id)
         if size is None:
-            found.append(Disagreement("objects", f"the object of {_name(segment)} is missing"))
+            found.append((segment, f"the object of {_name(segment)} is missing"))
         elif size != segment.object_bytes:
-            text = f"the object of {_name(segment)} has {size} bytes, not {segment.object_bytes}"
-            found.append(Disagreement("objects", text))
+            found.append((segment, f"the object of {_name(segment)} has {size} bytes, not {segment.object_bytes}"))
     return found
+
+
+def _lineage(manifest: Manifest) -> list[Disagreement]:
+    return [
+        Disagreement("manifest", f"leader epochs of {_name(after)} cannot follow those of the segment before")
+        for before, after in pairwise(manifest.segments)
+        if not follows(after.epochs, before.epochs, before.end_offset)
+    ]
+
+
+def behind(state: State, manifest: Manifest) -> str | None:
+    """In which way `manifest` does not show yet what `__tier_state` has finished; None when it does."""
+    shown = manifest.head.tier_state_offset
+    if not state.known or shown >= state.state_offset:
+        return None
+    text = f"its manifest shows __tier_state up to offset {shown}, which stands at {state.state_offset}"
+    if state.tier_end_offset > manifest.head.end_offset:
+        text += f", and lacks the offsets {manifest.head.end_offset} to {state.tier_end_offset - 1}"
+    return text
 
 
 def _manifest(state: State, manifest: Manifest) -> list[Disagreement]:
     head = manifest.head
-    if head.tier_state_offset < state.state_offset:
-        text = f"it shows __tier_state up to offset {head.tier_state_offset}, which stands at {state.state_offset}"
-        return [Disagreement("manifest", text, is_behind=True)]
+    if late := behind(state, manifest):
+        return [Disagreement("manifest", late, is_behind=True)]
     if head.tier_state_offset > state.state_offset:
         text = f"the manifest shows offset {head.tier_state_offset}, and the state ends at {state.state_offset}"
         return [Disagreement("state", text)]

@@ -14,11 +14,19 @@ from msgspec.structs import replace
 
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
-from tiering.checking import check_objects
+from tiering.checking import lost_objects
 from tiering.exports import METADATA, POSITIONS, kept_exports
 from tiering.inventory import FoundPartition, FoundTopic
 from tiering.keys import PartitionPath, SegmentKey, TierRoot
-from tiering.manifest import HEAD_SEGMENTS_MAX, PAGE_SEGMENTS, ManifestHead, PageRef, encode_head, page_of
+from tiering.manifest import (
+    HEAD_SEGMENTS_MAX,
+    PAGE_SEGMENTS,
+    Manifest,
+    ManifestHead,
+    PageRef,
+    encode_head,
+    page_of,
+)
 from tiering.segment import PRODUCER_SNAPSHOT, SegmentId, TieredSegment
 
 COPIES_AT_ONCE = 8
@@ -35,6 +43,23 @@ class PartitionsLost(CannotRestore):
     def __init__(self, text: str, partitions: Sequence[int]) -> None:
         super().__init__(text)
         self.partitions = partitions
+
+
+class ObjectsLost(CannotRestore):
+    """Objects that manifests name are missing, or are not what they were."""
+
+
+@dataclass(slots=True, frozen=True)
+class LeftOut:
+    """Offsets [start, end) of a partition that do not come back, because of what is wrong with `objects`."""
+
+    partition: int
+    start: int
+    end: int
+    objects: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: offsets {self.start} to {self.end - 1} ({_bounded(self.objects)})"
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,14 +98,21 @@ async def known_partitions(store: ObjectStore, root: TierRoot, topic_id: bytes) 
 
 
 async def check_whole(
-    store: ObjectStore, root: TierRoot, found: FoundTopic, known: Collection[int], without: Collection[int] = ()
-) -> None:
+    store: ObjectStore,
+    root: TierRoot,
+    found: FoundTopic,
+    known: Collection[int],
+    without: Collection[int] = (),
+    *,
+    allow_holes: bool = False,
+) -> list[LeftOut]:
     """Whether every partition has its manifest, and every object that one names is there in its size: what is not is
     named, before anything is copied. A tiered partition has a manifest from its first claim on, so that one without is
     lost, also where no export or broker tells of it (`known`) but a partition of a higher number is there.
 
-    The partitions `without` which it is to be restored are empty in `found` afterwards. Raises PartitionsLost,
-    CannotRestore, StoreError.
+    The partitions `without` which it is to be restored are empty in `found` afterwards; with `allow_holes` those of
+    which objects are lost begin behind the last of them, for a log has no holes: what is left out is returned. Raises
+    PartitionsLost, ObjectsLost, CannotRestore, StoreError.
     """
     indices = range(1 + max([*found.partitions, *known], default=-1))
     nothing = FoundPartition(PartitionPath(found.name, found.topic_id, 0, found.tenant))
@@ -103,17 +135,25 @@ async def check_whole(
     if refused:
         told = [f"partition {index} ({len(listed[index])} segment objects are there)" for index in refused]
         raise PartitionsLost(f"no manifest is there of {_bounded(told)}, so its records are lost", refused)
-    wrong = [
-        f"partition {index}: {one.text}"
-        for index, partition in partitions.items()
-        if partition.manifest is not None
-        for one in check_objects(partition.manifest, listed[index])
-    ]
-    if wrong:
-        raise CannotRestore(_bounded(wrong))
-    found.partitions = {
-        index: FoundPartition(partition.path) if index in lost else partition for index, partition in partitions.items()
-    }
+    left_out: list[LeftOut] = []
+    for index, partition in partitions.items():
+        if partition.manifest is None:
+            partitions[index] = FoundPartition(partition.path)
+        elif wrong := lost_objects(partition.manifest, listed[index]):
+            end = max(segment.end_offset for segment, _ in wrong)
+            left_out.append(LeftOut(index, partition.log_start_offset, end, tuple(text for _, text in wrong)))
+            partitions[index] = replaced(partition, manifest=_from(partition.manifest, end))
+    if left_out and not allow_holes:
+        told = [f"partition {one.partition}: {text}" for one in left_out for text in one.objects]
+        raise ObjectsLost(_bounded(told))
+    found.partitions = partitions
+    return left_out
+
+
+def _from(manifest: Manifest, offset: int) -> Manifest:
+    """Of a log that begins at `offset`, where a segment ends."""
+    segments = tuple(segment for segment in manifest.segments if segment.base_offset >= offset)
+    return Manifest(replace(manifest.head, log_start_offset=offset), segments)
 
 
 def _bounded(told: Sequence[str]) -> str:

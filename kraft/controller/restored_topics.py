@@ -18,11 +18,14 @@ from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, TopicRecord
 from wire.messages import RestoreTopicResponse, raw_uuid
 
+LEFT_OUT_CHARACTERS_MAX = 4_000
+
 
 def decide_restore_topic(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Decision[MetadataRecord, Any]:
-    """Its first leaders adopt what the manifests say. `leader_epochs` are above those of the records in the tier."""
+    """Its first leaders adopt what the manifests say. `leader_epochs` are above those of the records in the tier;
+    `left_out` is what its restorer knows to be missing, which the audit keeps."""
     name, topic_id, epochs = request.topic_name, raw_uuid(request.topic_id), list(request.leader_epochs)
     try:
         tenant, tenants = check_new_name(image, name, {}), TenantTopics(image, policy, rng)
@@ -40,7 +43,8 @@ def decide_restore_topic(
         tenants.check_partitions(tenant, len(epochs))
         assignments = tenants.placer(tenant).place(len(epochs), factor)
         tenants.take(tenant, assignments)
-        records: list[MetadataRecord] = [TopicRecord(name, topic_id, adopts_tier=True)]
+        left_out = request.left_out[:LEFT_OUT_CHARACTERS_MAX]
+        records: list[MetadataRecord] = [TopicRecord(name, topic_id, adopts_tier=True, left_out=left_out)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
         records += partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED, epochs)
     except ProtocolError as error:

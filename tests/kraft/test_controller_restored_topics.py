@@ -9,8 +9,11 @@ import pytest
 
 from common.errors import ErrorCode
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.restored_topics import decide_restore_topic
+from kraft.controller.restored_topics import LEFT_OUT_CHARACTERS_MAX, decide_restore_topic
 from kraft.image.delta import replayed
+from kraft.metadata_audit import MetadataAudit
+from kraft.records import Batch, BatchHeader
+from records.audit_event import AuditKind
 from tests.kraft.images import with_brokers, with_topic
 from wire.messages import RestoreTopicRequest, schema_uuid
 
@@ -71,3 +74,14 @@ def test_a_name_or_id_that_is_taken_is_refused() -> None:
 def test_without_a_tier_nothing_is_restored() -> None:
     decision = decide_restore_topic(with_brokers(3), request(), ControllerPolicy(), random.Random(1))
     assert decision.reply.error_code == ErrorCode.INVALID_CONFIG
+
+
+def test_what_was_left_out_is_in_the_audit_and_bounded() -> None:
+    image = with_brokers(3)
+    text = "partition 0: offsets 0 to 9 (the object is missing)"
+    for left_out, kept in ((text, text), ("", None), ("x" * 10_000, "x" * LEFT_OUT_CHARACTERS_MAX)):
+        decision = decide_restore_topic(image, request(left_out=left_out), POLICY, random.Random(1))
+        header = BatchHeader(3, 1, 9, image.next_offset)
+        event, *_ = MetadataAudit(image.next_offset, image).events(Batch(header, decision.records))
+        assert event.event == AuditKind.TOPIC_CREATED
+        assert event.after.get("left_out") == kept

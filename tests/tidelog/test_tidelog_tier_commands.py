@@ -22,12 +22,15 @@ SETTINGS = {
     "tidelog.tier.interval.ms": "100",
     "tidelog.tier.delete.delay.ms": "30000",
     "log.retention.check.interval.ms": "1000",
+    "tidelog.tier.export.interval.ms": "1000",
 }
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(brokers=2, settings=dict(SETTINGS), data=tmp_path / "data", controllers=1) as cluster:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
+    """The parameter are more settings."""
+    settings = SETTINGS | getattr(request, "param", {})
+    with EmbeddedCluster(brokers=2, settings=settings, data=tmp_path / "data", controllers=1) as cluster:
         yield cluster
 
 
@@ -123,7 +126,7 @@ def check_damage(cluster: EmbeddedCluster, topic_id: str) -> None:
     gone.rename(gone.with_suffix(".away"))
     told = refused(cluster, "restore", "flights", "--as", "again")
     assert f"has {len(body) - 10} bytes, not {len(body)}" in told and "is missing" in told
-    assert "copied" not in told
+    assert "copied" not in told and "--allow-holes" in told
     cut.write_bytes(body)
     gone.with_suffix(".away").rename(gone)
     for lost in (partition / "manifest", partition):
@@ -136,6 +139,37 @@ def check_damage(cluster: EmbeddedCluster, topic_id: str) -> None:
             rows = tier(cluster, "restore", "flights", "--as", "partial", "--without-partition", "1")
             assert [row["end_offset"] for row in rows] == [2_001, 0]
         (cluster.data / "away").rename(lost)
+
+
+@pytest.mark.parametrize("cluster", [{"tidelog.tier.delete.delay.ms": "3600000"}], indirect=True)
+def test_a_topic_that_lost_an_object_comes_back_from_behind_it(cluster: EmbeddedCluster) -> None:
+    here = ("--data", str(cluster.data))
+    create(cluster, "flights", *TIERED)
+    produce(cluster.bootstrap, "flights", 4_000)
+    wait_for(lambda: [row["tier_end"] for row in rows_of(cluster, "flights")] == [2_000, 2_000])
+    cluster.command_of("topics", "delete", "flights")
+    wait_for(lambda: tier(cluster, "status")["deleted"])
+    cut, *others = sorted((cluster.data / "tier").glob("*/_/flights-*/1/*.segment"))
+    assert others
+    os.truncate(cut, 10)
+    assert "--allow-holes" in refused(cluster, "restore", "flights", "--as", "holes")
+    done = tidelog("tier", "restore", "flights", "--as", "holes", "--allow-holes", "--json", *here)
+    assert done.returncode == 0, done.stderr
+    whole, rest = json.loads(done.stdout)
+    assert (whole["log_start_offset"], whole["end_offset"]) == (0, 2_000)
+    assert 0 < rest["log_start_offset"] < rest["end_offset"] == 2_000
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("left out: ")]
+    assert f"partition 1: offsets 0 to {rest['log_start_offset'] - 1} (" in told
+    assert cut.stem.partition("-")[2] in told
+    read = [offset for partition, offset, *_ in read_all(cluster.bootstrap, "holes") if partition == 1]
+    assert read == list(range(rest["log_start_offset"], 2_000))
+
+    def audited() -> Any:
+        told = tidelog("audit", "--topic", "holes", "--kind", "topic_created", "--json", *here).stdout
+        return [json.loads(line)["after"].get("left_out", "") for line in told.splitlines()]
+
+    (left_out,) = wait_for(audited)
+    assert told == f"left out: {left_out}"
 
 
 def test_a_deleted_topic_comes_back_under_a_new_name(cluster: EmbeddedCluster) -> None:

@@ -18,6 +18,7 @@ from tiering.partition_tier import PartitionTier
 from tiering.restoring import (
     CannotRestore,
     NewTopic,
+    ObjectsLost,
     PartitionsLost,
     check_restorable,
     check_whole,
@@ -113,6 +114,16 @@ async def test_a_manifest_that_says_something_else() -> None:
     changed = [replace(segments[0], log_crc32c=1234), *segments[1:]]
     assert any("other things" in text for text in texts(state._replace(segments=changed), manifest, objects))
     assert any("log start is 0" in text for text in texts(state._replace(log_start_offset=5), manifest, objects))
+
+
+async def test_segments_of_two_histories() -> None:
+    _, state, manifest, objects = await world_of()
+    first, second, third = manifest.segments
+    other = replace(second, epochs=[(7, 10)])
+    odd = manifest._replace(segments=(first, other, third))
+    assert texts(state._replace(segments=[first, other, third]), odd, objects) == [
+        f"manifest: leader epochs of segment [20, 30) {third.uuid} cannot follow those of the segment before"
+    ]
 
 
 # restoring -------------------------------------------------------------------------------------------------
@@ -279,6 +290,36 @@ async def test_objects_that_are_gone_or_of_another_size_are_all_named_before_any
     assert "is missing" in str(told.value)
     assert "[10, 20)" not in str(told.value)
     assert second in world.store.objects
+
+
+@pytest.mark.parametrize("gone", [{0}, {1}, {2}, {0, 1}, {0, 2}, {0, 1, 2}])
+async def test_with_holes_a_log_begins_behind_the_last_one_and_what_is_left_out_is_told(gone: set[int]) -> None:
+    world = await sized(await dropped())
+    segments = list(world.tier.segments(0))
+    await world.store.delete([ROOT.segment_key(PATH, segments[at].id) for at in gone])
+    with pytest.raises(ObjectsLost):
+        await whole(world)
+    (topic,) = await find_topics(world.store, ROOT)
+    (left_out,) = await check_whole(world.store, ROOT, topic, set(), allow_holes=True)
+    start = segments[max(gone)].end_offset
+    assert (left_out.partition, left_out.start, left_out.end) == (0, 0, start)
+    assert [str(segments[at].uuid) in str(left_out) for at in range(3)] == [at in gone for at in range(3)]
+    await copy_topic(world.store, ROOT, topic, NEW, lambda *_: None)
+    await write_manifests(world.store, ROOT, topic, NEW, 5, lambda: "0" * 32)
+    (restored,) = await find_topics(world.store, ROOT, NEW.name)
+    partition = restored.partitions[0]
+    assert partition.manifest is not None
+    assert (partition.log_start_offset, partition.end_offset) == (start, segments[-1].end_offset)
+    assert [one.id for one in partition.manifest.segments] == [one.id for one in segments[max(gone) + 1 :]]
+    assert await check_whole(world.store, ROOT, restored, set()) == []
+
+
+async def test_what_is_whole_loses_nothing_where_holes_are_allowed() -> None:
+    world = await sized(await dropped())
+    (topic,) = await find_topics(world.store, ROOT)
+    before = dict(topic.partitions)
+    assert await check_whole(world.store, ROOT, topic, set(), allow_holes=True) == []
+    assert topic.partitions == before
 
 
 async def test_no_more_objects_are_named_than_one_can_read() -> None:

@@ -81,6 +81,12 @@ def restore(
         list[int] | None,
         typer.Option("--without-partition", help="This one's manifest is lost: let it begin empty.", metavar="N"),
     ] = None,
+    allow_holes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-holes", help="Where objects are missing, begin behind them; take manifests that are behind."
+        ),
+    ] = False,
     tier: Tier = None,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
@@ -116,10 +122,13 @@ def restore(
             topics = store.wait(lambda: find_topics(store.store, root, name))
             without = without_partition or []
             found = _chosen(topics, name, topic_id, {known.topic_id for known in live.values()}, without)
-            _check_whole(store, root, found, as_, without, answers)
+            left_out = _check_newest(client, store, root, found, as_, allow_holes=allow_holes)
+            left_out += _check_whole(store, root, found, as_, without, answers, allow_holes=allow_holes)
             new_id = random_uuid(random.SystemRandom())
-            _restore(client, store, root, found, (as_, new_id), configs, replicas, answers)
+            _restore(client, store, root, found, (as_, new_id), configs, replicas, answers, "; ".join(left_out))
         _wait_ready(client, found, as_)
+    for text in left_out:
+        print(f"left out: {text}", file=sys.stderr)
     rows = [
         {
             "topic": as_,
@@ -179,22 +188,56 @@ def _chosen(
     return usable[0]
 
 
+def _check_newest(
+    client: KafkaAdminClient, store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, *, allow_holes: bool
+) -> list[str]:
+    """What the manifests do not show yet, in words; ends the command unless that is allowed."""
+    from tidelog.tier_newest import late_partitions  # noqa: PLC0415
+
+    late, silent = late_partitions(client, store, root, found)
+    for index, reason in silent.items():
+        print(f"whether the manifest of partition {index} is the newest is not known: {reason}", file=sys.stderr)
+    told = [f"partition {index}: {text}" for index, text in late.items()]
+    if told and not allow_holes:
+        words = "try again when `tidelog tier check` agrees, or take what it shows with --allow-holes"
+        fail(f"{found.name} cannot be restored as {name}: {'; '.join(told)}; {words}")
+    return told
+
+
 def _check_whole(
-    store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, without: list[int], answers: Answers
-) -> None:
-    """By the word of the bucket, its exports and the brokers; ends the command when something is lost."""
-    from tiering.restoring import CannotRestore, PartitionsLost, check_whole, known_partitions  # noqa: PLC0415
+    store: BlockingStore,
+    root: TierRoot,
+    found: FoundTopic,
+    name: str,
+    without: list[int],
+    answers: Answers,
+    *,
+    allow_holes: bool,
+) -> list[str]:
+    """By the word of the bucket, its exports and the brokers: what is lost, in words; ends the command unless that is
+    allowed."""
+    from tiering.restoring import (  # noqa: PLC0415
+        CannotRestore,
+        ObjectsLost,
+        PartitionsLost,
+        check_whole,
+        known_partitions,
+    )
 
     known = store.wait(lambda: known_partitions(store.store, root, found.topic_id))
     for broker in answers.brokers:
         known.update(gone.partition for gone in broker.dropped if gone.topic_id == found.topic_id.hex())
     try:
-        store.wait(lambda: check_whole(store.store, root, found, known, without))
+        holes = store.wait(lambda: check_whole(store.store, root, found, known, without, allow_holes=allow_holes))
     except PartitionsLost as error:
         words = " ".join(f"--without-partition {index}" for index in error.partitions)
         fail(f"{found.name} cannot be restored as {name}: {error}; {words} restores the others and leaves it empty")
+    except ObjectsLost as error:
+        words = "--allow-holes restores what lies behind them"
+        fail(f"{found.name} cannot be restored as {name}: {error}; {words}")
     except CannotRestore as error:
         fail(f"{found.name} cannot be restored as {name}: {error}")
+    return [f"partition {index}: everything (no manifest)" for index in without] + [str(hole) for hole in holes]
 
 
 def _restore(
@@ -206,6 +249,7 @@ def _restore(
     configs: dict[str, str],
     replicas: int,
     answers: Answers,
+    left_out: str,
 ) -> None:
     """Ask, copy, describe, create. What was copied goes again when the topic cannot be made after all."""
     from tiering.restoring import CannotRestore, NewTopic, copy_topic, remove_copies, write_manifests  # noqa: PLC0415
@@ -219,7 +263,7 @@ def _restore(
     try:
         store.wait(lambda: copy_topic(store.store, root, found, topic, _progress()))
         store.wait(lambda: write_manifests(store.store, root, found, topic, now_ms, lambda: random_uuid(chance).hex()))
-        problem = _create(client, found, topic, configs, replicas)
+        problem = _create(client, found, topic, configs, replicas, left_out)
     except CannotRestore as error:
         problem = str(error)
     if problem:
@@ -250,7 +294,12 @@ def _refusal(
 
 
 def _create(
-    client: KafkaAdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
+    client: KafkaAdminClient,
+    found: FoundTopic,
+    new: NewTopic,
+    configs: dict[str, str],
+    replicas: int,
+    left_out: str,
 ) -> str | None:
     from tiering.restoring import first_epochs  # noqa: PLC0415
     from wire.messages import RestoreTopicRequest, schema_uuid  # noqa: PLC0415
@@ -261,6 +310,7 @@ def _create(
         replication_factor=replicas,
         leader_epochs=first_epochs(found),
         configs=[RestoreTopicRequest.RestoredTopicConfig(name=key, value=value) for key, value in configs.items()],
+        left_out=left_out,
     )
     response = send(client, request)
     problem = error_text({"error_code": response.error_code, "error_message": response.error_message})

@@ -1,0 +1,54 @@
+"""Whether the manifests of a deleted topic are its newest: by the word of `__tier_state`, as long as that knows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.tier_access import read_state
+from tiering.checking import behind
+from tiering.inventory import FoundTopic, read_partition
+
+if TYPE_CHECKING:
+    from kafka.admin import KafkaAdminClient
+
+    from object_store.blocking import BlockingStore
+    from tiering.keys import TierRoot
+
+LOOKS = 40
+PAUSE_S = 0.5
+
+
+def late_partitions(
+    client: KafkaAdminClient,
+    store: BlockingStore,
+    root: TierRoot,
+    found: FoundTopic,
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[dict[int, str], dict[int, str]]:
+    """(partitions whose manifests stay behind, those of which `__tier_state` cannot be read), each with the reason.
+
+    A manifest that is behind is read anew, LOOKS times: `found` has the newest ones afterwards. Raises StoreError.
+    """
+    late: dict[int, str] = {}
+    silent: dict[int, str] = {}
+    for look in range(LOOKS):
+        late = {}
+        for index, partition in found.partitions.items():
+            if partition.manifest is None or index in silent:
+                continue
+            state = read_state(client, found.topic_id, index)
+            if isinstance(state, str):
+                silent[index] = state
+            elif text := behind(state, partition.manifest):
+                late[index] = text
+        if not late or look == LOOKS - 1:
+            break
+        pause(PAUSE_S)
+        for index in late:
+            found.partitions[index] = store.wait(
+                partial(read_partition, store.store, root, found.partitions[index].path)
+            )
+    return late, silent
