@@ -104,6 +104,43 @@ def test_data_that_ends_early_is_damage(codec: Compression) -> None:
             decompress(codec, packed[:cut], CAP)
 
 
+@given(
+    data=st.binary(min_size=1, max_size=60).map(lambda some: some * 40),
+    changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(1, 255)), max_size=2),
+    cut=st.integers(0, 20),
+    behind=st.binary(max_size=4),
+)
+def test_lz4_is_inflated_alike_at_once_and_under_a_cap(
+    data: bytes, changes: list[tuple[int, int]], cut: int, behind: bytes
+) -> None:
+    """Only what cannot reach its cap is inflated in one call."""
+    packed = bytearray(compress(Compression.LZ4, data))
+    for place, bits in changes:
+        packed[place % len(packed)] ^= bits
+    packed = packed[: len(packed) - cut] + behind
+
+    def inflated(cap: int) -> bytes | None:
+        try:
+            return decompress(Compression.LZ4, bytes(packed), cap)
+        except DamagedData:
+            return None
+
+    assert inflated(CAP * 100) == inflated(max(len(packed) * 255 - 1, 0))
+
+
+def test_an_lz4_frame_that_says_it_inflates_to_much_allocates_nothing() -> None:
+    import lz4.frame  # noqa: PLC0415
+
+    honest = lz4.frame.compress(b"few", store_size=True)
+    size_at, checksum_at = 6, 14
+    for checksum in range(256):  # the right one is among them
+        packed = bytearray(honest)
+        packed[size_at:checksum_at] = (1 << 40).to_bytes(8, "little")
+        packed[checksum_at] = checksum
+        with pytest.raises(DamagedData):
+            decompress(Compression.LZ4, bytes(packed), 1 << 50)
+
+
 def test_bare_snappy_blocks_and_gzip_members_are_read() -> None:
     import cramjam  # noqa: PLC0415
 
