@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from object_store.directory_store import DirectoryStore
 from object_store.errors import StoreUnavailable
 from object_store.limits import StoreLimits
 from object_store.off_loop import OffLoop, OffLoopStopped
@@ -14,6 +16,35 @@ from object_store.uri import StoreUri, open_store, parse_uri
 
 T = TypeVar("T")
 PAGE_KEYS = 1000
+
+
+class Coming(Protocol):
+    """Bytes on their way."""
+
+    def result(self) -> bytes:
+        """Blocks until they are there. Raises StoreError."""
+        ...
+
+    def cancel(self) -> None:
+        """Nobody will ask for them."""
+        ...
+
+
+class _OnLoop:
+    def __init__(self, store: str, key: str, call: Future[bytes]) -> None:
+        self._store, self._key, self._call = store, key, call
+
+    def result(self) -> bytes:
+        try:
+            return self._call.result()
+        except CancelledError:
+            raise StoreUnavailable(self._store, "get", self._key, "the store is closed") from None
+        except BaseException:
+            self._call.cancel()  # the thread was interrupted
+            raise
+
+    def cancel(self) -> None:
+        self._call.cancel()
 
 
 class BlockingStore:
@@ -55,7 +86,16 @@ class BlockingStore:
         return self.wait(lambda: self.store.put(key, body, create_only=create_only))
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        return self.wait(lambda: self.store.get(key, start, length))
+        return self.begin_get(key, start, length).result()
+
+    def begin_get(self, key: str, start: int = 0, length: int | None = None) -> Coming:
+        """`get`, while the caller does something else."""
+        if isinstance(self.store, DirectoryStore):
+            return self.store.begin_get(key, start, length)
+        try:
+            return _OnLoop(self.name, key, self._off_loop.begin(lambda: self.store.get(key, start, length)))
+        except OffLoopStopped:
+            raise StoreUnavailable(self.name, "get", key, "the store is closed") from None
 
     def get_with_version(self, key: str) -> tuple[bytes, str]:
         return self.wait(lambda: self.store.get_with_version(key))

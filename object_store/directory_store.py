@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -55,6 +55,16 @@ class DirectoryStore:
         check_key(self.name, "get", key)
         check_range(start, length)
         return (await self._read("get", key, lambda: self._files.get(key, start, length)))[0]
+
+    def begin_get(self, key: str, start: int = 0, length: int | None = None) -> ComingBytes:
+        """`get` for plain threads: no event loop stands between them and the thread that reads."""
+        check_key(self.name, "get", key)
+        check_range(start, length)
+        try:
+            reading = self._pool.submit(self._files.get, key, start, length)
+        except RuntimeError:
+            raise StoreUnavailable(self.name, "get", key, "the store is closed") from None
+        return ComingBytes(self.name, key, reading, self._limits.file_timeout_s)
 
     async def get_with_version(self, key: str) -> tuple[bytes, str]:
         check_key(self.name, "get", key)
@@ -128,8 +138,7 @@ class DirectoryStore:
             async with asyncio.timeout(self._limits.file_timeout_s):
                 return await read
         except TimeoutError:
-            reason = f"no answer within {self._limits.file_timeout_s:g} s"
-            raise StoreUnavailable(self.name, operation, key, reason) from None
+            raise _no_answer(self.name, operation, key, self._limits.file_timeout_s) from None
 
     async def _write(self, operation: str, key: str, call: Callable[[], T], cancelled: Cancellation) -> T:
         work = self._submit(operation, key, call)
@@ -158,6 +167,31 @@ class DirectoryStore:
             done, _ = await asyncio.wait([work], timeout=self._limits.file_silence_s)
             if done or progress.steps == steps:
                 return bool(done)
+
+
+class ComingBytes:
+    """What `DirectoryStore.begin_get` began to read."""
+
+    def __init__(self, store: str, key: str, reading: Future[tuple[bytes, ObjectInfo]], timeout_s: float) -> None:
+        self._store, self._key, self._reading, self._timeout_s = store, key, reading, timeout_s
+
+    def result(self) -> bytes:
+        """Blocks, no longer than `get` takes. Raises StoreError."""
+        try:
+            return self._reading.result(self._timeout_s)[0]
+        except TimeoutError:
+            self._reading.cancel()
+            raise _no_answer(self._store, "get", self._key, self._timeout_s) from None
+        except CancelledError:
+            raise StoreUnavailable(self._store, "get", self._key, "the store is closed") from None
+
+    def cancel(self) -> None:
+        """Nobody will ask for the result."""
+        self._reading.cancel()
+
+
+def _no_answer(store: str, operation: str, key: str, timeout_s: float) -> StoreUnavailable:
+    return StoreUnavailable(store, operation, key, f"no answer within {timeout_s:g} s")
 
 
 def _give_up(work: asyncio.Future[Any]) -> None:

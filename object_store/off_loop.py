@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 import uvloop
@@ -48,11 +48,7 @@ class OffLoop:
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `run`, blocking a plain thread."""
-        private = self._started()
-        try:
-            future = asyncio.run_coroutine_threadsafe(make(), private)
-        except RuntimeError:
-            raise OffLoopStopped from None
+        future = self.begin(make)
         try:
             return future.result()
         except CancelledError:
@@ -60,6 +56,14 @@ class OffLoop:
         except BaseException:
             future.cancel()  # the thread was interrupted
             raise
+
+    def begin(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """As `wait`, which blocks once the result is asked for; a CancelledError then stands for OffLoopStopped."""
+        private = self._started()
+        try:
+            return asyncio.run_coroutine_threadsafe(make(), private)
+        except RuntimeError:
+            raise OffLoopStopped from None
 
     def stop(self) -> None:
         """Cancel what runs, end the thread. Blocks. Idempotent; no call may come from the private loop itself."""

@@ -29,19 +29,19 @@ def store_at(uri: str) -> BlockingStore:
 
 @lru_cache(1)
 def spare_the_collector() -> None:
-    """Leave what this worker has imported out of further searches for garbage.
+    """Leave what a worker of Spark has imported out of further searches for garbage; no other process.
 
     Spark's worker makes such a search after every task, and walking through some hundred thousand objects that live
     as long as the process took it longer than many a task.
     """
-    gc.collect()
-    gc.freeze()
+    if TaskContext.get() is not None:
+        gc.collect()
+        gc.freeze()
 
 
 def read_input(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task's splits. Spark stands for no tasks at all with one whose value is None."""
-    if TaskContext.get() is not None:
-        spare_the_collector()
+    spare_the_collector()
     fields = to_arrow_schema(schema, timezone="UTC")
     for split in partition.value or ():
         decoder = Decoder(

@@ -7,20 +7,20 @@ walk meets bytes that are no batch it goes on at the next place that the offset 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from object_store.blocking import Coming
 from object_store.errors import StoreError
 from records.batch import HEADER_BYTES
 from spark_offload.batch_headers import steps
 from spark_offload.varints import Integers
 from spark_offload.verification.headers import Headers, read_headers
 
-Fetch = Callable[[int, int], bytes]
-"""(position, size) to bytes; raises StoreError."""
+Begin = Callable[[int, int], Coming]
+"""Of (position, size)."""
 
 
 class Stretch(NamedTuple):
@@ -44,7 +44,7 @@ class LogWalk:
     """Bytes [low, high) of an object, `low` being the place of a batch; `starts` are places of batches as the offset
     index has them, ascending, believed only where the walk is lost."""
 
-    fetch: Fetch
+    begin: Begin
     low: int
     high: int
     starts: Integers
@@ -55,15 +55,14 @@ class LogWalk:
     def stretches(self) -> Iterator[Stretch]:
         """In order. While one is looked at the next one is on its way."""
         at = self.low
-        with ThreadPoolExecutor(1, "tidelog-prefetch") as ahead:
-            while at < self.high:
-                yield from self._unbroken(at, ahead)
-                at = self._resume
+        while at < self.high:
+            yield from self._unbroken(at)
+            at = self._resume
 
-    def _unbroken(self, low: int, ahead: ThreadPoolExecutor) -> Iterator[Stretch]:
+    def _unbroken(self, low: int) -> Iterator[Stretch]:
         """As far as batches follow each other; `_resume` is then where to go on."""
         at = low
-        coming: Future[bytes] | None = ahead.submit(self.fetch, at, min(self.chunk_bytes, self.high - at))
+        coming: Coming | None = self.begin(at, min(self.chunk_bytes, self.high - at))
         while coming is not None:
             try:
                 view = memoryview(coming.result())
@@ -75,7 +74,7 @@ class LogWalk:
             left = self.high - at
             broken = needed < 0 or needed > left or 0 < left < HEADER_BYTES or len(view) == 0
             size = 0 if broken or not left else min(max(self.chunk_bytes, needed), left)
-            coming = ahead.submit(self.fetch, at, size) if size else None
+            coming = self.begin(at, size) if size else None
             if len(bounds) > 1:
                 headers = read_headers(view, bounds, origin)
                 lost = _first_lost(headers)

@@ -9,11 +9,12 @@ import numpy as np
 
 from common.checksum import crc32c
 from common.machine import MachineClock
+from object_store.blocking import Coming
 from object_store.errors import ObjectMissing, StoreError
 from records.batch import HEADER_BYTES, MAGIC, read_header
 from spark_offload.arrow_columns import binary_column
 from spark_offload.producer_snapshots import snapshot_entries
-from spark_offload.task import store_at
+from spark_offload.task import spare_the_collector, store_at
 from spark_offload.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
 from spark_offload.verification.checks import Check, Findings
@@ -54,6 +55,7 @@ class TaskSettings(Protocol):
 
 def check_pieces(settings: TaskSettings, pieces: Sequence[Piece]) -> list[PieceResult]:
     """What a Spark task does."""
+    spare_the_collector()
     store = store_at(settings.tier)
     return [check_piece(store, settings, piece) for piece in pieces]
 
@@ -101,7 +103,7 @@ class _PieceChecker:
 
     def _walk(self, low: int, high: int, entries: OffsetEntries, sections: Sections) -> None:
         answer, place = self.answer, self._piece.place
-        walk = LogWalk(self._fetch, low, high, np.sort(entries.position), self._settings.chunk_bytes)
+        walk = LogWalk(self._begin, low, high, np.sort(entries.position), self._settings.chunk_bytes)
         parts: list[Headers] = []
         kinds: dict[int, int] = {}
         for stretch in walk.stretches():
@@ -148,6 +150,9 @@ class _PieceChecker:
             broken = broken[:0]
         starts, ends = np.append(0, broken), np.append(broken, len(base)) - 1
         answer.spans = list(zip(base[starts].tolist(), (last[ends] + 1).tolist(), strict=True))
+
+    def _begin(self, position: int, size: int) -> Coming:
+        return self._store.begin_get(self._piece.key, position, size)
 
     def _fetch(self, position: int, size: int) -> bytes:
         return self._store.get(self._piece.key, position, size)

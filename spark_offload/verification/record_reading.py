@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from object_store.blocking import Coming
 from object_store.errors import StoreError
 from spark_offload.aborted import AbortedRanges, AbortedTransaction
 from spark_offload.batch_scan import Flags
@@ -28,6 +29,7 @@ class Getter(Protocol):
     """`object_store.blocking.BlockingStore`, as far as it is needed here."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes: ...
+    def begin_get(self, key: str, start: int = 0, length: int | None = None) -> Coming: ...
 
 
 class Source(NamedTuple):
@@ -100,7 +102,7 @@ class RecordReader:
         return [AbortedTransaction(one.producer_id, one.first_offset, one.last_offset) for one in entries]
 
     def _walk(self, source: Source) -> LogWalk:
-        def fetch(position: int, size: int) -> bytes:
-            return self.store.get(source.key, position, size)
+        def begin(position: int, size: int) -> Coming:
+            return self.store.begin_get(source.key, position, size)
 
-        return LogWalk(fetch, 0, source.log_bytes, np.empty(0, np.int64), self.chunk_bytes)
+        return LogWalk(begin, 0, source.log_bytes, np.empty(0, np.int64), self.chunk_bytes)

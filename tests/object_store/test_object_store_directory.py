@@ -19,11 +19,13 @@ import pytest
 
 from common.machine import MachineDisk, MachineFile
 from object_store import directory_files, file_copying
+from object_store.blocking import BlockingStore
 from object_store.directory_store import DirectoryStore
 from object_store.errors import (
     InvalidKey,
     ObjectExists,
     ObjectMissing,
+    ObjectTruncated,
     StoreDenied,
     StoreError,
     StoreFull,
@@ -277,6 +279,22 @@ async def test_a_directory_that_does_not_answer_is_unavailable(tmp_path: Path, m
     monkeypatch.undo()
     hung.set()
     await store.close()
+
+
+def test_a_plain_thread_waits_no_longer_for_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_bytes(b"0123")
+    hung, there = threading.Event(), os.fstat
+    with BlockingStore(f"file://{tmp_path}", replace(LIMITS, file_timeout_s=0.05)) as store:
+        monkeypatch.setattr(os, "fstat", lambda fd: (hung.wait(10), there(fd))[1])
+        with pytest.raises(StoreUnavailable, match="no answer within"):
+            store.get("key", 1, 2)
+        hung.set()
+    with BlockingStore(f"file://{tmp_path}") as store:
+        assert store.get("key", 1, 2) == b"12"
+        with pytest.raises(ObjectTruncated):
+            store.get("key", 3, 2)
+        with pytest.raises(InvalidKey):
+            store.get("../key")
 
 
 def _create(root: str, number: int, start: multiprocessing.synchronize.Barrier, answers: object) -> None:
