@@ -33,7 +33,6 @@ HEADER = np.dtype(
 )
 Headers = npt.NDArray[np.void]
 """One `HEADER` per batch."""
-_RANGE = np.arange(HEADER_BYTES)
 _LENGTH_AT = 8
 _LENGTH = Struct(">i")
 
@@ -58,9 +57,7 @@ def steps(view: memoryview) -> tuple[list[int], int]:
 
 def headers_between(view: memoryview, bounds: Sequence[int]) -> Headers:
     """Of the batches between each two of `bounds`, as `steps` gives them."""
-    positions = np.array(bounds, np.int64)
-    data = np.frombuffer(view, np.uint8)
-    return np.ascontiguousarray(data[positions[:-1, None] + _RANGE]).view(HEADER).reshape(-1)
+    return np.frombuffer(b"".join([view[at : at + HEADER_BYTES] for at in bounds[:-1]]), HEADER)
 
 
 def checksums_between(view: memoryview, bounds: Sequence[int]) -> Integers:

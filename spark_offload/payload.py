@@ -13,6 +13,7 @@ from spark_offload.batch_scan import BatchTable, Flags
 from spark_offload.varints import DamagedRecords, Integers
 
 GROUP_BYTES = 32 << 20  # inflated at once; Arrow counts a column's bytes in 31 bits
+GROUP_BATCHES = 128  # enough for steps over all batches of a group to be worth while
 PAYLOAD_BYTES_MAX = (1 << 31) - 1
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, two lengths and the number of headers
 
@@ -31,8 +32,11 @@ class Payload:
         return Payload(self.batches.where(rows), self.view, self.start[rows], self.end[rows])
 
 
-def payloads(view: memoryview, batches: BatchTable, *, inflated_bytes_max: int) -> Iterator[Payload]:
-    """The batches, in order, in groups of about `GROUP_BYTES` inflated bytes.
+def payloads(
+    view: memoryview, batches: BatchTable, *, inflated_bytes_max: int, group_bytes: int = GROUP_BYTES
+) -> Iterator[Payload]:
+    """The batches, in order, in groups of about `group_bytes` inflated bytes; of more when `GROUP_BATCHES` have more,
+    but not of more than `GROUP_BYTES`.
 
     Batches without a codec are not copied when none of their group has one. DamagedRecords: data that the codec did
     not write, a batch that inflates to more than `inflated_bytes_max`, more records counted than the bytes can hold.
@@ -48,7 +52,8 @@ def payloads(view: memoryview, batches: BatchTable, *, inflated_bytes_max: int) 
     places = zip(batches.at.tolist(), batches.end.tolist(), batches.codec.tolist(), strict=True)
     for index, (at, end, codec) in enumerate(places):
         part = _inflate(codec, view[at + HEADER_BYTES : end], inflated_bytes_max)
-        if total + len(part) > GROUP_BYTES and parts:
+        limit = group_bytes if len(parts) >= GROUP_BATCHES else GROUP_BYTES
+        if total + len(part) > limit and parts:
             yield _joined(batches.where(slice(first, index)), parts, ends)
             parts, ends, total, first = [], [], 0, index
         parts.append(part)

@@ -21,6 +21,7 @@ from spark_offload.verification.headers import Headers
 from spark_offload.verification.log_walk import Stretch
 from spark_offload.verification.producer_runs import UNKNOWN_KIND
 
+GLANCE_BYTES = 2 << 20  # inflated, and looked at while it is in a core's second cache
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
@@ -63,7 +64,7 @@ def check(stretch: Stretch, headers: Headers, inflated_bytes_max: int, place: Pl
     doubtful: list[int] = []
     glances = True
     try:
-        for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max):
+        for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max, group_bytes=GLANCE_BYTES):
             doubted = ~surely_sound(payload) if glances else np.ones(len(payload.batches), np.bool_)
             glances = not doubted.all()  # neighbours are alike
             checked += int(payload.batches.count[~doubted].sum())
