@@ -25,6 +25,7 @@ from broker.coordination.groups.records import (
     group_record,
     offset_record,
 )
+from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import (
     NO_MEMBER,
     NO_TIME,
@@ -67,9 +68,9 @@ class GroupShard:
         topic_id_of: TopicIdOf,
         keeping_of: KeepingOf = lambda _: Keeping.SERVED,
     ) -> None:
-        self.committed: dict[str, GroupMetadata] = {}
+        self.committed: ByTenant[GroupMetadata] = ByTenant()
         self.offsets = CommittedOffsets()
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: ByTenant[ClassicGroup] = ByTenant()
         self._config = config
         self._topic_id_of = topic_id_of
         self._keeping_of = keeping_of
@@ -114,11 +115,11 @@ class GroupShard:
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
         """What this partition is to the groups whose ids begin so may have changed: they are taken up, or given up, and
         what is left over goes soon."""
-        for group_id in [group_id for group_id in self.groups if group_id.startswith(prefix)]:
+        for group_id in self.groups.with_prefix(prefix):
             if self._keeping_of(group_id) is not Keeping.SERVED:
                 self._rebalances.give_up(self.groups.pop(group_id))
-        for group_id in self.committed:
-            if group_id.startswith(prefix) and group_id not in self.groups:
+        for group_id in self.committed.with_prefix(prefix):
+            if group_id not in self.groups:
                 self._take_up(group_id, now)
         if self._is_loaded:
             self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + RETENTION_TURN_S)
@@ -313,21 +314,16 @@ class GroupShard:
         return GroupDescription(group_id, state, "", "", ())
 
     def list_groups(self, prefix: str = "") -> list[ListedGroup]:
-        """Those whose ids begin with `prefix` and that are served here."""
-
-        def listed_here(group_id: str) -> bool:
-            return group_id.startswith(prefix) and self._keeping_of(group_id) is Keeping.SERVED
-
-        listed = [
-            ListedGroup(group_id, group.protocol_type or "", group.state, group.type)
-            for group_id, group in self.groups.items()
-            if listed_here(group_id)
-        ]
-        listed.extend(
-            ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC)
-            for group_id in self.offsets.groups()
-            if group_id not in self.groups and listed_here(group_id)
-        )
+        """Those whose ids begin with `prefix` and that are served here. A tenant's cost what the tenant has."""
+        listed = []
+        for group_id in dict.fromkeys([*self.groups.with_prefix(prefix), *self.offsets.groups(prefix)]):
+            if self._keeping_of(group_id) is Keeping.SERVED:
+                group = self.groups.get(group_id)
+                listed.append(
+                    ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC)
+                    if group is None
+                    else ListedGroup(group_id, group.protocol_type or "", group.state, group.type)
+                )
         return listed
 
     def delete_group(self, group_id: str) -> Decision[CoordinatorRecord, ErrorCode]:
@@ -364,8 +360,11 @@ class GroupShard:
 
     def groups_with(self, prefixes: tuple[str, ...]) -> list[str]:
         """Groups of which anything is known here, and whose ids begin so."""
-        known = dict.fromkeys([*self.offsets.groups(), *self.committed, *self.groups])
-        return [group_id for group_id in known if group_id.startswith(prefixes)]
+        known: dict[str, None] = {}
+        for prefix in prefixes:
+            ids = (self.offsets.groups(prefix), self.committed.with_prefix(prefix), self.groups.with_prefix(prefix))
+            known.update(dict.fromkeys(group_id for some in ids for group_id in some))
+        return list(known)
 
     def groups_to_export(self) -> list[str]:
         """Groups with offsets, but for what another partition keeps, or is to keep."""

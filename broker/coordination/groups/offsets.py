@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.records import offset_record
+from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import NO_TIME, CommittedOffset, GroupState
 from broker.coordination.shard import CoordinatorRecord
 from common.identifiers import ZERO_UUID
@@ -19,7 +20,7 @@ class CommittedOffsets:
     """Changed by replay alone. A group or topic without offsets has no entry."""
 
     def __init__(self) -> None:
-        self._by_group: dict[str, dict[str, TopicOffsets]] = {}
+        self._by_group: ByTenant[dict[str, TopicOffsets]] = ByTenant()
         self._topic_ids: dict[bytes, bytes] = {}  # one object for all offsets in a topic
 
     def put(self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> None:
@@ -53,8 +54,9 @@ class CommittedOffsets:
     def has(self, group_id: str) -> bool:
         return group_id in self._by_group
 
-    def groups(self) -> list[str]:
-        return list(self._by_group)
+    def groups(self, prefix: str = "") -> list[str]:
+        """Those whose ids begin with `prefix`."""
+        return self._by_group.with_prefix(prefix)
 
     def topics(self) -> Iterator[tuple[str, str]]:
         """Each (group, topic) with offsets."""

@@ -1,0 +1,55 @@
+"""What is kept by group id, found by tenant without a look at anybody else's."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from kraft.image.tenants import SEPARATOR, TENANT_ID, tenant_of
+
+Value = TypeVar("Value")
+
+
+class ByTenant(dict[str, Value]):
+    """A dict by internal group id. Only the ways of changing it that stand here keep the index: no others are used."""
+
+    __slots__ = ("_of_tenant",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_tenant: dict[str, dict[str, None]] = {}
+
+    def __setitem__(self, group_id: str, value: Value) -> None:
+        if group_id not in self:
+            tenant = tenant_of(group_id)
+            if tenant is not None:
+                self._of_tenant.setdefault(tenant, {})[group_id] = None
+        super().__setitem__(group_id, value)
+
+    def __delitem__(self, group_id: str) -> None:
+        super().__delitem__(group_id)
+        tenant = tenant_of(group_id)
+        if tenant is not None:
+            own = self._of_tenant[tenant]
+            del own[group_id]
+            if not own:
+                del self._of_tenant[tenant]
+
+    def setdefault(self, group_id: str, default: Any = None) -> Value:
+        if group_id not in self:
+            self[group_id] = default
+        return self[group_id]
+
+    def pop(self, group_id: str, *default: Any) -> Any:
+        if group_id not in self and default:
+            return default[0]
+        value = self[group_id]
+        del self[group_id]
+        return value
+
+    def with_prefix(self, prefix: str) -> list[str]:
+        """Ids that begin with `prefix`, in the order in which they came. A tenant's prefix costs its own ids alone."""
+        if not prefix:
+            return list(self)
+        if prefix.endswith(SEPARATOR) and TENANT_ID.fullmatch(prefix[: -len(SEPARATOR)]):
+            return list(self._of_tenant.get(prefix[: -len(SEPARATOR)], ()))
+        return [group_id for group_id in self if group_id.startswith(prefix)]
