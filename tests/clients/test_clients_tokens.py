@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiokafka
+import aiokafka.abc
 import jwt
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric import rsa
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from bench.embedded import EmbeddedCluster
 
 SESSION_S = 2
+WAIT_S = 30
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 
@@ -44,11 +51,33 @@ def cluster(issuer: rsa.RSAPrivateKey, tmp_path_factory: pytest.TempPathFactory)
         yield running
 
 
+def new_token(issuer: rsa.RSAPrivateKey, **claims: Any) -> tuple[str, float]:
+    """And its end."""
+    end = int(time.time()) + 3600
+    body = {"sub": "robot", "aud": "tidelog", "exp": end, "iat": end - 3600} | claims
+    return jwt.encode(body, issuer, algorithm="RS256", headers={"kid": "k1"}), end
+
+
+class PythonTokens(AbstractTokenProvider):  # type: ignore[misc]  # the client has no types
+    def __init__(self, issuer: rsa.RSAPrivateKey) -> None:
+        super().__init__()
+        self._issuer = issuer
+
+    def token(self) -> str:
+        return new_token(self._issuer)[0]
+
+
+class AsyncTokens(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, issuer: rsa.RSAPrivateKey) -> None:
+        self._issuer = issuer
+
+    async def token(self) -> str:
+        return new_token(self._issuer)[0]
+
+
 def client(cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey, said: list[int], **claims: Any) -> dict[str, Any]:
     def token(_: str) -> tuple[str, float]:
-        end = int(time.time()) + 3600
-        body = {"sub": "robot", "aud": "tidelog", "exp": end, "iat": end - 3600} | claims
-        return jwt.encode(body, issuer, algorithm="RS256", headers={"kid": "k1"}), end
+        return new_token(issuer, **claims)
 
     return {
         "bootstrap.servers": cluster.bootstrap,
@@ -81,6 +110,38 @@ def test_a_token_for_somebody_else_is_refused(cluster: EmbeddedCluster, issuer: 
         admin.list_topics(timeout=3)
     admin.poll(1)
     assert KafkaError._AUTHENTICATION in said
+
+
+def python_client(cluster: EmbeddedCluster, tokens: Any) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": cluster.bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": tokens,
+    }
+
+
+def test_kafka_python_works_with_tokens(cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey) -> None:
+    topic = f"python-{uuid.uuid4().hex[:8]}"
+    security = python_client(cluster, PythonTokens(issuer))
+    producer = KafkaProducer(**security)
+    producer.send(topic, b"value").get(WAIT_S)
+    producer.close(timeout=WAIT_S)
+    consumer = KafkaConsumer(
+        topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=WAIT_S * 1000, **security
+    )
+    assert next(consumer).value == b"value"
+    consumer.close()
+
+
+async def test_aiokafka_works_with_tokens(cluster: EmbeddedCluster, issuer: rsa.RSAPrivateKey) -> None:
+    topic = f"asyncio-{uuid.uuid4().hex[:8]}"
+    security = python_client(cluster, AsyncTokens(issuer))
+    async with aiokafka.AIOKafkaProducer(**security) as producer:
+        await producer.send_and_wait(topic, b"value")
+    async with aiokafka.AIOKafkaConsumer(topic, auto_offset_reset="earliest", **security) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            assert (await consumer.getone()).value == b"value"
 
 
 def test_the_command_logs_in_with_a_token_from_a_file(
