@@ -22,8 +22,6 @@ PREFIXES = ("", *(f"{tenant}_" for tenant in TENANTS))
 NAMES = st.sampled_from(
     ["t", "u", "lkc-aaaaaa_t", "lkc-bbbbbb_t", "lkc-aaaaaa", "lkc-aaaaaa_", "lkc-", "_", "t_lkc-aaaaaa_"]
 )
-    ["t", "u", "lkc-aaaaaa_t", "lkc-bbbbbb_t", "lkc-aaaaaa", "lkc-aaaaaa_", "lkc-", "_", "t_lkc-aaaaaa_"]
-)
 
 
 def subscription(topics: list[str]) -> bytes:
