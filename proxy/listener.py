@@ -18,7 +18,16 @@ from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
 from proxy.routing import RoutingTable
-from proxy.sockets import LISTEN_BACKLOG, OutOfFiles, RawSocket, accept, bound_address, prepare_listener, refuse
+from proxy.sockets import (
+    LISTEN_BACKLOG,
+    Connection,
+    OutOfFiles,
+    RawSocket,
+    accept,
+    bound_address,
+    prepare_listener,
+    refuse,
+)
 
 SWEEP_S = 0.25  # openings are looked at so often
 QUIET_S = 5.0  # relays
@@ -166,7 +175,7 @@ class ProxyListener:
             if self.tally.accepted == accepted:
                 return
 
-    def _open(self, client: RawSocket, peer: Address, counted: str) -> None:
+    def _open(self, client: Connection, peer: Address, counted: str) -> None:
         opening = Opening(self._reception, client, peer, counted, self._done)
         self._openings[opening] = None
         opening.look()

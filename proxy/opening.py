@@ -31,9 +31,8 @@ from proxy.relay import Relay, Room
 from proxy.routing import Route, RouteSource, TenantRoute, find_route
 from proxy.sockets import (
     FULL,
-    RawSocket,
+    Connection,
     Readiness,
-    bare_tls,
     begin_connect,
     is_connected,
     local_address,
@@ -121,7 +120,7 @@ class Opening:
     def __init__(
         self,
         reception: Reception,
-        client: RawSocket,
+        client: Connection,
         peer: Address,
         address: str,
         done: Callable[[Opening, Relay | None], None],
@@ -132,7 +131,7 @@ class Opening:
         self.attempt_since: float | None = None
         self._name = self._trouble = ""
         self._route: Route | None = None
-        self._broker: RawSocket | None = None
+        self._broker: Connection | None = None
         self._attempt = -1
         self._had = 0
         self._closed = self._watched = self._writing = False
@@ -206,7 +205,7 @@ class Opening:
         if context is None:
             raise RuntimeError("a handshake without a certificate")
         try:
-            self.client = context.wrap_socket(self.client, server_side=True, do_handshake_on_connect=False)
+            self.client.begin_tls(context)
         except (OSError, ValueError) as error:
             self._fail(Cause.GONE, str(error))
             return
@@ -214,10 +213,8 @@ class Opening:
 
     def _shake_hands(self) -> None:
         client = self.client
-        if not isinstance(client, ssl.SSLSocket):
-            return
         try:
-            bare_tls(client).do_handshake()
+            client.tls.do_handshake()
         except ssl.SSLWantReadError:
             self._watch(self._shake_hands)
             return
@@ -279,24 +276,23 @@ class Opening:
             if not is_connected(broker):
                 self._await_broker(self._reach)
                 return
-            host = self._target()[0]
-            self._broker = context.wrap_socket(broker, do_handshake_on_connect=False, server_hostname=host)
+            broker.begin_tls(context, self._target()[0])
         except FULL:
             self._await_broker(self._reach)
             return
         except (OSError, ValueError) as error:
             self.abandon_attempt(_reason(error))
             return
-        self._reception.ready.remove_writer(self._broker.fileno())
+        self._reception.ready.remove_writer(broker.fileno())
         self._writing = False
         self._shake_broker()
 
     def _shake_broker(self) -> None:
         broker = self._broker
-        if not isinstance(broker, ssl.SSLSocket):
+        if broker is None or broker.tls is None:  # another one than that which answered
             return
         try:
-            bare_tls(broker).do_handshake()
+            broker.tls.do_handshake()
             self._greet(broker)
         except ssl.SSLWantReadError:
             self._reception.ready.add_reader(broker.fileno(), self._broker_answered)
@@ -317,7 +313,7 @@ class Opening:
             self._writing = True
             self._reception.ready.add_writer(self._broker.fileno(), then)
 
-    def _greet(self, broker: RawSocket) -> None:
+    def _greet(self, broker: Connection) -> None:
         """The header, then nothing but the client's bytes. Raises one of FULL when the broker is not connected yet."""
         reception, route = self._reception, self._route
         if route is None:
@@ -326,7 +322,8 @@ class Opening:
             authority = self._name if reception.client_context is not None else None
             local = reception.bound or local_address(self.client)
             header = encode(ProxyHeader(self.peer, local, authority))
-            if broker.send(header) < len(header):
+            send = broker.send if broker.tls is None else broker.tls.write
+            if send(header) < len(header):
                 raise ConnectionError("a fresh connection took no header")
         elif reception.broker_context is None and not is_connected(broker):
             raise BlockingIOError
@@ -343,6 +340,8 @@ class Opening:
         if self._writing:
             reception.ready.remove_writer(broker.fileno())
         self._done(self, relay)
+        if not relay.closed:  # what the client has sent meanwhile need not wait for the next turn
+            relay.up.pump()
 
     def _target(self) -> Address:
         return ("", 0) if self._route is None else self._route.addresses[self._attempt]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from proxy.sockets import FULL, RawSocket, Readiness, Receive, bare_tls, say_end
+from proxy.sockets import FULL, Connection, Readiness, Receive, say_end
 
 ROOM_BYTES = 256 * 1024
 RECORD_BYTES = 16 * 1024  # the most plaintext of a TLS record; each read has room for one, so OpenSSL keeps none back
@@ -46,13 +46,13 @@ class Flow:
         "untold",
     )
 
-    def __init__(self, relay: Relay, source: RawSocket, sink: RawSocket, room: Room) -> None:
+    def __init__(self, relay: Relay, source: Connection, sink: Connection, room: Room) -> None:
         self.relay, self.source, self.sink, self.room = relay, source, sink, room
         self._receive: Callable[[memoryview], int] = source.recv_into
-        if isinstance(source, ssl.SSLSocket):
-            self._take: Receive = bare_tls(source).read
+        if source.tls is not None:
+            self._take: Receive = source.tls.read
             self._receive = self._receive_records
-        self._send: Callable[[memoryview], int] = bare_tls(sink).write if isinstance(sink, ssl.SSLSocket) else sink.send
+        self._send: Callable[[memoryview], int] = sink.send if sink.tls is None else sink.tls.write
         self.rest: memoryview | None = None
         self.ended = self.untold = self.parked = False
         self.moved = 0
@@ -172,7 +172,7 @@ class Flow:
         if self.parked:
             ready.remove_writer(self.source.fileno())
         del self._receive, self._send  # a flow that refers to itself would stay until the collector comes
-        if isinstance(self.source, ssl.SSLSocket):
+        if self.source.tls is not None:
             del self._take
 
 
@@ -185,8 +185,8 @@ class Relay:
     def __init__(
         self,
         ready: Readiness,
-        client: RawSocket,
-        broker: RawSocket,
+        client: Connection,
+        broker: Connection,
         room: Room,
         tenant: str,
         address: str,
@@ -219,7 +219,7 @@ class Relay:
         up.leave()
         down.leave()
         for sock in (self.client, self.broker):
-            if not held and isinstance(sock, ssl.SSLSocket):
+            if not held and sock.tls is not None:
                 say_end(sock)  # in the clear the close itself says it
             try:  # noqa: SIM105  once for each connection
                 sock.close()

@@ -17,10 +17,36 @@ from typing import Any, Protocol, TypeAlias
 
 from common.ports import Address
 
-RawSocket: TypeAlias = socket.socket
+RawSocket: TypeAlias = socket.socket  # one that listens
 LISTEN_BACKLOG = 4_096
 FULL = (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Connection(socket.socket):
+    """A connected socket, and what speaks TLS on its descriptor once `begin_tls` was called.
+
+    `tls` has `read`, `write`, `do_handshake` and `shutdown`. It is the object inside an `ssl.SSLSocket`, without that
+    wrapper's checks, system calls and second socket object, which cost as much as the TLS of a small request. An end
+    without close_notify is an SSLEOFError of `read`, unless the context ignores it.
+    """
+
+    __slots__ = ("tls",)
+
+    def __init__(self, family: int, fd: int | None = None) -> None:
+        super().__init__(family, socket.SOCK_STREAM, 0, fd)
+        self.tls: Any = None
+        self.setblocking(False)
+
+    def begin_tls(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
+        """As the server, or as the client of `server_name`. Raises OSError, ValueError."""
+        name = None if server_name is None else server_name.encode("idna").decode("ascii")
+        self.tls = context._wrap_socket(self, server_name is None, name)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """The descriptor may be another connection's at once, so TLS must not know it any longer."""
+        self.tls = None
+        super().close()
 
 
 class Readiness(Protocol):
@@ -65,18 +91,17 @@ def prepare_listener(sock: RawSocket, wait_for_bytes_s: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, max(1, int(wait_for_bytes_s)))
 
 
-def accept(sock: RawSocket) -> tuple[RawSocket, Address] | None:
+def accept(sock: RawSocket) -> tuple[Connection, Address] | None:
     """None when nobody waits or somebody is gone again. Raises OutOfFiles."""
     try:
-        client, peer = sock.accept()
+        fd, peer = sock._accept()  # type: ignore[attr-defined]  # all of `accept` but a socket of another class
     except (BlockingIOError, InterruptedError, ConnectionError):
         return None
     except OSError as error:
         if error.errno in _OUT_OF_FILES:
             raise OutOfFiles from error
         return None
-    client.setblocking(False)
-    return client, (peer[0], peer[1])
+    return Connection(socket.AF_INET if len(peer) == 2 else socket.AF_INET6, fd), (peer[0], peer[1])
 
 
 class OutOfFiles(Exception):
@@ -94,21 +119,20 @@ def local_address(sock: RawSocket) -> Address:
     return name[0], name[1]
 
 
-def peek(sock: RawSocket, room: memoryview) -> int:
+def peek(sock: Connection, room: memoryview) -> int:
     """Bytes that are there, up to the size of `room`; they stay in the socket. Raises BlockingIOError, OSError."""
     return sock.recv_into(room, len(room), socket.MSG_PEEK)
 
 
-def wake_at(sock: RawSocket, count: int) -> None:
+def wake_at(sock: Connection, count: int) -> None:
     """Let the socket be readable only with `count` bytes: peeked ones would keep it readable for ever."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
-def begin_connect(address: Address) -> RawSocket:
+def begin_connect(address: Address) -> Connection:
     """A socket that is connecting to an address of numbers, or connected already. Raises OSError."""
-    sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+    sock = Connection(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
-        sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         error = sock.connect_ex(address)
         if error not in (0, errno.EINPROGRESS):
@@ -119,7 +143,7 @@ def begin_connect(address: Address) -> RawSocket:
     return sock
 
 
-def is_connected(sock: RawSocket) -> bool:
+def is_connected(sock: Connection) -> bool:
     """False while a socket is still connecting. Raises OSError when it failed."""
     error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if error:
@@ -136,21 +160,11 @@ def is_connected(sock: RawSocket) -> bool:
 Receive = Callable[[int, memoryview], int]  # at most so many bytes, into; raises as `recv_into` does
 
 
-def bare_tls(sock: ssl.SSLSocket) -> Any:
-    """What does the work inside an SSLSocket: `read`, `write`, `do_handshake` without the wrapper's checks and system
-    calls, which cost as much as a small request's TLS. The wrapper itself, which has the same methods, where a later
-    Python keeps it elsewhere.
-
-    An end without close_notify is an SSLEOFError here, not 0.
-    """
-    return getattr(sock, "_sslobj", None) or sock
-
-
-def say_end(sink: RawSocket) -> bool:
+def say_end(sink: Connection) -> bool:
     """close_notify over TLS, FIN in the clear. False when both sides have ended, or nothing can be said any more."""
     try:
-        if isinstance(sink, ssl.SSLSocket):
-            sink.unwrap()  # sends close_notify, then would wait for the peer's
+        if sink.tls is not None:
+            sink.tls.shutdown()  # sends close_notify, then would wait for the peer's
             return False
         sink.shutdown(socket.SHUT_WR)
     except FULL:
@@ -160,11 +174,11 @@ def say_end(sink: RawSocket) -> bool:
     return True
 
 
-def refuse(client: RawSocket, words: bytes, unread: memoryview) -> None:
+def refuse(client: Connection, words: bytes, unread: memoryview) -> None:
     """Say `words` in the clear and close. `unread` takes what is there: unread bytes would make the close a reset,
     which takes the words with it."""
     with contextlib.suppress(OSError, ValueError):
-        if isinstance(client, ssl.SSLSocket):
+        if client.tls is not None:
             client.close()  # OpenSSL has said what there was to say
             return
         client.recv_into(unread)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import ssl
 import sys
 
 import uvloop
 
 from bench.proxy.names import DOMAIN, TENANT
+from proxy.certificates import ChainFiles, server_context
 from proxy.failures import FailureLog
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Counts, ProxyLimits
@@ -28,14 +28,6 @@ from proxy.turnstile import Turnstile
 LIMITS = ProxyLimits(new_per_second=1e6, new_burst=1e6, address_connections=100_000, tenant_connections=100_000)
 
 
-def server_context(certificate: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0
-    context.load_cert_chain(certificate)
-    return context
-
-
 def make_reception(backend: int, certificate: str | None, limits: ProxyLimits = LIMITS) -> Reception:
     loop = asyncio.get_running_loop()
     brokers = {0: BrokerRoute(0, ("127.0.0.1", backend), "default", True)}
@@ -46,7 +38,7 @@ def make_reception(backend: int, certificate: str | None, limits: ProxyLimits = 
         domain=DOMAIN,
         limits=limits,
         rules=NetworkRules(),
-        client_context=server_context(certificate) if certificate else None,
+        client_context=server_context(ChainFiles(certificate)) if certificate else None,
         broker_context=None,
         header=True,
         addresses=Counts(),

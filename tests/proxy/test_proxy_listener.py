@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import random
 import socket
 import ssl
@@ -15,6 +16,7 @@ import pytest
 
 from common.host_names import broker_host
 from common.ports import Address
+from proxy.certificates import ChainFiles, server_context
 from proxy.failures import Cause
 from proxy.host_addresses import HostAddresses
 from proxy.limits import ProxyLimits
@@ -154,6 +156,31 @@ async def test_a_clients_end_is_passed_on_and_the_reply_still_comes() -> None:
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), WAIT_S) == words
         writer.close()
+
+
+async def test_an_end_without_a_word_of_tls_leaves_the_answers_their_way(authority: Authority, tmp_path: Path) -> None:
+    """As clients end that close their socket and no more: what a broker says then still arrives."""
+    words = random.Random(6).randbytes(1 << 20)
+    context = server_context(ChainFiles(str(authority.write(tmp_path / "proxy.pem", (f"*.{DOMAIN}",)))))
+
+    async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.write(words)
+        await writer.drain()
+        writer.close()
+
+    def talk(port: int) -> bytes:
+        with blocking_client(port, authority.client_context()) as sock:
+            sock.sendall(b"x")
+            with socket.socket(fileno=os.dup(sock.fileno())) as bare:
+                bare.shutdown(socket.SHUT_WR)  # the client's TLS does not know, and says nothing
+            return b"".join(iter(lambda: sock.recv(65_536), b""))
+
+    server = await asyncio.start_server(answer_at_the_end, LOOPBACK, 0)
+    late = server.sockets[0].getsockname()[:2]
+    async with running(context, routes=table((late[0], late[1]))) as proxy:
+        assert await asyncio.to_thread(talk, proxy.port) == words
+    server.close()
 
 
 async def test_half_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.relay import RECORD_BYTES, Relay, Room
-from proxy.sockets import RawSocket
+from proxy.sockets import Connection
 
 CLIENT, BROKER = 3, 4
 
@@ -47,6 +47,7 @@ class FakeSocket:
         self.takes: deque[int | Exception] = deque()
         self.sent = b""
         self.closed = self.shut = False
+        self.tls = None
 
     def fileno(self) -> int:
         return -1 if self.closed else self.fd
@@ -81,7 +82,7 @@ class FakeSocket:
 def make() -> tuple[Poll, FakeSocket, FakeSocket, Relay, list[Relay]]:
     poll, client, broker, ended = Poll(), FakeSocket(CLIENT), FakeSocket(BROKER), list[Relay]()
     room = Room(4 * RECORD_BYTES)
-    relay = Relay(poll, cast(RawSocket, client), cast(RawSocket, broker), room, "lkc-aaaaaa", "10.0.0.1")
+    relay = Relay(poll, cast(Connection, client), cast(Connection, broker), room, "lkc-aaaaaa", "10.0.0.1")
     relay.on_close = ended.append
     relay.start()
     return poll, client, broker, relay, ended
