@@ -21,6 +21,7 @@ from broker.forwarding import Forwarder, ForwardLimits
 from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
 from broker.handlers.cells import CellHandlers
+from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -403,7 +404,7 @@ class BrokerNode:
             DeleteRecords(partitions),
             InitProducerId(self.data_plane.producer_ids),
             OffsetForLeaderEpoch(partitions),
-            ConfigHandlers(forwarder, config.node_id, given),
+            ConfigHandlers(forwarder, config.node_id, given, self._certificate_reloads()),
             DescribeLogDirs(
                 partitions,
                 self._ports.disk,
@@ -432,6 +433,9 @@ class BrokerNode:
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch if self.lifecycle is not None else -1
+
+    def _certificate_reloads(self) -> CertificateReloads:
+        return CertificateReloads(self._config.node_id, lambda: self.server.tls_contexts)
 
     def _active_controller(self) -> int:
         return self.observer.image.leader_id

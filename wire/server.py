@@ -20,7 +20,7 @@ from wire.node_auth import HELLO_BYTES, Acceptor, AuthenticationFailed
 from wire.opening import OPENING_S, OPENINGS_MAX, Openings
 from wire.primitives import INT32
 from wire.tick import Tick
-from wire.tls import CertificateWatch
+from wire.tls import CertificateWatch, TlsContexts
 from wire.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -95,8 +95,7 @@ class Server:
         self._clients_of_ip: dict[str, int] = {}
         self._strangers: dict[Connection, None] = {}
         self._emptied: asyncio.Event | None = None
-        contexts = [config.tls for config in self._configs if config.tls is not None]
-        self._certificates = CertificateWatch(contexts, limits.certificates_interval_s)
+        self._certificates = CertificateWatch(self.tls_contexts, limits.certificates_interval_s)
         self.failures = FailureLog(_log, "connection refused", self._loop.time)
 
     def check_addresses(self) -> None:
@@ -139,6 +138,11 @@ class Server:
     def openings(self) -> int:
         """Connections that have not got to their first Kafka byte."""
         return sum(len(door.openings) for door in self._doors.values())
+
+    @property
+    def tls_contexts(self) -> list[TlsContexts]:
+        """Of the listeners with TLS."""
+        return [config.tls for config in self._configs if config.tls is not None]
 
     def certificate_ends(self) -> dict[str, int]:
         """Wall time in milliseconds, by listener with TLS."""

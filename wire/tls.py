@@ -53,7 +53,9 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class LoadedTls:
+    """What the settings and their files came to."""
+
     server: ssl.SSLContext
     client: ssl.SSLContext
     expires_ms: int | None  # of the first certificate; None where there is none
@@ -98,16 +100,26 @@ class TlsContexts:
         if state != self._loaded.state:
             name = self.config.name
             try:
-                self._loaded = await asyncio.to_thread(_load, self.config)
-            except (SettingError, OSError) as error:  # tried again each time: the reason may not be in the files
+                self.use(await self.read())
+            except SettingError as error:  # tried again each time: the reason may not be in the files
                 if state != self._failed:
                     _log.error("changed certificates are not used", extra={"listener": name, "reason": str(error)})
                 self._failed = state
-            else:
-                self._failed = self._said_ms = None
-                self.reloads += 1
-                _log.info("changed certificates are in use", extra={"listener": name})
         self._look_at_expiry()
+
+    async def read(self) -> LoadedTls:
+        """What the files hold now, changed or not, for `use`. Raises SettingError."""
+        try:
+            return await asyncio.to_thread(_load, self.config)
+        except OSError as error:
+            raise SettingError(str(error)) from error
+
+    def use(self, loaded: LoadedTls) -> None:
+        """For every handshake from now on."""
+        self._loaded = loaded
+        self._failed = self._said_ms = None
+        self.reloads += 1
+        _log.info("changed certificates are in use", extra={"listener": self.config.name})
 
     def _look_at_expiry(self) -> None:
         """Say that the certificate ends soon or has ended, every half day; and at once when it ends."""
@@ -131,7 +143,7 @@ def _state(config: TlsConfig) -> FileState:
     return state_of(path for path in (config.keystore_location, config.truststore_location) if path)
 
 
-def _load(config: TlsConfig) -> _Loaded:
+def _load(config: TlsConfig) -> LoadedTls:
     """Blocks for the disk."""
     state = _state(config)  # before reading: what changes meanwhile is read again
     store = _text(config.keystore_location, config.keystore_certificate_chain, "ssl.keystore.location")
@@ -154,7 +166,7 @@ def _load(config: TlsConfig) -> _Loaded:
     server.verify_mode = _CLIENT_AUTH[config.client_auth]
     client.check_hostname = config.endpoint_identification_algorithm == "https"
     client.verify_mode = ssl.CERT_REQUIRED
-    return _Loaded(server, client, _expiry_ms(certificates) if certificates else None, state)
+    return LoadedTls(server, client, _expiry_ms(certificates) if certificates else None, state)
 
 
 def _text(path: str, given: str, setting: str) -> str:

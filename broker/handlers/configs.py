@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from broker.forwarding import Forwarder
+from broker.handlers.certificate_reloads import CertificateReloads
 from broker.request import RequestContext
 from common.broker_settings import NODE_SETTINGS
 from common.errors import ErrorCode, ProtocolError
@@ -60,7 +61,10 @@ Source = tuple[str, str, ConfigSource]
 class ConfigHandlers:
     """One method per API. `given` holds the node's own settings as text: those that its file or command line gave."""
 
-    def __init__(self, forwarder: Forwarder, node_id: int, given: Mapping[str, str]) -> None:
+    def __init__(
+        self, forwarder: Forwarder, node_id: int, given: Mapping[str, str], certificates: CertificateReloads
+    ) -> None:
+        self._certificates = certificates
         self._forwarder = forwarder
         self._node_id = node_id
         self._given = given
@@ -148,7 +152,22 @@ class ConfigHandlers:
         return await self._alter(context, request, ALTER_CONFIGS_VERSION, AlterConfigsResponse)
 
     async def incremental_alter_configs(self, context: RequestContext, request: Any) -> Any:
-        return await self._alter(context, request, INCREMENTAL_VERSION, IncrementalAlterConfigsResponse)
+        response, done, others = IncrementalAlterConfigsResponse, [], []
+        for resource in request.resources:
+            if context.tenant is None and self._certificates.concerns(resource):
+                try:
+                    await self._certificates.reload(resource, request.validate_only)
+                    done.append(_result(response, resource, ProtocolError(ErrorCode.NONE, "")))
+                except ProtocolError as error:
+                    done.append(_result(response, resource, error))
+            else:
+                others.append(resource)
+        if done and not others:
+            return response(responses=done)
+        request.resources = others
+        answer = await self._alter(context, request, INCREMENTAL_VERSION, response)
+        answer.responses = [*answer.responses, *done]
+        return answer
 
     async def _alter(self, context: RequestContext, request: Any, version: int, response_class: Any) -> Any:
         refused, allowed = [], []
@@ -157,14 +176,14 @@ class ConfigHandlers:
                 _check_tenant(context, resource)
                 allowed.append(resource)
             except ProtocolError as error:
-                refused.append(_refused(response_class, resource, error))
+                refused.append(_result(response_class, resource, error))
         if refused and not allowed:
             return response_class(responses=refused)
         request.resources = allowed
         try:
             response = await self._forwarder.forward(context, request, version)
         except ProtocolError as error:
-            response = response_class(responses=[_refused(response_class, resource, error) for resource in allowed])
+            response = response_class(responses=[_result(response_class, resource, error) for resource in allowed])
         response.responses = [*response.responses, *refused]
         return response
 
@@ -175,7 +194,7 @@ def _check_tenant(context: RequestContext, resource: Any) -> None:
         raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Tenants have settings of topics alone.")
 
 
-def _refused(response_class: Any, resource: Any, error: ProtocolError) -> Any:
+def _result(response_class: Any, resource: Any, error: ProtocolError) -> Any:
     return response_class.AlterConfigsResourceResponse(
         error_code=error.code,
         error_message=error.message or None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode, OutcomeUnknown
@@ -42,7 +43,8 @@ def topics(world: BrokerWorld) -> TopicHandlers:
 
 
 def configs(world: BrokerWorld, **given: str) -> ConfigHandlers:
-    return ConfigHandlers(world.forwarder, 0, {key.replace("_", "."): value for key, value in given.items()})
+    settings = {key.replace("_", "."): value for key, value in given.items()}
+    return ConfigHandlers(world.forwarder, 0, settings, CertificateReloads(0, list))
 
 
 @pytest.mark.parametrize("version", versions_of("CreateTopics"))
