@@ -28,7 +28,7 @@ class GatedNode:
     """Use as an asynchronous context."""
 
     def __init__(self, root: Path, security: SecurityConfig) -> None:
-        self._root = root
+        self.root = root
         self._held = [ReservedPort() for _ in range(5)]
         self._wires: list[Wire] = []
         self._security = security
@@ -46,7 +46,7 @@ class GatedNode:
             SECRET,
             policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
         )
-        self.controller = ControllerNode(machine_ports(self._root / "controller"), controller, self.fatal.append)
+        self.controller = ControllerNode(machine_ports(self.root / "controller"), controller, self.fatal.append)
         await self.controller.start()
         broker = BrokerConfig(
             0,
@@ -65,7 +65,7 @@ class GatedNode:
                 "tidelog.audit.topic.replication.factor": 1,
             },
         )
-        self.broker = BrokerNode(machine_ports(self._root / "broker"), broker, self.fatal.append)
+        self.broker = BrokerNode(machine_ports(self.root / "broker"), broker, self.fatal.append)
         await self.broker.start()
         await self.broker.wait_ready()
         self.anonymous = await self.connect()
