@@ -39,6 +39,7 @@ from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
+from broker.load_meter import LoadMeter
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
@@ -114,6 +115,7 @@ class BrokerNode:
         self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config))
         self.logs.on_failed = self._storage_failed
         self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
+        self._load = LoadMeter(asyncio.get_running_loop().time, ports.cpu_s, lambda: machinery.pool.moved)
         self.observer = MetadataObserver(
             ports,
             links,
@@ -288,6 +290,7 @@ class BrokerNode:
             lambda: self.partitions.applied_offset,
             self._fatal,
             self.room.look,
+            self._load.look,
         )
 
     async def _take_roles(self) -> None:

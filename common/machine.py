@@ -462,7 +462,7 @@ class MachineClock:
 
 def machine_ports(root: Path) -> Ports:
     """The real world for a node whose files lie below `root`; call it inside the node's event loop's process."""
-    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random())
+    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random(), time.process_time)
 
 
 def machine_random() -> random.Random:

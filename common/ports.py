@@ -217,6 +217,10 @@ class Clock(Protocol):
         ...
 
 
+def _uncounted() -> float:
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The world of one node."""
@@ -225,3 +229,5 @@ class Ports:
     disk: Disk
     clock: Clock
     random: random.Random
+    cpu_s: Callable[[], float] = _uncounted
+    """Seconds of a processor's time that this process has used; it stands still where nobody counts them."""

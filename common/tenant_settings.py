@@ -30,6 +30,9 @@ TENANT_SETTINGS = [
     _s("tidelog.cell.replicas.per.broker.max", "int", 4_000, "Replicas that each broker of a cell may have on average, "
        "where the cell has no limit of its own.", 1, INT_MAX),
     _s("tidelog.cell.tenants.max", "int", 1_000, "Tenants of a cell that has no limit of its own.", 0, INT_MAX),
+    _s("tidelog.cell.bandwidth.per.broker", "int", 250_000_000, "Bytes a second that each broker of a cell can receive "
+       "and send together, where the cell has no limit of its own: what is used of it is part of the cell's load; 0 "
+       "leaves it out.", 0, INT_MAX),
     _s("tidelog.tenant.move.partitions.max", "int", 20, "Partitions of one tenant that move to another cell at the "
        "same time.", 1, 1_000),
     _s("tidelog.tenant.move.bytes.per.second", "long", 50_000_000, "Bytes a second that each broker sends and fetches "

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import ErrorCode, OutcomeUnknown
 from common.lifecycle import duty
@@ -71,6 +71,13 @@ class LifecycleConfig:
     retry_s: float = 0.05
 
 
+class BrokerLoad(NamedTuple):
+    """Bytes a second that the broker received and sent, and how much of one processor it used (1.0 is all of it)."""
+
+    bytes_per_second: int = 0
+    cpu_share: float = 0.0
+
+
 class BrokerLifecycle:
     """Owns one task. Give it a channel of its own: the controller takes the end of its connection for a sign.
 
@@ -87,10 +94,11 @@ class BrokerLifecycle:
         metadata_offset: Callable[[], int],
         on_fatal: Callable[[str], None],
         lacks_room: Callable[[], bool] = lambda: False,
+        load: Callable[[], BrokerLoad] = BrokerLoad,
     ) -> None:
         """`on_fatal` gets a sentence when the controller refuses this broker for good: another process has its id,
         its cluster is another one, it was unregistered. `lacks_room` is asked before each heartbeat: whether others
-        should lead because this broker's disk is full."""
+        should lead because this broker's disk is full. So is `load`: what was done since it was last asked."""
         self.state = BrokerState.STARTING
         self.broker_epoch = -1
         self.fenced = True
@@ -100,6 +108,7 @@ class BrokerLifecycle:
         self._metadata_offset = metadata_offset
         self._on_fatal = on_fatal
         self._lacks_room = lacks_room
+        self._load = load
         self._wants_unfence = False
         self._wants_shutdown = False
         self._offline: tuple[bytes, ...] = ()
@@ -245,6 +254,7 @@ class BrokerLifecycle:
         return True
 
     def _heartbeat_request(self) -> Any:
+        load = self._load()
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
@@ -253,6 +263,8 @@ class BrokerLifecycle:
             want_shut_down=self._wants_shutdown,
             offline_log_dirs=[schema_uuid(directory) for directory in self._offline],
             lacks_room=self._lacks_room(),
+            bytes_per_second=load.bytes_per_second,
+            cpu_share=load.cpu_share,
         )
 
     def _registration_request(self) -> Any:

@@ -17,7 +17,7 @@ from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
 from kraft.controller.policy import AccessLimits, ControllerPolicy
-from kraft.image.cells import REPLICAS_PER_BROKER_MAX, TENANTS_MAX
+from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX
@@ -120,6 +120,7 @@ def _access(values: Mapping[str, Any]) -> AccessLimits:
         cell={
             REPLICAS_PER_BROKER_MAX: values["tidelog.cell.replicas.per.broker.max"],
             TENANTS_MAX: values["tidelog.cell.tenants.max"],
+            BANDWIDTH_PER_BROKER: values["tidelog.cell.bandwidth.per.broker"],
         },
         move_partitions_max=values["tidelog.tenant.move.partitions.max"],
         move_bytes_per_second=values["tidelog.tenant.move.bytes.per.second"],

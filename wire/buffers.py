@@ -37,6 +37,7 @@ class BufferPool:
         self._head: Holder | None = None
         self.held = 0
         self.unsent = 0  # reply bytes in memory that no socket has taken yet
+        self.moved = 0  # bytes that sockets have given and taken since the node began
 
     @property
     def is_full(self) -> bool:

@@ -158,6 +158,7 @@ class Connection:
                 self.close()
                 return
             self._end += received
+            self._pool.moved += received
             self._frames()
             if received < space or self._paused or self.is_closed or self._end == self._until or self._pool.is_full:
                 return
@@ -413,6 +414,7 @@ class Connection:
             return
         if out.size != before:
             self._active = self._progressed = self._watch.now
+            self._pool.moved += before - out.size
         if out.size or self._unsent_counted or self._paused:
             self._bound_unsent()
         if done is self._writing:

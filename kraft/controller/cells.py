@@ -1,7 +1,7 @@
 """Cells as the controller sees them: what they hold, whether they are full, which of them gets a tenant. Pure.
 
-A cell's load is the share of the replicas that it may have. What brokers do per second is not measured, so it is no
-part of it yet.
+A cell's load is the largest of three: how busy its brokers are on average, its share of the replicas that it may have,
+and its share of the bytes that its brokers can move.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import (
+    BANDWIDTH_PER_BROKER,
     CELL_LIMITS,
     CELL_NAME,
     REPLICAS_PER_BROKER_MAX,
@@ -37,7 +39,11 @@ _Described = DescribeCellsResponse.DescribedCell
 
 @dataclass(frozen=True, slots=True)
 class CellState:
-    """One cell. `replicas` counts those on its brokers, `tenants` those that live in it or move there."""
+    """One cell. `replicas` counts those on its brokers, `tenants` those that live in it or move there.
+
+    `broker_load` is the share of a processor that its live brokers use on average, `bandwidth_share` what they receive
+    and send of what they can.
+    """
 
     name: str
     is_open: bool
@@ -46,11 +52,17 @@ class CellState:
     replicas_max: int
     tenants: list[TenantImage]
     tenants_max: int
+    broker_load: float
+    bandwidth_share: float
+
+    @property
+    def replica_share(self) -> float:
+        """From 0 to 1; more than 1 where a limit was lowered."""
+        return self.replicas / self.replicas_max if self.replicas_max else 1.0
 
     @property
     def load(self) -> float:
-        """From 0 to 1; more than 1 where a limit was lowered."""
-        return self.replicas / self.replicas_max if self.replicas_max else 1.0
+        return max(self.broker_load, self.replica_share, self.bandwidth_share)
 
     def full_reason(self, factor: int, replicas: int = 0) -> str | None:
         """Why no tenant with so many `replicas`, and a replication factor of `factor`, fits in; None if it does."""
@@ -69,8 +81,9 @@ class CellState:
 class Cells:
     """All cells of one image. Cost: the partitions, once."""
 
-    def __init__(self, image: MetadataImage, policy: ControllerPolicy) -> None:
-        self._policy = policy
+    def __init__(self, image: MetadataImage, policy: ControllerPolicy, loads: BrokerLoads | None = None) -> None:
+        """Without `loads`, brokers do nothing."""
+        loads = BrokerLoads() if loads is None else loads
         on_broker = Counter(replica for p in image.topics.partitions() for replica in p.replicas)
         living: dict[str, list[TenantImage]] = {}
         for tenant in image.tenants.values():
@@ -88,6 +101,7 @@ class Cells:
                 cell_limit(said, REPLICAS_PER_BROKER_MAX, policy) * len(brokers),
                 living.get(name, []),
                 cell_limit(said, TENANTS_MAX, policy),
+                *_shares(brokers, cell_limit(said, BANDWIDTH_PER_BROKER, policy), loads),
             )
 
     def room(self, wanted: str | None, rng: random.Random, *, leaving: str = "", replicas: int = 0, factor: int) -> str:
@@ -112,6 +126,16 @@ class Cells:
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"No cell has room for the tenant. {why}")
         drawn = rng.sample(free, min(2, len(free)))
         return min(drawn, key=lambda cell: cell.load).name
+
+
+def _shares(brokers: list[BrokerImage], bandwidth: int, loads: BrokerLoads) -> tuple[float, float]:
+    """How busy live brokers are on average, and their share of what they can move."""
+    live = [broker.broker_id for broker in brokers if broker.is_active]
+    if not live:
+        return 0.0, 0.0
+    busy = sum(loads.cpu_share(broker) for broker in live) / len(live)
+    moved = sum(loads.bytes_per_second(broker) for broker in live)
+    return busy, moved / (bandwidth * len(live)) if bandwidth else 0.0
 
 
 def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
@@ -163,10 +187,10 @@ def changed_limits(present: Any, wanted: Any, known: tuple[str, ...]) -> dict[st
 
 
 def decide_describe_cells(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
+    image: MetadataImage, request: Any, policy: ControllerPolicy, loads: BrokerLoads | None = None
 ) -> Decision[MetadataRecord, Any]:
-    """DescribeCells (10012), from the controller, whose settings the limits are."""
-    cells = Cells(image, policy)
+    """DescribeCells (10012), from the controller, whose settings the limits are and whom brokers tell their load."""
+    cells = Cells(image, policy, loads)
     names = list(cells.by_name) if request.cells is None else list(dict.fromkeys(request.cells))
     unknown = [name for name in names if name not in cells.by_name]
     if unknown:
@@ -184,6 +208,9 @@ def _described(image: MetadataImage, cells: Cells, cell: CellState, policy: Cont
         is_open=cell.is_open,
         full_reason=cell.full_reason(policy.default_replication_factor),
         load=cell.load,
+        broker_load=cell.broker_load,
+        replica_share=cell.replica_share,
+        bandwidth_share=cell.bandwidth_share,
         replicas=cell.replicas,
         replicas_max=cell.replicas_max,
         tenant_count=len(cell.tenants),

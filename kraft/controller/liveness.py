@@ -16,6 +16,7 @@ from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from common.ports import Ports
 from kraft.controller.attribution import attributed
+from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.driver import ControllerDriver, Quorum, not_controller
 from kraft.controller.policy import ControllerPolicy
@@ -60,6 +61,7 @@ class BrokerLiveness:
         self._policy = policy
         self._config = config
         self._sessions = BrokerSessions(config.session_timeout_s, config.suspicion_s)
+        self.loads = BrokerLoads()
         self._moved_by: dict[int, int] = {}  # broker in controlled shutdown → offset at which its moves are known
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -83,6 +85,7 @@ class BrokerLiveness:
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.unfenced_brokers()]
         self._sessions.restart(unfenced, self._clock.monotonic())
         self._moved_by.clear()
+        self.loads.restart()
         self._changed.set()
 
     def connection_closed(self, connection: int) -> None:
@@ -153,6 +156,9 @@ class BrokerLiveness:
                 request.current_metadata_offset,
                 connection,
                 self._clock.monotonic(),
+            )
+            self.loads.heard(
+                broker.broker_id, broker.epoch, request.bytes_per_second, request.cpu_share, self._clock.monotonic()
             )
             self._changed.set()
         if not decision.records:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from common.topic_settings import TOPIC_SETTINGS
-from kraft.image.cells import REPLICAS_PER_BROKER_MAX, TENANTS_MAX
+from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX, TenantImage
 
@@ -35,7 +35,7 @@ class AccessLimits:
         }
     )  # tidelog.tenant.<limit>
     cell: Mapping[str, int] = field(
-        default_factory=lambda: {REPLICAS_PER_BROKER_MAX: 4_000, TENANTS_MAX: 1_000}
+        default_factory=lambda: {REPLICAS_PER_BROKER_MAX: 4_000, TENANTS_MAX: 1_000, BANDWIDTH_PER_BROKER: 250_000_000}
     )  # tidelog.cell.<limit>
     move_partitions_max: int = 20  # tidelog.tenant.move.partitions.max
     move_bytes_per_second: int = 50_000_000  # tidelog.tenant.move.bytes.per.second

@@ -197,6 +197,7 @@ class ControllerRequests:
 
     def _decision(self, header: RequestHeader, inner: Any) -> Decide:
         policy, rng, now_ms = self._policy, self._random, self._clock.wall_ms()
+        loads = self._liveness.loads
         decisions: dict[int, Decide] = {
             19: lambda image: decide_create_topics(image, inner, policy, rng),
             20: lambda image: decide_delete_topics(image, inner, policy),
@@ -211,13 +212,13 @@ class ControllerRequests:
             51: lambda image: decide_alter_user_scram_credentials(image, inner, policy),
             57: lambda image: decide_update_features(image, inner),
             10002: lambda image: decide_restore_topic(image, inner, policy, rng),
-            10004: lambda image: decide_create_tenant(image, inner, policy, rng, now_ms),
+            10004: lambda image: decide_create_tenant(image, inner, policy, rng, now_ms, loads),
             10006: lambda image: decide_alter_tenant(image, inner),
             10007: lambda image: decide_delete_tenant(image, inner, policy),
-            10008: lambda image: decide_move_tenant(image, inner, policy, rng),
+            10008: lambda image: decide_move_tenant(image, inner, policy, rng, loads),
             10009: lambda image: decide_create_api_key(image, inner, policy, rng, now_ms),
             10010: lambda image: decide_delete_api_key(image, inner),
-            10012: lambda image: decide_describe_cells(image, inner, policy),
+            10012: lambda image: decide_describe_cells(image, inner, policy, loads),
             10013: lambda image: decide_alter_cell(image, inner, policy),
         }
         decide = decisions.get(header.api_key)

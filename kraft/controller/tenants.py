@@ -17,6 +17,7 @@ import msgspec
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.api_keys import revocation
+from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import Cells, changed_limits
 from kraft.controller.features import check_access_level
 from kraft.controller.key_moves import keys_are_home
@@ -37,7 +38,12 @@ _Records = list[MetadataRecord]
 
 
 def decide_create_tenant(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int
+    image: MetadataImage,
+    request: Any,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    now_ms: int,
+    loads: BrokerLoads | None = None,
 ) -> Decision[MetadataRecord, Any]:
     """CreateTenant (10004): in the wanted cell, or the lighter of two that are drawn."""
     try:
@@ -51,7 +57,7 @@ def decide_create_tenant(
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {policy.access.tenants_max} tenants.")
         limits = changed_limits({}, request.limits, LIMITS)
         allow, deny = _networks(request.allow_networks), _networks(request.deny_networks)
-        cell = Cells(image, policy).room(request.cell, rng, factor=policy.default_replication_factor)
+        cell = Cells(image, policy, loads).room(request.cell, rng, factor=policy.default_replication_factor)
     except ProtocolError as error:
         return Decision(CreateTenantResponse(error_code=int(error.code), error_message=error.message))
     tenant_id = _new_id(image, rng)
@@ -103,7 +109,11 @@ def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerP
 
 
 def decide_move_tenant(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+    image: MetadataImage,
+    request: Any,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    loads: BrokerLoads | None = None,
 ) -> Decision[MetadataRecord, Any]:
     """MoveTenant (10008). Towards the cell that it comes from, a move is taken back; towards the cell where it lives,
     what lies elsewhere (after a rebuild, or a broker's change of cells) is gathered there."""
@@ -122,7 +132,7 @@ def decide_move_tenant(
         takes_back = tenant.state is TenantState.MOVING and request.cell == tenant.cell
         if not takes_back and not gathers:
             factor = max(factors, default=policy.default_replication_factor)
-            room = Cells(image, policy).room
+            room = Cells(image, policy, loads).room
             cell = room(request.cell, rng, leaving=tenant.home, replicas=sum(factors), factor=factor)
         new = msgspec.structs.replace(
             tenant.record(), state=TenantState.MOVING, target_cell=cell, epoch=tenant.epoch + 1

@@ -15,7 +15,8 @@ DEFAULT_CELL = "default"
 
 REPLICAS_PER_BROKER_MAX = "replicas.per.broker.max"
 TENANTS_MAX = "tenants.max"
-CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX)
+BANDWIDTH_PER_BROKER = "bandwidth.per.broker"
+CELL_LIMITS = (REPLICAS_PER_BROKER_MAX, TENANTS_MAX, BANDWIDTH_PER_BROKER)
 """Limits that a cell may have of its own; what it has not is the setting `tidelog.cell.<limit>`."""
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.group_shard import GroupShard
 from broker.coordination.groups.key_moves import TenantKeyMoves
 from broker.coordination.groups.key_store import KeyStore
@@ -368,3 +369,29 @@ def test_a_mistake_is_caught(bug: str, first_seed: int, monkeypatch: pytest.Monk
 async def _play_many(seeds: range) -> None:
     for seed in seeds:
         await play(seed, 400)
+
+
+async def test_while_groups_are_handed_over_clients_are_sent_where_they_come_to() -> None:
+    world = World(1)
+    tenant = world.image.tenants[world.tenant_id]
+    copying = replace(tenant, keys_target="west", keys_phase=KeysPhase.COPYING, keys_epoch=1)
+    image = replayed(world.image, [copying.record()])
+    name = f"{tenant.id}_g"
+    index = keeping_partition(image, GROUP_TOPIC, name)
+    assert index in image.topics.by_name[GROUP_TOPIC].ranges[1]
+    for leads, code in ((True, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), (False, ErrorCode.NOT_COORDINATOR)):
+        runtime: Any = SimpleNamespace(
+            host=lambda *_: None,
+            leads=lambda _, __, leads=leads: leads,
+            is_loading=lambda _: False,
+            active=lambda _: [],
+        )
+        coordinator = GroupCoordinator(runtime, CONFIG, lambda: image, random.Random(1))
+        with pytest.raises(ProtocolError) as refused:
+            coordinator.partition_of(name)
+        assert refused.value.code is code
+        with pytest.raises(ProtocolError) as refused:
+            await coordinator.list_groups(tenant.prefix)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert coordinator.partition_of("operators") == partition_for("operators", 5)
+        assert await coordinator.list_groups() == []

@@ -24,7 +24,8 @@ def list_cells(
     with tenant_admin(bootstrap, data, command_config) as admin:
         rows = admin.cells()
     shown = [row | {"brokers": [broker["broker"] for broker in row["brokers"]]} for row in rows]
-    columns = ["cell", "state", "brokers", "load", "replicas", "replicas_max", "tenants", "tenants_max", "full"]
+    columns = ["cell", "state", "brokers", "load", "broker_load", "replica_share", "bandwidth_share"]
+    columns += ["replicas", "replicas_max", "tenants", "tenants_max", "full"]
     show(rows if as_json else shown, as_json=as_json, columns=columns, empty="no cells")
 
 
@@ -75,7 +76,8 @@ def alter(
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Open or close a cell for more tenants, or change its limits (replicas.per.broker.max, tenants.max)."""
+    """Open or close a cell for more tenants, or change its limits (replicas.per.broker.max, tenants.max,
+    bandwidth.per.broker)."""
     with tenant_admin(bootstrap, data, command_config) as admin:
         admin.alter_cell(name, parse_limits(limit), is_open=is_open)
         (row,) = admin.cells([name])

@@ -29,6 +29,7 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
+from kraft.records import KeysPhase
 
 Reply = TypeVar("Reply")
 Wanted = Sequence[tuple[str, Sequence[int]]]
@@ -177,13 +178,15 @@ class GroupCoordinator:
     async def list_groups(self, prefix: str = "") -> list[ListedGroup]:
         """Groups of every shard here whose ids begin with `prefix`.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet.
+        Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet, or a tenant's are being handed over.
         """
 
         def query(shard: GroupShard, _: Now) -> list[ListedGroup]:
             return shard.list_groups(prefix)
 
-        if self._runtime.is_loading(GROUP_TOPIC):
+        tenant = self._image().tenants.owner(prefix)
+        copies = tenant is not None and tenant.keys_phase is KeysPhase.COPYING
+        if copies or self._runtime.is_loading(GROUP_TOPIC):
             raise ProtocolError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         found: list[ListedGroup] = []
         for index in self._runtime.active(GROUP_TOPIC):
