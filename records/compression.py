@@ -115,7 +115,7 @@ def _gzip_chunks(data: Buffer, _bytes_max: int) -> Iterator[bytes]:
 
 def _is_plain_lz4(data: Buffer) -> bool:
     """A frame that does not say what it inflates to: the library would allocate that unseen."""
-    return bytes(data[:4]) == _LZ4_MAGIC and len(data) > _LZ4_FLAGS_AT and not data[_LZ4_FLAGS_AT] & _LZ4_NAMES_ITS_SIZE
+    return len(data) > _LZ4_FLAGS_AT and data[:4] == _LZ4_MAGIC and not data[_LZ4_FLAGS_AT] & _LZ4_NAMES_ITS_SIZE
 
 
 def _inflate_lz4(data: Buffer) -> bytes:

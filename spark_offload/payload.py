@@ -15,6 +15,7 @@ from spark_offload.varints import DamagedRecords, Integers
 GROUP_BYTES = 32 << 20  # inflated at once; Arrow counts a column's bytes in 31 bits
 GROUP_BATCHES = 128  # enough for steps over all batches of a group to be worth while
 PAYLOAD_BYTES_MAX = (1 << 31) - 1
+_CODECS = tuple(Compression)  # by their numbers
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, two lengths and the number of headers
 
 
@@ -87,8 +88,8 @@ def _checked(payload: Payload) -> Payload:
 
 def _inflate(codec: int, data: memoryview, bytes_max: int) -> bytes:
     try:
-        return decompress(Compression(codec), data, min(bytes_max, PAYLOAD_BYTES_MAX))
+        return decompress(_CODECS[codec], data, min(bytes_max, PAYLOAD_BYTES_MAX))
     except InflatedTooLarge as error:
         raise DamagedRecords(f"the records of a batch inflate to more than {bytes_max} bytes") from error
-    except (DamagedData, ValueError) as error:
+    except (DamagedData, ValueError, IndexError) as error:
         raise DamagedRecords("the records of a batch cannot be inflated") from error

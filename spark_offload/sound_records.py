@@ -101,17 +101,18 @@ class _Look:
         self._bad = np.zeros(len(rows), np.bool_)
         self._size = np.zeros(len(rows), np.int64)  # of the last record of each, with its length
         self._even = False  # the records before had the same
+        self._places = np.empty((BLOCK_RECORDS + 2 * len(rows), 2), np.int64)  # large enough for a block and a row more
 
     def sound(self) -> Flags:
         """Of each of the batches. Raises IndexError and DamagedRecords when nothing can be said."""
         step, most = 0, int(self._count[0])
         while step < most:
             live = int(np.searchsorted(-self._count, -step, side="left"))
-            if live < ACROSS_MIN:
-                self._bad[:live] = True
+            if live < ACROSS_MIN and most > 2 * step:
+                self._bad[:live] = True  # few and far longer than the others
                 break
-            # at least half of the batches have records in all steps of the block
-            steps = max(1, min(BLOCK_RECORDS // live, int(self._count[live // 2]) - step, most - step))
+            # a quarter of the batches have records in all steps of the block
+            steps = max(1, min(BLOCK_RECORDS // live, int(self._count[live // 4]) - step))
             self._block(step, steps, live)
             step += steps
             if step < most and np.count_nonzero(self._bad) * 2 > len(self._bad):
@@ -184,7 +185,7 @@ class _Look:
         steps, live = first.shape
         if not steps:
             return
-        both = np.empty((steps + 1, live, 2), np.int64)
+        both = self._places[: (steps + 1) * live].reshape(steps + 1, live, 2)
         there = np.empty((steps, live, 2), np.uint8)
         before, size = self._size[:live], np.empty(live, np.int64)
         across = size[:, None]

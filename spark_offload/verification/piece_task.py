@@ -31,7 +31,7 @@ from spark_offload.verification.ledger import key_hashes
 from spark_offload.verification.log_walk import LogWalk, Stretch
 from spark_offload.verification.pieces import Piece, PieceResult, Sections
 from spark_offload.verification.producer_runs import summarise
-from spark_offload.verification.record_checks import check, decode, marker_kinds, sound
+from spark_offload.verification.record_checks import RecordChecker, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries
 from tiering.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
@@ -83,6 +83,7 @@ class _PieceChecker:
         self._piece = piece
         self._found = Findings()
         self.answer = PieceResult(piece.row, piece.number, findings=self._found)
+        self._records = RecordChecker(settings.inflated_batch_bytes, piece.place, self._found)
         if len(piece.writes.offset):
             self.answer.present = np.zeros(len(piece.writes.offset), np.bool_)
 
@@ -243,12 +244,12 @@ class _PieceChecker:
             first = np.searchsorted(written, good.column("base_offset"), side="left")
             holds = np.searchsorted(written, good.last_offset, side="right") > first
             good = good.where(holds)
-        limit = self._settings.inflated_batch_bytes
         if self.answer.present is None:
-            checked = check(stretch, good, limit, self._piece.place, self._found)
+            checked = self._records.check(stretch, good)
             self.answer.decoded += checked
             self._found.checks(Check.RECORD, checked)
             return
+        limit = self._settings.inflated_batch_bytes
         for payload, records in decode(stretch, good, limit, self._piece.place, self._found):
             self.answer.decoded += len(records)
             self._found.checks(Check.RECORD, len(records))

@@ -22,6 +22,7 @@ from spark_offload.verification.log_walk import Stretch
 from spark_offload.verification.producer_runs import UNKNOWN_KIND
 
 GLANCE_BYTES = 2 << 20  # inflated, and looked at while it is in a core's second cache
+STRETCHES_ALIKE = 15
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
@@ -57,31 +58,40 @@ def decode(
         yield from _one(stretch, table.where(slice(row, row + 1)), inflated_bytes_max, place, findings)
 
 
-def check(stretch: Stretch, headers: Headers, inflated_bytes_max: int, place: Place, findings: Findings) -> int:
+class RecordChecker:
     """As `decode`, for who needs the number of records alone: that most batches are sound is seen at a glance."""
-    table = headers.table(stretch.origin)
-    checked = done = 0
-    doubtful: list[int] = []
-    glances = True
-    try:
-        for payload in payloads(stretch.view, table, inflated_bytes_max=inflated_bytes_max, group_bytes=GLANCE_BYTES):
-            doubted = ~surely_sound(payload) if glances else np.ones(len(payload.batches), np.bool_)
-            glances = not doubted.all()  # neighbours are alike
-            checked += int(payload.batches.count[~doubted].sum())
-            rows, seen = np.flatnonzero(doubted), 0
-            try:
-                for decoded in _in_parts(payload.where(doubted)):
-                    seen += len(decoded.payload.batches)
-                    checked += len(decoded.records)
-            except DamagedRecords:
-                doubtful += (done + rows[seen:]).tolist()
-            done += len(doubted)
-    except DamagedRecords:
-        doubtful += range(done, len(table))
-    for row in doubtful:
-        for decoded in _one(stretch, table.where(slice(row, row + 1)), inflated_bytes_max, place, findings):
-            checked += len(decoded.records)
-    return checked
+
+    def __init__(self, inflated_bytes_max: int, place: Place, findings: Findings) -> None:
+        self._inflated_bytes_max, self._place, self._findings = inflated_bytes_max, place, findings
+        self._passing = 0  # stretches to do without a glance
+
+    def check(self, stretch: Stretch, headers: Headers) -> int:
+        """Of the records of `headers`, sound rows of the next stretch."""
+        table, limit = headers.table(stretch.origin), self._inflated_bytes_max
+        checked = done = 0
+        doubtful: list[int] = []
+        glances = not self._passing
+        self._passing = max(0, self._passing - 1)
+        try:
+            for payload in payloads(stretch.view, table, inflated_bytes_max=limit, group_bytes=GLANCE_BYTES):
+                doubted = ~surely_sound(payload) if glances else np.ones(len(payload.batches), np.bool_)
+                if glances and doubted.all():  # neighbours are alike
+                    glances, self._passing = False, STRETCHES_ALIKE
+                checked += int(payload.batches.count[~doubted].sum())
+                rows, seen = np.flatnonzero(doubted), 0
+                try:
+                    for decoded in _in_parts(payload.where(doubted)):
+                        seen += len(decoded.payload.batches)
+                        checked += len(decoded.records)
+                except DamagedRecords:
+                    doubtful += (done + rows[seen:]).tolist()
+                done += len(doubted)
+        except DamagedRecords:
+            doubtful += range(done, len(table))
+        for row in doubtful:
+            for decoded in _one(stretch, table.where(slice(row, row + 1)), limit, self._place, self._findings):
+                checked += len(decoded.records)
+        return checked
 
 
 def _in_parts(payload: Payload) -> Iterator[Decoded]:

@@ -19,10 +19,11 @@ from spark_offload import sound_records
 from spark_offload.batch_scan import scan_batches
 from spark_offload.payload import Payload, payloads
 from spark_offload.sound_records import surely_sound
+from spark_offload.verification import record_checks
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.headers import read_headers
 from spark_offload.verification.log_walk import Stretch
-from spark_offload.verification.record_checks import check, decode
+from spark_offload.verification.record_checks import RecordChecker, decode
 from tests.spark_offload.segment_bytes import NOW, segment
 
 PLACE = Place("t", 0, "k")
@@ -112,7 +113,7 @@ def test_the_check_finds_what_decoding_finds(batches: list[list[Record]], seed: 
     stretch = stretch_of(sealed(log))
     counts, problems = by_all_rules(stretch)
     found = Findings()
-    assert check(stretch, stretch.headers, MIB, PLACE, found) == sum(counts)
+    assert RecordChecker(MIB, PLACE, found).check(stretch, stretch.headers) == sum(counts)
     assert [str(problem) for problem in found.problems] == problems
 
 
@@ -188,7 +189,7 @@ def test_a_batch_that_lies_is_found_among_many_that_are_alike(lie: Lie, place: i
     payload = payload_of(bytes(stretch.view))
     assert np.flatnonzero(~surely_sound(payload)).tolist() == [place]
     found = Findings()
-    checked = check(stretch, stretch.headers, MIB, PLACE, found)
+    checked = RecordChecker(MIB, PLACE, found).check(stretch, stretch.headers)
     assert found.failed == {Check.RECORD: 1}
     assert found.problems[0].position == int(payload.batches.at[place])
     assert checked == sum(payload.batches.count.tolist()) - int(payload.batches.count[place])
@@ -208,7 +209,7 @@ def test_what_needs_more_than_a_glance_is_left_to_the_rules() -> None:
     payload = payload_of(data)
     assert surely_sound(payload).tolist() == [False, True, False, True, False, False]
     found = Findings()
-    assert check(stretch_of(data), stretch_of(data).headers, MIB, PLACE, found) == 1 + 1 + 1 + 7 + 2
+    assert RecordChecker(MIB, PLACE, found).check(stretch_of(data), stretch_of(data).headers) == 1 + 1 + 1 + 7 + 2
     assert not found.problems
 
 
@@ -226,3 +227,15 @@ def test_any_bytes_are_looked_at_and_none_round_them(body: bytes, count: int, ne
     data = bytes(assemble(read_header(build_batch([Record(0, NOW, b"k", b"v")] * count), 0), body))
     among = memoryview(neighbour + data + neighbour)[len(neighbour) : len(neighbour) + len(data)]
     assert surely_sound(payload_of(among)).tolist() == surely_sound(payload_of(data)).tolist()
+
+
+@pytest.mark.usefixtures("glances")
+def test_stretches_that_are_like_one_that_told_nothing_are_checked_without_a_glance() -> None:
+    record = Record(0, NOW, b"k", b"v" * 20, (("h", b"1"),))
+    found = Findings()
+    checker = RecordChecker(MIB, PLACE, found)
+    good, bad = stretch_of(segment([[record] * 3])), stretch_of(bytes(null_beyond_null([record._replace(key=b"key")])))
+    for number in range(2 * record_checks.STRETCHES_ALIKE + 3):
+        assert checker.check(good, good.headers) == 3
+        assert checker.check(bad, bad.headers) == 0
+        assert found.failed == {Check.RECORD: number + 1}
