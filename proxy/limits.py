@@ -81,8 +81,10 @@ class Buckets:
         bucket = self._buckets.get(key)
         if bucket is None or bucket.rate != rate:
             bucket = self._buckets[key] = TokenBucket(rate, rate, now)
+            self._buckets.move_to_end(key)  # a new rate makes a new bucket in its old place
             self._forget(now)
-        self._buckets.move_to_end(key)
+        else:
+            self._buckets.move_to_end(key)
         return bucket.take(now) == 0.0
 
     def _forget(self, now: float) -> None:

@@ -65,6 +65,26 @@ def test_a_changed_rate_begins_anew_and_no_rate_is_no_limit() -> None:
     assert all(buckets.permits("a", 0.0, 0.0) for _ in range(100))
 
 
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([0.0, 1.0, 2.0, 7.5]), st.floats(0, 3)), max_size=40),
+)
+def test_a_key_keeps_its_bucket_while_its_rate_stays(limit: int, asked: list[tuple[str, float, float]]) -> None:
+    """Whichever keys come and whenever their rates change, the one asked for last is there."""
+    buckets, now, last = Buckets(limit), 0.0, ("", 0.0)
+    for key, rate, pause in asked:
+        if (key, rate) != last:
+            now += pause
+        permitted = buckets.permits(key, rate, now)
+        if rate:
+            while buckets.permits(key, rate, now):
+                pass
+            assert not buckets.permits(key, rate, now)
+        assert permitted or rate
+        assert len(buckets) <= limit + 1
+        last = (key, rate)
+
+
 def test_counts_are_kept_over_all_workers() -> None:
     shared = SharedState(bytearray(SharedState.bytes_for(3)), KEY)
     numbers = [shared.take_slot() for _ in range(3)]
