@@ -74,6 +74,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantWorld]:
         "group.initial.rebalance.delay.ms": "100",
         "log.dir.free.bytes.min": "0",
         "tidelog.tier.export.interval.ms": "1000",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
     }
     resolves = private_hosts.names_resolve()
     if not resolves:
