@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common.certificate_files import FileState, load_chain, read_pem, state_of
@@ -83,14 +83,26 @@ def _words(error: Exception) -> str:
 
 
 class ReloadedContext:
-    """A context that follows its files. A set of files that does not fit leaves the old one in force, with one line."""
+    """A context that follows its files. A set of files that does not fit leaves the old one in force, with one line.
+
+    So does a certificate that has ended already.
+    """
 
     def __init__(
-        self, make: Callable[[], ssl.SSLContext], paths: list[str], changed: Callable[[ssl.SSLContext], None]
+        self,
+        make: Callable[[], ssl.SSLContext],
+        certificates: ChainFiles,
+        changed: Callable[[ssl.SSLContext], None],
+        now_s: Callable[[], float],
+        more_paths: Sequence[str] = (),
     ) -> None:
-        """Raises CertificateProblem: a proxy does not start with files that it cannot use."""
-        self._make, self._paths, self._changed = make, paths, changed
-        self._state: FileState = state_of(paths)
+        """`now_s` gives seconds since the Unix epoch; `more_paths` are of files that `make` reads as well.
+
+        Raises CertificateProblem: a proxy does not start with files that it cannot use.
+        """
+        self._make, self._certificates, self._changed, self._now_s = make, certificates, changed, now_s
+        self._paths = [*certificates.paths(), *more_paths]
+        self._state: FileState = state_of(self._paths)
         self.context = make()
         self.reloads = self.failures = 0
 
@@ -101,11 +113,14 @@ class ReloadedContext:
             return
         self._state = state
         try:
-            self.context = self._make()
+            context = self._make()
+            if ends_at(self._certificates) <= self._now_s():
+                raise CertificateProblem(f"{self._certificates.certificate}: it has ended already")
         except CertificateProblem as problem:
             self.failures += 1
             logger.error("certificate not reloaded, the old one stays in force: %s", problem)
             return
+        self.context = context
         self.reloads += 1
         logger.info("certificate reloaded", extra={"files": " ".join(self._paths)})
         self._changed(self.context)
@@ -123,12 +138,13 @@ class ExpiryWatch:
     def look(self, now_s: float) -> None:
         state = state_of(self._files.paths())
         if state != self._state:
+            self._state = state
             try:
                 self.ends_s = ends_at(self._files)
             except CertificateProblem as problem:
                 logger.error("the end of a certificate is not known: %s", problem)
-                return
-            self._state = state
+        if not self.ends_s:  # while new files cannot be read, the old ones count, which are in force
+            return
         left_days = (self.ends_s - now_s) / DAY_S
         step = (self.ends_s, max(-1, int(left_days // 1)))
         if left_days > self._warn_days or step == self._said:

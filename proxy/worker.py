@@ -34,6 +34,7 @@ class ProxyWorker:
     def __init__(self, ports: Ports, config: ProxyConfig, sock: RawSocket, shared: SharedState, slot: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._config, self._shared, self._slot = config, shared, slot
+        self._now_s = lambda: ports.clock.wall_ms() / 1000
         self.routes = FileRoutes(ports.disk, lambda: shared.slots[STEWARD_SLOT].read_counters(1)[0])
         self._failures = FailureLog()
         self._contexts: list[ReloadedContext] = []
@@ -70,14 +71,18 @@ class ProxyWorker:
         client = broker = None
         if config.certificate is not None:
             files = config.certificate
-            client = self._followed(ReloadedContext(lambda: server_context(files), files.paths(), self._use_client))
+            client = self._followed(
+                ReloadedContext(lambda: server_context(files), files, self._use_client, self._now_s)
+            )
         if config.broker_certificate is not None:
             to_broker, authority = config.broker_certificate, config.broker_authority
             broker = self._followed(
                 ReloadedContext(
                     lambda: broker_context(to_broker, authority, check_hostname=config.check_hostname),
-                    [*to_broker.paths(), authority],
+                    to_broker,
                     self._use_broker,
+                    self._now_s,
+                    [authority],
                 )
             )
         return Reception(

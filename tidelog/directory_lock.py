@@ -17,10 +17,13 @@ class DirectoryInUse(Exception):
 
 @contextmanager
 def held_directory(directory: Path) -> Iterator[None]:
-    """Hold `directory`, which is made when it is missing, until the block or the process ends."""
+    """Hold `directory`, which is made when it is missing, until the block or the process ends.
+
+    It is made for its owner alone: metadata and records are in the clear there.
+    """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DirectoryInUse(f"log.dirs: {directory} cannot be used: {error.strerror}") from error
     try:

@@ -108,11 +108,18 @@ class TlsContexts:
         self._look_at_expiry()
 
     async def read(self) -> LoadedTls:
-        """What the files hold now, changed or not, for `use`. Raises SettingError."""
+        """What the files hold now, changed or not, for `use`.
+
+        Raises SettingError, also for a certificate that has expired where the one in use has not.
+        """
         try:
-            return await asyncio.to_thread(_load, self.config)
+            loaded = await asyncio.to_thread(_load, self.config)
         except OSError as error:
             raise SettingError(str(error)) from error
+        now_ms, ours_ms = self._clock.wall_ms(), self._loaded.expires_ms
+        if loaded.expires_ms is not None and ours_ms is not None and loaded.expires_ms <= now_ms < ours_ms:
+            raise SettingError("the certificate has expired already")
+        return loaded
 
     def use(self, loaded: LoadedTls) -> None:
         """For every handshake from now on."""

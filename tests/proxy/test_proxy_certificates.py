@@ -78,7 +78,7 @@ def test_the_brokers_authority_has_to_be_there(authority: Authority, tmp_path: P
 def test_a_changed_file_makes_a_new_context_and_a_bad_one_leaves_the_old(authority: Authority, tmp_path: Path) -> None:
     path = authority.write(tmp_path / "both.pem", ("a.b",))
     files, seen = ChainFiles(str(path)), list[ssl.SSLContext]()
-    followed = ReloadedContext(lambda: server_context(files), files.paths(), seen.append)
+    followed = ReloadedContext(lambda: server_context(files), files, seen.append, time.time)
     first = followed.context
     followed.look()
     assert seen == []
@@ -93,6 +93,34 @@ def test_a_changed_file_makes_a_new_context_and_a_bad_one_leaves_the_old(authori
     assert followed.context is not first
     followed.look(anyway=True)
     assert len(seen) == 2
+
+
+def test_a_certificate_that_has_ended_leaves_the_old(authority: Authority, tmp_path: Path) -> None:
+    path = authority.write(tmp_path / "both.pem", ("a.b",), 90)
+    files, now_s = ChainFiles(str(path)), time.time()
+    followed = ReloadedContext(lambda: server_context(files), files, lambda _: None, lambda: now_s)
+    first = followed.context
+    authority.write(path, ("a.b",), 30)
+    now_s += 31 * DAY_S
+    followed.look()
+    assert followed.context is first and followed.failures == 1
+    authority.write(path, ("a.b",), 60)
+    followed.look()
+    assert followed.context is not first
+
+
+def test_an_end_is_watched_while_new_files_cannot_be_read(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = authority.write(tmp_path / "both.pem", ("a.b",), 30)
+    watch, end = ExpiryWatch(ChainFiles(str(path)), 14), ends_at(ChainFiles(str(path)))
+    watch.look(end - 20 * DAY_S)
+    path.write_text("nonsense")
+    for hour in range(48):
+        watch.look(end - 10 * DAY_S + 1 + hour * 3_600)
+    told = [record.message for record in caplog.records]
+    assert sum("is not known" in line for line in told) == 1
+    assert sum("ends soon" in line for line in told) == 2
 
 
 def test_the_end_is_told_once_a_day_before_and_at_the_time(

@@ -20,6 +20,7 @@ import pytest
 
 from common.machine import MachineClock, machine_ports
 from common.settings import SettingError
+from tests.proxy.proxy_world import Authority
 from tests.wire.fakes import until
 from tests.wire.tls_world import (
     LOCAL_HOSTS,
@@ -244,6 +245,22 @@ async def test_a_change_that_could_not_be_read_is_tried_again_and_said_once(
             await tls.refresh()
     assert tls.reloads == 0
     assert caplog.messages.count("changed certificates are not used") == 1
+    await tls.refresh()
+    assert tls.reloads == 1
+
+
+async def test_a_certificate_that_has_expired_takes_no_valid_ones_place(material: Material, tmp_path: Path) -> None:
+    class Later(MachineClock):
+        def wall_ms(self) -> int:
+            return super().wall_ms() + 31 * DAY_MS
+
+    issuer = Authority.make()
+    keystore = issuer.write(tmp_path / "node.pem", ("node-0",), 60)
+    tls = TlsContexts(material.config(keystore_location=str(keystore)), Later())
+    issuer.write(keystore, ("node-0",), 30)
+    await tls.refresh()
+    assert tls.reloads == 0
+    issuer.write(keystore, ("node-0",), 90)
     await tls.refresh()
     assert tls.reloads == 1
 
