@@ -10,6 +10,7 @@ import asyncio
 import json
 import ssl
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,71 @@ def steady(client: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
     return {"values": values, "acknowledged": acknowledged, "failed": failed}
 
 
+def committing(client: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
+    """Read in a group what is written meanwhile, commit as often as it goes, until a line comes on stdin.
+
+    Prints `flowing` after `count` commits. `acknowledged` are the last commits that were, `committed` what the group
+    has in the end, `behind` each start from less than was acknowledged, `longest_s` the longest time without a commit.
+    """
+    from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition  # noqa: PLC0415
+    from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
+
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(topic, PARTITIONS, -1)])[topic].result(60)
+    group = {"group.id": f"g-{topic}", "auto.offset.reset": "earliest", "enable.auto.commit": "false"}
+    producer, consumer = Producer(client | {"linger.ms": "5"}), Consumer(client | group)
+    acknowledged: dict[int, int] = {}
+    behind: list[list[int]] = []
+    failures, commits, longest_s = dict[str, int](), 0, 0.0
+
+    def assigned(_: Any, partitions: list[TopicPartition]) -> None:
+        found = consumer.committed(partitions, timeout=TIMEOUT_S)
+        starts = {one.partition: one.offset for one in found}
+        behind.extend([at, start] for at, start in starts.items() if start < acknowledged.get(at, start))
+
+    def coordinator() -> int:
+        admin = AdminClient(client)  # a new one: it asks for a coordinator once and remembers it
+        described = admin.describe_consumer_groups([group["group.id"]], request_timeout=60)
+        return int(described[group["group.id"]].result(60).coordinator.id)
+
+    consumer.subscribe([topic], on_assign=assigned)
+    waiter = threading.Thread(target=sys.stdin.readline, daemon=True)
+    waiter.start()
+    since = time.monotonic()
+    first = -1
+    while waiter.is_alive():
+        producer.produce(topic, value(commits))
+        producer.poll(0)
+        message = consumer.poll(0.05)
+        if message is None or message.error() is not None:
+            continue
+        try:
+            for done in consumer.commit(message=message, asynchronous=False) or []:
+                acknowledged[done.partition] = max(done.offset, acknowledged.get(done.partition, 0))
+        except KafkaException as error:
+            name = error.args[0].name()
+            failures[name] = failures.get(name, 0) + 1
+            continue
+        commits += 1
+        longest_s, since = max(longest_s, time.monotonic() - since), time.monotonic()
+        if commits == count:
+            first, longest_s = coordinator(), 0.0
+            print("flowing", flush=True)
+    asked = [TopicPartition(topic, partition) for partition in acknowledged]
+    committed = {found.partition: found.offset for found in consumer.committed(asked, timeout=TIMEOUT_S)}
+    last = coordinator()
+    consumer.close()
+    return {
+        "acknowledged": acknowledged,
+        "committed": committed,
+        "behind": behind,
+        "failures": failures,
+        "commits": commits,
+        "longest_s": longest_s,
+        "coordinators": [first, last],
+    }
+
+
 def refused(client: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
     """What a client is told whom the cluster lets in under no name; `count` is how many seconds it tries."""
     from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415
@@ -171,7 +237,7 @@ def refused(client: dict[str, Any], topic: str, count: int) -> dict[str, Any]:
     return {"errors": sorted(set(errors)), "topics": sorted(seen.topics)}
 
 
-PROGRAMS = {program.__name__: program for program in (confluent, kafka_python, aiokafka, steady, refused)}
+PROGRAMS = {program.__name__: program for program in (confluent, kafka_python, aiokafka, steady, committing, refused)}
 
 
 def main(arguments: list[str]) -> int:
