@@ -55,12 +55,8 @@ async def make_durable(log: PartitionLog) -> None:
         write_whole(disk, path, snapshot)  # no flush does it: they look at snapshots above the recovery point
         replace_file(disk, log.directory, LEADER_EPOCHS, epochs)
 
-    writing = asyncio.ensure_future(asyncio.to_thread(write))
     try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        await asyncio.wait((writing,))  # whoever is told of the end may append at once
-        raise
+        await asyncio.to_thread(write)
     except OSError as error:
         health.fail(f"start {log.directory} from the tier: {error}")
         raise health.error() from error
