@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Mapping
 
 from kraft.image.cells import cell_of
@@ -10,28 +11,35 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTION_RATE, CONNECTIONS_MAX, TenantImage
 from kraft.observer import MetadataObserver
+from proxy.broker_reach import BrokerReach, Visited, visited_brokers
 from proxy.networks import NetworkRules, Networks
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 
 logger = logging.getLogger(__name__)
 
 
-def routing_table(image: MetadataImage, listener: str, generation: int = 0) -> RoutingTable:
-    """Who may come in and where to: brokers without that listener are not there, tenants that go are gone already."""
+def routing_table(
+    image: MetadataImage, listener: str, generation: int = 0, visited: Visited | None = None
+) -> RoutingTable:
+    """Who may come in and where to: brokers without that listener are not there, tenants that go are gone already.
+
+    Without `visited` that is found out here.
+    """
+    visited = visited_brokers(image) if visited is None else visited
     brokers: dict[int, BrokerRoute] = {}
     for number, broker in sorted(image.brokers.items()):
         address = broker.address(listener)
         if address is not None:
             brokers[number] = BrokerRoute(number, address, cell_of(broker), broker.is_active)
     tenants = {
-        tenant_id: tenant_route(image.tenants[tenant_id])
+        tenant_id: tenant_route(image.tenants[tenant_id], visited.get(tenant_id, ()))
         for tenant_id in sorted(image.tenants)
         if image.tenants[tenant_id].may_log_in
     }
     return RoutingTable(tenants, brokers, generation)
 
 
-def tenant_route(tenant: TenantImage) -> TenantRoute:
+def tenant_route(tenant: TenantImage, visited: tuple[int, ...]) -> TenantRoute:
     limits: Mapping[str, int] = tenant.limits
     rate = limits.get(CONNECTION_RATE)
     return TenantRoute(
@@ -40,6 +48,7 @@ def tenant_route(tenant: TenantImage) -> TenantRoute:
         limits.get(CONNECTIONS_MAX),
         None if rate is None else float(rate),
         NetworkRules(_networks(tenant.allow_networks, tenant.id), _networks(tenant.deny_networks, tenant.id)),
+        visited,
     )
 
 
@@ -58,18 +67,20 @@ class ObservedRoutes:
         self.current = RoutingTable()
         self._listener = listener
         self._callbacks: list[Callable[[RoutingTable], None]] = []
-        self._made_of: tuple[object, object] = (None, None)
+        self._reach = BrokerReach()
+        self._made_of: tuple[object, object, object] = (None, None, None)
         observer.subscribe(self._moved)
 
     def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
         self._callbacks.append(callback)
 
-    def _moved(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+    def _moved(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """What has not changed is the same object in the next image, so most changes cost nothing here."""
-        made_of = (image.tenants, image.brokers)
-        if made_of[0] is self._made_of[0] and made_of[1] is self._made_of[1]:
+        visited = self._reach.follow(delta, image)
+        made_of = (image.tenants, image.brokers, visited)
+        if all(map(operator.is_, made_of, self._made_of)):
             return
         self._made_of = made_of
-        self.current = routing_table(image, self._listener, self.current.generation + 1)
+        self.current = routing_table(image, self._listener, self.current.generation + 1, visited)
         for callback in self._callbacks:
             callback(self.current)

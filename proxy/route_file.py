@@ -34,6 +34,7 @@ class _Tenant(msgspec.Struct, array_like=True, gc=False):
     connection_rate: float | None
     allow: tuple[str, ...]
     deny: tuple[str, ...]
+    visited: tuple[int, ...] = ()
 
 
 class _Broker(msgspec.Struct, array_like=True, gc=False):
@@ -61,6 +62,7 @@ def encode_table(table: RoutingTable) -> bytes:
             one.connection_rate,
             one.rules.allow.texts,
             one.rules.deny.texts,
+            one.visited,
         )
         for _, one in sorted(table.tenants.items())
     ]
@@ -82,7 +84,9 @@ def decode_table(data: bytes) -> RoutingTable:
         lists = (one.allow, one.deny)
         if lists not in rules:  # most tenants have none
             rules[lists] = NetworkRules(Networks(one.allow), Networks(one.deny))
-        tenants[one.tenant] = TenantRoute(one.tenant, one.cell, one.connections_max, one.connection_rate, rules[lists])
+        tenants[one.tenant] = TenantRoute(
+            one.tenant, one.cell, one.connections_max, one.connection_rate, rules[lists], one.visited
+        )
     brokers = {one.broker: BrokerRoute(one.broker, (one.host, one.port), one.cell, one.live) for one in raw.brokers}
     return RoutingTable(tenants, brokers, raw.generation)
 

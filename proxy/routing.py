@@ -20,13 +20,15 @@ ATTEMPTS_MAX = 3  # brokers of a cell that one bootstrap connection is tried at
 
 @dataclass(frozen=True, slots=True)
 class TenantRoute:
-    """A tenant as proxies see it. None for `connections_max` or `connection_rate` (new ones a second): the default."""
+    """A tenant as proxies see it. None for `connections_max` or `connection_rate` (new ones a second): the default.
+    `visited` are the brokers of other cells that its clients may ask for by name."""
 
     tenant: str
     cell: str
     connections_max: int | None = None
     connection_rate: float | None = None
     rules: NetworkRules = EVERYBODY
+    visited: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ def find_route(
     """The route of a server name, or why there is none.
 
     A bootstrap name leads to a few brokers of the tenant's cell, beginning at `rotation`, those that were found out of
-    reach a moment ago last. A broker's name leads to that broker, be it of another cell: a tenant that moves has
-    partitions in both.
+    reach a moment ago last. A broker's name leads to that broker, in another cell only if the tenant has something
+    there; else the answer is that for a broker that never was.
     """
     host = parse_host(name, domain)
     if host is None:
@@ -81,7 +83,9 @@ def find_route(
         return Cause.UNKNOWN_NAME
     if host.broker is not None:
         broker = table.brokers.get(host.broker)
-        return Cause.UNKNOWN_BROKER if broker is None else Route(tenant, (broker.address,))
+        if broker is None or (broker.cell != tenant.cell and broker.broker not in tenant.visited):
+            return Cause.UNKNOWN_BROKER
+        return Route(tenant, (broker.address,))
     cell = table.cells.get(tenant.cell, ())
     if not cell:
         return Cause.NO_BROKER

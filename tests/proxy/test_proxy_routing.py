@@ -70,11 +70,21 @@ def test_a_cell_without_a_live_broker_is_asked_all_the_same() -> None:
     assert route.addresses == (address(9),)
 
 
-def test_a_brokers_name_leads_to_it_alone_be_it_of_another_cell() -> None:
-    for number in (2, 9):
-        route = found(broker_host(number, A, DOMAIN))
-        assert isinstance(route, Route)
-        assert route.addresses == (address(number),)
+def test_a_brokers_name_leads_to_it_alone_be_it_away() -> None:
+    route = found(broker_host(2, A, DOMAIN))
+    assert isinstance(route, Route)
+    assert route.addresses == (address(2),)
+
+
+@given(st.integers(0, 12), st.sets(st.integers(0, 12)))
+def test_a_broker_of_another_cell_is_as_unknown_as_one_that_never_was(number: int, visited: set[int]) -> None:
+    one = TenantRoute(A, "east", visited=tuple(sorted(visited)))
+    found_route = find_route(RoutingTable({A: one}, TABLE.brokers), DOMAIN, broker_host(number, A, DOMAIN), 0, {})
+    broker = TABLE.brokers.get(number)
+    if broker is not None and (broker.cell == "east" or number in visited):
+        assert found_route == Route(one, (address(number),))
+    else:
+        assert found_route is Cause.UNKNOWN_BROKER
 
 
 def test_names_that_lead_nowhere() -> None:
@@ -125,16 +135,21 @@ RULES = st.builds(
     st.lists(st.ip_addresses().map(str), max_size=2),
     st.lists(st.ip_addresses().map(str), max_size=2),
 )
-TENANTS = st.dictionaries(NAMES, st.tuples(st.text(max_size=5), st.none() | st.integers(0, 1 << 31), RULES), max_size=5)
+VISITED = st.lists(st.integers(0, 1 << 31), max_size=3).map(tuple)
+TENANTS = st.dictionaries(
+    NAMES, st.tuples(st.text(max_size=5), st.none() | st.integers(0, 1 << 31), RULES, VISITED), max_size=5
+)
 BROKERS = st.dictionaries(st.integers(0, 1 << 30), st.tuples(st.text(max_size=9), st.integers(0, 65_535)), max_size=5)
 
 
 @given(TENANTS, BROKERS, st.integers(0, 1 << 40))
 def test_a_table_comes_back_from_its_file_as_it_was(
-    tenants: dict[str, tuple[str, int | None, NetworkRules]], brokers: dict[int, Address], generation: int
+    tenants: dict[str, tuple[str, int | None, NetworkRules, tuple[int, ...]]],
+    brokers: dict[int, Address],
+    generation: int,
 ) -> None:
     table = RoutingTable(
-        {one: TenantRoute(one, cell, limit, 0.5, rules) for one, (cell, limit, rules) in tenants.items()},
+        {one: TenantRoute(one, cell, limit, 0.5, rules, gone) for one, (cell, limit, rules, gone) in tenants.items()},
         {number: BrokerRoute(number, at, "c", number % 2 == 0) for number, at in brokers.items()},
         generation,
     )
