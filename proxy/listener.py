@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.ports import Address
@@ -17,7 +18,7 @@ from proxy.limits import TokenBucket
 from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
-from proxy.routing import RoutingTable
+from proxy.routing import RoutingTable, TenantRoute
 from proxy.sockets import (
     LISTEN_BACKLOG,
     Connection,
@@ -25,6 +26,7 @@ from proxy.sockets import (
     RawSocket,
     accept,
     bound_address,
+    peer_host,
     prepare_listener,
     refuse,
 )
@@ -62,6 +64,7 @@ class ProxyListener:
         self._quiet_due = loop.time() + QUIET_S
         self.tally = Tally()
         reception.bound = bound_address(sock)
+        self._tenants = reception.routes.current.tenants
         reception.routes.on_change(self._routes_changed)
 
     @property
@@ -229,9 +232,32 @@ class ProxyListener:
                 relay.close()
 
     def _routes_changed(self, table: RoutingTable) -> None:
-        """A tenant that was deleted has no connections any more."""
-        for relay in [relay for relay in self._relays if relay.tenant not in table.tenants]:
-            relay.close()
+        """A tenant that was deleted has no connections any more, nor has an address that its tenant now denies."""
+        before, self._tenants = self._tenants, table.tenants
+        gone, stricter = before.keys() - table.tenants.keys(), _with_other_rules(before, table.tenants)
+        if not gone and not stricter:
+            return
+        for opening in list(self._openings):
+            tenant = opening.tenant
+            if tenant in gone:
+                opening.close(Cause.GONE)
+            elif tenant in stricter and not table.tenants[tenant].rules.permits(opening.peer[0]):
+                opening.close(Cause.TENANT_DENIED)
+        for relay in list(self._relays):
+            if relay.tenant in gone or (
+                relay.tenant in stricter and not _permits(table.tenants[relay.tenant], relay.client)
+            ):
+                relay.close()
+
+
+def _with_other_rules(before: Mapping[str, TenantRoute], now: Mapping[str, TenantRoute]) -> frozenset[str]:
+    return frozenset(one for one in before.keys() & now.keys() if before[one].rules != now[one].rules)
+
+
+def _permits(tenant: TenantRoute, client: Connection) -> bool:
+    """Nobody remembers the addresses of open connections: the kernel knows them. None: it has ended already."""
+    host = peer_host(client)
+    return host is None or tenant.rules.permits(host)
 
 
 def _quiet(relay: Relay) -> int:

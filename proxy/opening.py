@@ -136,6 +136,11 @@ class Opening:
         self._had = 0
         self._closed = self._watched = self._writing = False
 
+    @property
+    def tenant(self) -> str | None:
+        """None before the hello has named it."""
+        return None if self._route is None else self._route.tenant.tenant
+
     # The hello.
 
     def look(self) -> None:

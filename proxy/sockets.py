@@ -119,6 +119,14 @@ def local_address(sock: RawSocket) -> Address:
     return name[0], name[1]
 
 
+def peer_host(sock: Connection) -> str | None:
+    """The other side's address; None when the connection is not one any more."""
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return None
+
+
 def peek(sock: Connection, room: memoryview) -> int:
     """Bytes that are there, up to the size of `room`; they stay in the socket. Raises BlockingIOError, OSError."""
     return sock.recv_into(room, len(room), socket.MSG_PEEK)

@@ -20,6 +20,7 @@ from proxy.certificates import ChainFiles, server_context
 from proxy.failures import Cause
 from proxy.host_addresses import HostAddresses
 from proxy.limits import ProxyLimits
+from proxy.networks import NetworkRules, Networks
 from proxy.routing import RoutingTable, TenantRoute
 from proxy.sockets import listen
 from tests.proxy.proxy_world import (
@@ -36,6 +37,7 @@ from tests.proxy.proxy_world import (
     hello,
     running,
     table,
+    trusting_context,
     until,
 )
 
@@ -412,6 +414,47 @@ async def test_a_deleted_tenants_connections_end(authority: Authority, certifica
         assert await asyncio.to_thread(echoed, stays, b"x") == b"x"
         gone.close()
         stays.close()
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+@pytest.mark.parametrize(
+    "rules", [NetworkRules(deny=Networks(("127.0.0.0/8",))), NetworkRules(Networks(("10.0.0.0/8",)))]
+)
+async def test_connections_from_an_address_that_the_tenant_now_denies_end(
+    certificate: ssl.SSLContext, terminates: bool, rules: NetworkRules
+) -> None:
+    async with running(certificate if terminates else None) as proxy:
+
+        async def connect(name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            context = trusting_context() if terminates else None
+            made = await asyncio.open_connection(
+                LOOPBACK, proxy.port, ssl=context, server_hostname=name if terminates else None
+            )
+            words = b"x" if terminates else hello(name)
+            made[1].write(words)
+            assert await asyncio.wait_for(made[0].readexactly(len(words)), WAIT_S) == words
+            return made
+
+        gone, stays = await connect(HOST), await connect(f"{OTHER}.{DOMAIN}")
+        begun = await asyncio.open_connection(LOOPBACK, proxy.port)
+        if terminates:  # named, and its handshake not complete
+            begun[1].write(hello(HOST))
+            await until(lambda: any(one.tenant == TENANT for one in proxy.listener._openings))
+        before = proxy.routes.current
+        for same in (TenantRoute(TENANT, "default"), TenantRoute(TENANT, "default", 7)):
+            proxy.routes.replace(RoutingTable({**before.tenants, TENANT: same}, before.brokers))
+            assert proxy.listener.relays == 2
+        denied = TenantRoute(TENANT, "default", rules=rules)
+        proxy.routes.replace(RoutingTable({**before.tenants, TENANT: denied}, before.brokers))
+        assert proxy.listener.relays == 1
+        assert await asyncio.wait_for(gone[0].read(), WAIT_S) == b""
+        if terminates:
+            assert proxy.reception.failures.counts[Cause.TENANT_DENIED] == 1
+            assert not proxy.listener.openings
+        stays[1].write(b"y")
+        assert await asyncio.wait_for(stays[0].readexactly(1), WAIT_S) == b"y"
+        for _, writer in (gone, stays, begun):
+            writer.close()
 
 
 async def test_a_new_certificate_is_used_by_the_next_handshake(
