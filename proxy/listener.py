@@ -85,7 +85,7 @@ class ProxyListener:
         return up, self.tally.down_bytes + sum(relay.down.moved for relay in self._relays)
 
     def start(self) -> None:
-        prepare_listener(self._sock, self._reception.limits.opening_timeout_s)
+        self._reception.deferral_s = prepare_listener(self._sock, self._reception.limits.opening_timeout_s)
         self._resume()
         self._sweep()
 

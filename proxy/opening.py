@@ -71,6 +71,7 @@ class Reception:
     avoided: dict[Address, float] = field(default_factory=dict)
     rotation: int = 0
     bound: Address | None = None  # what all clients have connected to, if it is one address
+    deferral_s: int = 0  # how long the kernel keeps back a client that says nothing
     handshakes: int = 0
 
     def address_problem(self, host: str, counted: str) -> Cause | None:
@@ -154,6 +155,8 @@ class Opening:
             count = peek(self.client, view)
             hello = read_hello(view[:count], most)
         except (BlockingIOError, InterruptedError):
+            if not self._watched:  # so long it was silent before it was shown
+                self.since -= reception.deferral_s
             self._watch(self.look)
             return
         except BadHello as bad:

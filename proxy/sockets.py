@@ -20,6 +20,7 @@ from common.ports import Address
 RawSocket: TypeAlias = socket.socket  # one that listens
 LISTEN_BACKLOG = 4_096
 FULL = (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
+_DEFERRALS_S = (63, 31, 15, 7, 3, 1)  # the kernel counts retransmissions: anything else it rounds up to one of these
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -82,13 +83,14 @@ def listen(address: Address, count: int) -> list[RawSocket]:
     return made
 
 
-def prepare_listener(sock: RawSocket, wait_for_bytes_s: float) -> None:
-    """Never block, and send at once, which accepted sockets inherit. With `wait_for_bytes_s` the kernel shows a
-    connection only once its first bytes are there."""
+def prepare_listener(sock: RawSocket, opening_timeout_s: float) -> int:
+    """Never block, and send at once, which accepted sockets inherit. The kernel shows a connection only once its first
+    bytes are there, or so many seconds after it was made as this returns: at most half of `opening_timeout_s`."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if wait_for_bytes_s > 0:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, max(1, int(wait_for_bytes_s)))
+    seconds = next((seconds for seconds in _DEFERRALS_S if 2 * seconds <= opening_timeout_s), 0)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, seconds)
+    return seconds
 
 
 def accept(sock: RawSocket) -> tuple[Connection, Address] | None:

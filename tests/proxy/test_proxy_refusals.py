@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.host_names import broker_host
 from proxy.failures import Cause
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules, Networks
-from proxy.sockets import OutOfFiles, accept
+from proxy.sockets import OutOfFiles, accept, prepare_listener
 from tests.proxy.proxy_world import (
     DOMAIN,
     HOST,
@@ -125,14 +127,28 @@ async def test_a_silent_client_is_timed_out(certificate: ssl.SSLContext, piece: 
     async with running(certificate, ProxyLimits(opening_timeout_s=0.5)) as proxy:
         reader, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
         writer.write(piece)
-        if piece:
-            await until(lambda: proxy.listener.openings)
-            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
-            assert proxy.reception.failures.counts[Cause.TIMEOUT] == 1
-        else:  # the kernel does not even show it
-            await asyncio.sleep(0.2)
-            assert proxy.listener.tally.accepted == 0
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        assert proxy.reception.failures.counts[Cause.TIMEOUT] == 1
         writer.close()
+
+
+async def test_the_time_that_the_kernel_keeps_a_silent_client_back_counts(certificate: ssl.SSLContext) -> None:
+    async with running(certificate, ProxyLimits(opening_timeout_s=6)) as proxy:
+        assert proxy.reception.deferral_s == 3
+        _, writer = await asyncio.open_connection(LOOPBACK, proxy.port)
+        await until(lambda: proxy.listener.openings)
+        (opening,) = proxy.listener._openings
+        assert asyncio.get_running_loop().time() - opening.since >= 3
+        writer.close()
+
+
+@given(st.floats(0.1, 86_400))
+def test_the_kernel_keeps_a_silent_client_back_for_at_most_half_of_its_time(timeout_s: float) -> None:
+    with socket.socket() as sock:
+        kept = prepare_listener(sock, timeout_s)
+        assert kept == sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT)
+        assert 2 * kept <= timeout_s
+        assert kept or timeout_s < 2
 
 
 async def test_a_handshake_that_is_never_finished_is_timed_out(certificate: ssl.SSLContext) -> None:
