@@ -4,7 +4,7 @@ The secret is made and shown by whoever asks for the key, and never comes here.
 
 Roles, as ACLs of the key's principal: `admin` may do everything with what the tenant has; `read:PREFIX` reads topics,
 and commits in groups, whose names begin so; `write:PREFIX` writes to such topics, also in transactions whose ids
-begin so. An empty PREFIX is everything.
+begin so. `read` and `write` without a prefix are for everything.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kraft.controller.acls import AclDraft
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, tenant_limit
 from kraft.controller.scram_credentials import API_KEY_ID, SECRET_BYTES_MAX, check_iterations, mechanism_of
+from kraft.controller.topic_names import can_begin_name
 from kraft.image.acls import WILDCARD, AclImage
 from kraft.image.credentials import ApiKeyImage
 from kraft.image.metadata import MetadataImage
@@ -101,11 +102,27 @@ def revocation(image: MetadataImage, key: ApiKeyImage) -> list[MetadataRecord]:
     return records
 
 
+def parse_role(role: str) -> tuple[str, str]:
+    """Its kind and its prefix, "" for everything. Raises INVALID_REQUEST for what is no role, and for a prefix that no
+    topic's name can have."""
+    kind, colon, prefix = role.partition(":")
+    if kind not in _BY_ROLE or (kind == ADMIN and colon):
+        raise _invalid(f"{role!r} is no role; there are {ADMIN}, {READ}:PREFIX and {WRITE}:PREFIX.")
+    if colon and not prefix:
+        raise _invalid(f"{role!r} has no prefix; the role for all names is {kind}, without a colon.")
+    if len(prefix) > PREFIX_CHARACTERS_MAX:
+        raise _invalid(f"The prefix of a role has at most {PREFIX_CHARACTERS_MAX} characters, not {len(prefix)}.")
+    if prefix and not can_begin_name(prefix):
+        raise _invalid(
+            f"{role!r}: no topic's name can begin with {prefix!r}, for names have ASCII letters, digits, '.', '_' "
+            f"and '-'; the role for all names is {kind}, without a colon."
+        )
+    return kind, prefix
+
+
 def role_acls(tenant: TenantImage, principal: str, role: str) -> list[AclImage]:
     """Without ids. Raises INVALID_REQUEST for what is no role."""
-    kind, colon, prefix = role.partition(":")
-    if kind not in _BY_ROLE or (kind == ADMIN and colon) or len(prefix) > PREFIX_CHARACTERS_MAX:
-        raise _invalid(f"{role!r} is no role; there are {ADMIN}, {READ}:PREFIX and {WRITE}:PREFIX.")
+    kind, prefix = parse_role(role)
     grants = [
         _grant(principal, resource, tenant.prefix + prefix, AclPattern.PREFIXED, operation)
         for resource, operation in _BY_ROLE[kind]

@@ -40,6 +40,11 @@ def check_topic_name(name: str) -> None:
         raise _invalid(f"{name!r} contains characters other than ASCII letters, digits, '.', '_' and '-'")
 
 
+def can_begin_name(text: str) -> bool:
+    """Whether a topic's name may begin so, as far as its characters go."""
+    return _LEGAL.fullmatch(text) is not None
+
+
 def colliding_name(name: str, exists: Callable[[str], bool], all_names: Callable[[], list[str]]) -> str | None:
     """An existing topic that differs from `name` in '.' against '_' alone: both would give one metric's name.
 

@@ -173,6 +173,7 @@ def test_the_commands_life_of_a_tenant(cluster: EmbeddedCluster, tmp_path: Path)
     assert kept["key"] in out.read_text()
     assert "secret" not in kept
     fails(cluster, 2, "keys", "create", name, "--out", str(out))
+    assert "without a colon" in fails(cluster, 2, "keys", "create", name, "--role", "read:")
     listed = cluster.command_of("keys", "list", name, "--json")
     assert shown["secret"] not in listed
     assert {row["key"]: row["usable"] for row in json.loads(listed)} == {shown["key"]: True, kept["key"]: True}

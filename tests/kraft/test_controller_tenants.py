@@ -269,7 +269,7 @@ def test_other_names_with_the_same_beginning_are_free() -> None:
 
 def test_roles_of_a_key_are_acls_of_its_principal_on_its_tenants_names_alone() -> None:
     image, tenant = in_cell("east")
-    image, reply = key(image, "read:fl", "write:")
+    image, reply = key(image, "read:fl", "write")
     principal = f"User:{tenant.id}_{reply.key_id}"
     assert image.keys[reply.key_id].principal == principal
     assert {(a.resource_type, a.resource_name, a.operation) for a in image.acls} == {
@@ -284,13 +284,33 @@ def test_roles_of_a_key_are_acls_of_its_principal_on_its_tenants_names_alone() -
     assert all(acl.owner == tenant.id and acl.resource_name.startswith(tenant.prefix) for acl in image.acls)
 
 
-@pytest.mark.parametrize("role", ["", "owner", "read", "admin:x", "write", "read:" + "x" * 201])
-def test_what_is_no_role_is_refused(role: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ("", "there are admin, read:PREFIX and write:PREFIX"),
+        ("owner", "there are admin, read:PREFIX and write:PREFIX"),
+        ("admin:x", "there are admin, read:PREFIX and write:PREFIX"),
+        ("read:", "the role for all names is read, without a colon"),
+        ("write:", "the role for all names is write, without a colon"),
+        ("read:bad name", "no topic's name can begin with 'bad name'"),
+        ("write:*", "the role for all names is write, without a colon"),
+        ("read:a\n", "no topic's name can begin"),
+        ("read:" + "x" * 201, "at most 200 characters"),
+    ],
+)
+def test_what_is_no_role_is_refused_with_the_reason(role: str, told: str) -> None:
     image, _ = in_cell("east")
-    after, reply = key(image, role)
-    refused = role not in ("read", "write")  # without a prefix they speak of all
-    assert bool(reply.error_code) == refused
-    assert bool(after.keys) != refused
+    after, reply = key(image, "admin", role)
+    assert reply.error_code == ErrorCode.INVALID_REQUEST
+    assert told in reply.error_message
+    assert not after.keys
+
+
+@pytest.mark.parametrize("role", ["admin", "read", "write", "read:a", "write:.a-B_9", "read:" + "x" * 200])
+def test_what_is_a_role_is_taken(role: str) -> None:
+    after, reply = key(in_cell("east")[0], role)
+    assert reply.error_code == ErrorCode.NONE
+    assert after.keys
 
 
 @pytest.mark.parametrize(

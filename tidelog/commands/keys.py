@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from common.errors import ProtocolError
 from tidelog.admin_client import Bootstrap, CommandConfig, Data
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.commands.tenants import tenant_admin
@@ -29,8 +30,8 @@ def create(
     tenant: Tenant,
     role: Annotated[
         list[str] | None,
-        typer.Option("--role", help="admin, read:PREFIX or write:PREFIX (of topics, groups, transactional ids); "
-                     "several may be given.", metavar="ROLE"),
+        typer.Option("--role", help="admin, read:PREFIX or write:PREFIX (of topics, groups, transactional ids), "
+                     "read or write for all of them; several may be given.", metavar="ROLE"),
     ] = None,
     description: Annotated[str, typer.Option(help="For people.")] = "",
     out: Out = None,
@@ -41,6 +42,7 @@ def create(
 ) -> None:  # fmt: skip
     """Make a key; without --role it may do everything that its tenant may."""
     _check_out(out)
+    _check_roles(role or [])
     with tenant_admin(bootstrap, data, command_config) as admin:
         made = admin.create_key(tenant, role or ["admin"], description)
         if out is not None:
@@ -102,6 +104,16 @@ def revoke(
             admin.delete_key(key)
     if as_json:
         print(json.dumps([{"key": key, "state": "revoked"} for key in keys]))
+
+
+def _check_roles(roles: list[str]) -> None:
+    from kraft.controller.api_keys import parse_role  # noqa: PLC0415  only who makes a key needs it
+
+    try:
+        for role in roles:
+            parse_role(role)
+    except ProtocolError as error:
+        fail(f"--role {error.message}", EXIT_USAGE)
 
 
 def _check_out(out: Path | None) -> None:
