@@ -177,6 +177,12 @@ class Catalogue:
         return found
 
 
+def listener_of(name: str) -> str | None:
+    """The listener, in lower case, whose own value a setting of that name is; None for everybody's."""
+    match = _OF_LISTENER.fullmatch(name)
+    return match[1] if match is not None else None
+
+
 def of_listener(values: Mapping[str, Any], listener: str, name: str) -> Any:
     """The value of setting `name` for a listener: its own, else everybody's."""
     return values.get(f"listener.name.{listener.lower()}.{name}", values[name])

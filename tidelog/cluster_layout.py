@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from common.settings import SettingError
+from common.settings import SettingError, listener_of
+from tidelog.settings_check import check_own_of_listeners
 
 LAYOUT_FILE = "cluster.json"
 SECRET_FILE = "cluster.secret"
@@ -160,7 +161,13 @@ class ClusterLayout:
             text |= {"tidelog.proxy.port": str(self.proxy_port), "tidelog.proxy.domain": self.domain}
         if node.role == "proxy":
             return PROXY_DEFAULTS | text | _own_of_a_proxy(root / TLS_DIRECTORY)
-        text["listeners"] = ",".join(f"{name}://{address}" for name, address in node.listeners().items())
+        listeners = node.listeners()
+        text["listeners"] = ",".join(f"{name}://{address}" for name, address in listeners.items())
+        shown = {
+            None,
+            *map(str.lower, listeners),
+        }  # settings of a listener that is gone wait until it comes back
+        text = {name: value for name, value in text.items() if listener_of(name) in shown}
         if node.tenant_port:
             text["tidelog.tenant.listeners"] = TENANT_LISTENER
             if text.get("tidelog.proxy.mode") == "passthrough":
@@ -262,6 +269,7 @@ def prepare_layout(
     _set_proxies(layout, len(layout.proxies) if proxies is None else proxies)
     layout.tls = layout.tls or tls or bool(layout.proxies)
     _add_secure_listeners(layout)
+    check_own_of_listeners(settings, layout.brokers[0].listeners())
     for node in (*layout.brokers, *layout.proxies[:1]):
         if node.port not in had and not port_is_free(node.port):
             raise PortTaken(f"port {node.port} of {node.name} is taken by another process; --port names another")

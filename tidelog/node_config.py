@@ -20,7 +20,7 @@ from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.cells import CELL_NAME
 from tidelog.listener_config import host_and_port, parse_listeners
 from tidelog.security_config import security_config
-from tidelog.settings_check import check_settings
+from tidelog.settings_check import check_own_of_listeners, check_settings
 
 SECRET_BYTES_MIN = 16
 T = TypeVar("T")
@@ -31,6 +31,7 @@ def broker_config(given: Mapping[str, str]) -> BrokerConfig:
     values = node_values(given, "broker")
     voters = parse_voters(values["controller.quorum.voters"], "controller.quorum.voters")
     listeners = parse_listeners(values)
+    check_own_of_listeners(values, [listen.name for listen in listeners])
     if not any(listen.kind != "internal" for listen in listeners):
         raise SettingError("listeners: a broker needs a listener for clients beside the internal one")
     return BrokerConfig(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from common.broker_settings import NODE_SETTINGS
-from common.settings import SettingError
+from common.settings import SettingError, listener_of
 from tidelog.job_schedule import ScheduleError, parse_schedule
 
 
@@ -20,6 +20,16 @@ def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
         _check_sweep_age(values)
     _check_schedule(values)
     return values
+
+
+def check_own_of_listeners(names: Iterable[str], listeners: Iterable[str]) -> None:
+    """SettingError when one of the settings `names` is a listener's own, and there is no such listener."""
+    there = list(listeners)
+    known = {listener.lower() for listener in there}
+    for name in names:
+        listener = listener_of(name)
+        if listener is not None and listener not in known:
+            raise SettingError(f"{name}: there is no listener {listener}, there are {', '.join(there)}")
 
 
 def _check_contradictions(values: Mapping[str, Any]) -> None:

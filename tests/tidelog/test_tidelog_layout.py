@@ -141,6 +141,25 @@ def test_listeners_are_checked() -> None:
         listeners(listeners="9092")
 
 
+def test_settings_of_a_listener_that_no_broker_has_are_refused(tmp_path: Path) -> None:
+    wrong = {"listener.name.nosuch.max.connections": "3"}
+    with pytest.raises(SettingError, match="there is no listener nosuch, there are PLAINTEXT, INTERNAL"):
+        prepare_layout(tmp_path, 1, 1, 21_000, wrong)
+    assert load_layout(tmp_path) is None
+    with pytest.raises(SettingError, match="there is no listener tenant"):
+        prepare_layout(tmp_path, 1, 1, 21_000, {"listener.name.tenant.max.connections": "3"})
+
+
+def test_settings_of_a_listener_wait_while_no_broker_has_it(tmp_path: Path) -> None:
+    own = "listener.name.tenant.max.connections"
+    for proxies, given in ((1, {own: "3"}), (0, {}), (1, {})):
+        layout = prepare_layout(tmp_path, 1, 1, 21_000, given, proxies=proxies)
+        settings = layout.node_settings(layout.brokers[0], tmp_path)
+        assert settings.get(own) == ("3" if proxies else None)
+        tenants = [one.connections_max for one in broker_config(settings).listeners if one.name == "TENANT"]
+        assert tenants == [3] * proxies
+
+
 def test_addresses_and_voters_are_parsed() -> None:
     assert host_and_port("[::1]:80", "s") == ("::1", 80)
     assert host_and_port(":80", "s") == ("0.0.0.0", 80)

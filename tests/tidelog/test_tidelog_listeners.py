@@ -137,6 +137,7 @@ def test_tenants_listeners_stand_behind_proxies(secret: Path) -> None:
         ("A://127.0.0.1:1", {"listener.security.protocol.map": "INTERNAL:SSL"}, "listener INTERNAL has TLS and needs"),
         ("A://127.0.0.1:1", {"tidelog.tenant.listeners": "A"}, "A is for tenants"),
         ("A://127.0.0.1:1", {"listener.name.a.node.id": "1"}, "listener.name.a.node.id: no such setting"),
+        ("A://127.0.0.1:1", {"listener.name.b.max.connections": "3"}, "there is no listener b, there are A, INTERNAL"),
         ("A://127.0.0.1:1", {"max.connections.per.ip.overrides": "x:1"}, "it must be ADDRESS:COUNT"),
     ],
 )  # fmt: skip
