@@ -30,11 +30,15 @@ def check_owner(image: MetadataImage, topic_name: str) -> TenantImage | None:
     tenant = image.tenants.owner(topic_name)
     if tenant is not None and tenant.state is not TenantState.DELETING:
         return tenant
-    if tenant_of(topic_name) is not None or _LIKE_A_TENANTS.match(topic_name):
-        raise ProtocolError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, "Names that begin with a tenant's id are for that tenant alone."
-        )
-    return None
+    if tenant is not None:
+        message = f"Tenant {tenant.id} is being deleted and takes no new topics."
+    elif (tenant_id := tenant_of(topic_name)) is not None:
+        message = f"There is no tenant {tenant_id}, and names that begin with a tenant's id are for that tenant alone."
+    elif _LIKE_A_TENANTS.match(topic_name):
+        message = "Names that begin with a tenant's id and a dot are for nobody: a tenant's metrics begin so."
+    else:
+        return None
+    raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
 def check_home(image: MetadataImage, topic_name: str, replicas: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,8 +28,9 @@ from kraft.records import (
     AclResource,
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
+    TenantState,
 )
-from kraft.tenant_usage import usage_by_tenant
+from kraft.tenant_usage import topics_of, usage_by_tenant
 from tests.kraft.images import POLICY, new_topic
 from tests.kraft.tenants import (
     CELLS,
@@ -251,10 +253,31 @@ def test_a_cell_without_room_takes_no_more_partitions() -> None:
     assert [result.error_code for result in results] == [0, 0, ErrorCode.POLICY_VIOLATION]
 
 
-@pytest.mark.parametrize("name", ["lkc-zzzzzz_t", "lkc-zzzzzz_", "lkc-zzzzzz.t"])
-def test_a_name_like_a_tenants_is_for_that_tenant_alone(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("lkc-zzzzzz_t", "There is no tenant lkc-zzzzzz, and"),
+        ("lkc-zzzzzz_", "the empty string is not allowed"),
+        ("lkc-zzzzzz.t", "a tenant's id and a dot are for nobody"),
+    ],
+)
+def test_a_name_like_a_tenants_is_for_that_tenant_alone(name: str, told: str) -> None:
     _, (result,) = with_topics(cells_of_three(), new_topic(name, partitions=1, factor=1))
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert told in result.error_message
+
+
+def test_an_operators_topic_for_a_tenant_is_that_tenants() -> None:
+    image, tenant = in_cell("east")
+    image, (result,) = with_topics(image, new_topic(f"{tenant.prefix}t", partitions=1, factor=1))
+    assert result.error_code == ErrorCode.NONE
+    assert [topic.name for topic in topics_of(image, tenant)] == [f"{tenant.prefix}t"]
+    image = replayed(image, [msgspec.structs.replace(tenant.record(), state=TenantState.DELETING)])
+    _, (refused,) = with_topics(image, new_topic(f"{tenant.prefix}u", partitions=1, factor=1))
+    assert (refused.error_code, refused.error_message) == (
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"Tenant {tenant.id} is being deleted and takes no new topics.",
+    )
 
 
 def test_other_names_with_the_same_beginning_are_free() -> None:
