@@ -68,8 +68,10 @@ class RawClient:
     def is_closed_by_peer(self, within_s: float = PATIENCE_S) -> bool:
         """Whether the broker ends the connection in time; what it still sends is read and dropped."""
         deadline = time.monotonic() + within_s
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            if not select.select([self.socket], [], [], left)[0]:
+            if not poll.poll(left * 1_000):
                 return False
             try:
                 if self.socket.recv(65_536) == END_OF_STREAM:
