@@ -2,8 +2,10 @@
 
 A thing that is missing is asked for under a key. Each reader (a client's connection, by number) has a line of its own
 and the lines take turns, so that one reader's many wishes do not delay another's one; what readers wait for goes
-before what is fetched ahead of them. A download goes on when nobody waits any more: the next to ask finds it done. A
-failure is remembered for a while, which grows with each attempt, so that readers who ask again load nobody.
+before what is fetched ahead of them. A download goes on when nobody waits any more: the next to ask finds it done.
+Those who wait ask again before what came has to make room for others: else, with little room, readers of different
+things would take it from one another for ever, and nobody would read anything. A failure is remembered for a while,
+which grows with each attempt, so that readers who ask again load nobody.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Listener(Protocol):
     """Somebody who waits for a download."""
 
     def download_settled(self) -> None:
-        """It succeeded or failed: ask again. Cheap, never raises."""
+        """It succeeded or failed: ask again, in the loop's next turn at the latest. Cheap, never raises."""
         ...
 
 
@@ -51,6 +53,10 @@ class Task(Protocol):
 
     async def run(self, is_awaited: Callable[[], bool]) -> None:
         """Fetch it and keep it, gently while nobody waits. Raises ProtocolError with what readers are to be told."""
+        ...
+
+    def let_go(self) -> None:
+        """Follows `run`, when those who waited have asked again: until then what came must stay. Never raises."""
         ...
 
 
@@ -142,6 +148,7 @@ class Downloads:
         self._wanted = _Lines()
         self._ahead = _Lines()
         self._running: dict[Key, asyncio.Task[None]] = {}
+        self._held: deque[Task] = deque()  # done, and those who waited are about to ask again
         self._failures: dict[Key, Failure] = {}
         self._poll: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -215,6 +222,8 @@ class Downloads:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        while self._held:
+            self._held.popleft().let_go()
 
     def _pump(self) -> None:
         """Start what the limits allow. The last place is kept for readers that wait."""
@@ -258,7 +267,14 @@ class Downloads:
             del self._running[key]
             del self._tickets[key]
         ticket.settle()
+        self._held.append(ticket.task)
+        self._loop.call_soon(self._let_go)  # behind the calls that the listeners have made to ask again
         self._pump()
+
+    def _let_go(self) -> None:
+        if self._held:
+            self._held.popleft().let_go()
+            self._pump()
 
     def _remember(self, key: Key, error: ProtocolError) -> None:
         self.failed_total += 1

@@ -202,6 +202,9 @@ class _SectionDownload:
             raise damaged(remote.key, f"section {self._name}", str(error)) from None
         self._indexes.keep(self.key, known)
 
+    def let_go(self) -> None:
+        """Nothing: the newest index is the last one to make room."""
+
     def _build(self, section: Section | None, data: bytes) -> Known:
         if section is not None and crc32c(data) != section.crc32c:
             raise ValueError("wrong CRC")

@@ -253,8 +253,8 @@ class RemoteReader:
 
     async def download(
         self, remote: RemoteSegment, plan: ChunkPlan, number: int, is_awaited: Callable[[], bool]
-    ) -> None:
-        """Fetch, check and keep one chunk, for which room is reserved."""
+    ) -> Chunk:
+        """Fetch, check and keep one chunk, for which room is reserved. Raises ProtocolError."""
         position, length = plan.range(number)
         segment = remote.segment
         key: Key = (segment.uuid, number)
@@ -279,9 +279,7 @@ class RemoteReader:
             logger.warning("no room for what is read from the tier", extra={"key": remote.key, "reason": str(error)})
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE, "the local disk does not take it") from None
         plan.learn(number, chunk.index.known_end)
-        if chunk.index.holes:  # what is sound is served all the same
-            part = f"bytes [{position}, {position + length})"
-            raise damaged(remote.key, part, chunk.index.holes[0].reason, is_partial=True)
+        return chunk
 
 
 def _is_partial(error: ProtocolError) -> bool:
@@ -292,7 +290,7 @@ def _is_partial(error: ProtocolError) -> bool:
 class _ChunkDownload:
     """One chunk of one segment."""
 
-    __slots__ = ("_number", "_plan", "_reader", "_remote", "key", "size")
+    __slots__ = ("_came", "_number", "_plan", "_reader", "_remote", "key", "size")
 
     def __init__(self, reader: RemoteReader, remote: RemoteSegment, plan: ChunkPlan, number: int) -> None:
         self._reader = reader
@@ -301,9 +299,20 @@ class _ChunkDownload:
         self._number = number
         self.key: Key = (remote.segment.uuid, number)
         self.size = plan.range(number)[1]
+        self._came: Chunk | None = None  # pinned for those who wait
 
     def admit(self) -> bool:
         return self._reader.cache.reserve(self.size)
 
     async def run(self, is_awaited: Callable[[], bool]) -> None:
-        await self._reader.download(self._remote, self._plan, self._number, is_awaited)
+        chunk = self._came = await self._reader.download(self._remote, self._plan, self._number, is_awaited)
+        chunk.handle.pin()
+        if chunk.index.holes:  # what is sound is served all the same
+            position, length = self._plan.range(self._number)
+            part = f"bytes [{position}, {position + length})"
+            raise damaged(self._remote.key, part, chunk.index.holes[0].reason, is_partial=True)
+
+    def let_go(self) -> None:
+        if self._came is not None:
+            self._came.unpin()
+            self._came = None
