@@ -195,10 +195,12 @@ class ChunkCache:
         return chunk
 
     def reserve(self, size: int) -> bool:
-        """Make room; False while too much is under send."""
+        """Make room; False while too much is under send or on its way."""
         room = max(self._limits.bytes_max, size) - size - self._reserved
+        if room < 0:
+            return False
         self._evict(self._kept - room)
-        if self._kept > max(room, 0):
+        if self._kept > room:
             return False
         self._reserved += size
         return True

@@ -88,3 +88,18 @@ async def test_what_nobody_asked_for_again_makes_room(room: Room) -> None:
     assert isinstance(reading.read(room.log, 0, 1 << 20, 1), Ticket), "and whoever asked never comes back"
     for part in range(1, READERS):
         assert await room.read_part(reading, part, 2)
+
+
+@pytest.mark.parametrize(("cache_bytes", "at_once"), [(1, 1), (CHUNK, 1), (3 * CHUNK, 2)])
+async def test_chunks_on_their_way_have_room_beside_one_another(room: Room, cache_bytes: int, at_once: int) -> None:
+    reading = await room.open(READERS, cache_bytes)
+    for part in range(READERS):
+        await room.read_part(reading, part, part)
+    await reading.cache.forget_all()
+    room.store.gets.clear()
+    for part in range(READERS):
+        assert isinstance(reading.read(room.log, room.log.segments[2 * part].base_offset, 1 << 20, part), Ticket)
+    assert reading.downloads.running == at_once
+    assert reading.downloads.queued == READERS - at_once
+    reads = [room.read_part(reading, part, part) for part in range(READERS)]
+    assert b"".join(await asyncio.gather(*reads)) == room.log.log
