@@ -454,7 +454,9 @@ async def test_connections_from_an_address_that_the_tenant_now_denies_end(
         stays[1].write(b"y")
         assert await asyncio.wait_for(stays[0].readexactly(1), WAIT_S) == b"y"
         for _, writer in (gone, stays, begun):
-            writer.close()
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await asyncio.wait_for(writer.wait_closed(), WAIT_S)
 
 
 async def test_a_new_certificate_is_used_by_the_next_handshake(
