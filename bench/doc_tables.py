@@ -171,6 +171,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "verify": ("spark_verify.json", verify),
     "kafka-clients": ("proxy.json", kafka_clients),
     "proxy": ("proxy.json", rows_of),
+    "tier": ("tier.json", rows_of),
 }
 """The file of results and what makes a table of it, by the name that pages give the table."""
 
