@@ -19,6 +19,7 @@ from bench.rows import Row
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+KAFKA_CLIENTS = "kafka-clients"
 TOPICS = {"1 KiB": "records-1k", "100 bytes": "records-100"}
 WAYS = {
     "decoder alone, 1 process": "decoder, 1 process",
@@ -124,10 +125,10 @@ def verify(found: Any) -> str:
 
 
 def rows_of(found: Any) -> str:
-    """Of a benchmark made of `rows`, but for rows with a table of their own; a row's name stands before the first of
+    """Of a benchmark made of `rows`, but for the one with a table of its own; a row's name stands before the first of
     its figures."""
     lines = []
-    for row in (Row.from_json(one) for one in found["rows"] if one["name"] not in TABLES):
+    for row in (Row.from_json(one) for one in found["rows"] if one["name"] != KAFKA_CLIENTS):
         names = [f"`{row.name}`", *[""] * (len(row.figures) - 1)]
         told = zip(names, row.figures, strict=True)
         lines += [[name, *cells(one)[:-1], goal(one.goal, one.met)] for name, one in told]
@@ -136,7 +137,7 @@ def rows_of(found: Any) -> str:
 
 def kafka_clients(found: Any) -> str:
     """What the proxy is to a Kafka client: beside TLS and plaintext to the same broker, of latencies what it adds."""
-    row = next(row for row in found["rows"] if row["name"] == "kafka-clients")
+    row = next(row for row in found["rows"] if row["name"] == KAFKA_CLIENTS)
     columns, rows = ["direct TLS", "direct plaintext"], []
     by_name: dict[str, dict[str, Any]] = {}
     for one in row["figures"]:
@@ -169,7 +170,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "compaction": ("spark_compaction.json", compaction),
     "export": ("spark_export.json", export),
     "verify": ("spark_verify.json", verify),
-    "kafka-clients": ("proxy.json", kafka_clients),
+    KAFKA_CLIENTS: ("proxy.json", kafka_clients),
     "proxy": ("proxy.json", rows_of),
     "tier": ("tier.json", rows_of),
 }
