@@ -34,6 +34,7 @@ from kraft.records import CellRecord, MetadataRecord
 from wire.messages import AlterCellResponse, DescribeCellsResponse
 
 CELLS_MAX = 1_000
+LOADS_ALIKE = 0.2
 _Described = DescribeCellsResponse.DescribedCell
 
 
@@ -59,6 +60,10 @@ class CellState:
     def replica_share(self) -> float:
         """From 0 to 1; more than 1 where a limit was lowered."""
         return self.replicas / self.replicas_max if self.replicas_max else 1.0
+
+    @property
+    def tenant_share(self) -> float:
+        return len(self.tenants) / self.tenants_max if self.tenants_max else 1.0
 
     @property
     def load(self) -> float:
@@ -124,8 +129,15 @@ class Cells:
             reasons = [cell.full_reason(factor, replicas) for cell in others]
             why = " ".join(reason for reason in reasons if reason) or "There is no other cell."
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"No cell has room for the tenant. {why}")
-        drawn = rng.sample(free, min(2, len(free)))
-        return min(drawn, key=lambda cell: cell.load).name
+        return _lighter(rng.sample(free, min(2, len(free)))).name
+
+
+def _lighter(drawn: list[CellState]) -> CellState:
+    """By load; where that is about the same, by tenants: those that have just come do nothing yet, and many that are
+    made at once would all go where a moment's load is less."""
+    lightest = min(drawn, key=lambda cell: cell.load)
+    alike = [cell for cell in drawn if cell.load - lightest.load < LOADS_ALIKE]
+    return min(alike, key=lambda cell: (cell.tenant_share, cell.load))
 
 
 def _shares(brokers: list[BrokerImage], bandwidth: int, loads: BrokerLoads) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from broker.load_meter import LoadMeter
 from kraft.controller.broker_loads import MEAN_OVER_S, BrokerLoads
 from kraft.controller.cells import Cells, decide_describe_cells
 from kraft.controller.tenants import decide_create_tenant
+from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from tests.kraft.images import POLICY, new_topic
 from tests.kraft.tenants import CELLS, alter_cell, cells_of_three, with_topics
@@ -61,6 +62,21 @@ def test_replicas_count_beside_what_is_done() -> None:
     assert chosen(image, loads) == {"west"}
     heard(loads, image, "west", cpu=0.9)
     assert chosen(image, loads) == {"east"}
+
+
+@pytest.mark.parametrize("cpu", [0.0, 0.19])
+def test_tenants_that_are_made_at_once_do_not_all_go_to_one_cell(cpu: float) -> None:
+    """None of them does anything yet, and what brokers do at the moment is not theirs."""
+    image, loads = cells_of_three(), BrokerLoads()
+    heard(loads, image, "west", cpu=cpu)
+    for number in range(16):
+        request = CreateTenantRequest(tenant_name=f"tenant-{number}", limits=[])
+        decision = decide_create_tenant(image, request, POLICY, random.Random(number), number + 1, loads)
+        image = replayed(image, decision.records)
+    assert {name: len(cell.tenants) for name, cell in Cells(image, POLICY, loads).by_name.items()} == {
+        "east": 8,
+        "west": 8,
+    }
 
 
 def test_the_three_parts_are_shown_and_the_load_is_the_largest() -> None:
