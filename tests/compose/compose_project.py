@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import uuid
 from pathlib import Path
 
+from bench.embedded import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 BROKERS = 3
 UP_TIMEOUT_S = 600.0
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(one.getsockname()[1]) for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 class ComposeProject:
@@ -27,7 +20,8 @@ class ComposeProject:
 
     def __init__(self) -> None:
         self.name = f"tidelog-test-{uuid.uuid4().hex[:8]}"
-        self.ports, self.proxy_port = free_ports(BROKERS), free_ports(1)[0]
+        first = free_ports(BROKERS + 1)  # none of those that the system gives to clients meanwhile
+        self.ports, self.proxy_port = list(range(first, first + BROKERS)), first + BROKERS
         self._environment = os.environ | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
         self._environment["PROXY_PORT"] = str(self.proxy_port)
 
