@@ -378,7 +378,7 @@ async def test_while_groups_are_handed_over_clients_are_sent_where_they_come_to(
     image = replayed(world.image, [copying.record()])
     name = f"{tenant.id}_g"
     index = keeping_partition(image, GROUP_TOPIC, name)
-    assert index in image.topics.by_name[GROUP_TOPIC].ranges[1]
+    assert index is not None and index in image.topics.by_name[GROUP_TOPIC].ranges[1]
     for leads, code in ((True, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), (False, ErrorCode.NOT_COORDINATOR)):
         runtime: Any = SimpleNamespace(
             host=lambda *_: None,
