@@ -182,7 +182,7 @@ def _configured_catalog(name: str, properties: dict[str, str]) -> Catalog:
 
 def file_system_properties(properties: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     """What executors need of a table's properties, which have the catalog's own credentials among them. Only where the
-    catalog signs each request for them do they speak to it, with the token of this session."""
+    catalog signs each request for them do they speak to it, with the token that it gave the driver."""
     wanted = _OF_SIGNERS if S3_SIGNER in properties else ()
     return tuple(
         (name, str(properties[name]))
