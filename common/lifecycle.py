@@ -21,6 +21,13 @@ def duty(name: str) -> str:
     return _DUTY + name
 
 
+async def end_task(task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task of one's own, if there is one, and wait until it has ended, however it does."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 def watch_tasks(loop: asyncio.AbstractEventLoop, fatal: Callable[[str], None]) -> None:
     """Call `fatal` with a sentence when a duty ends with an exception, or anything breaks an invariant."""
 

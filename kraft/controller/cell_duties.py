@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.key_ranges import RangeStep, range_step
 from kraft.controller.policy import ControllerPolicy
@@ -54,10 +54,8 @@ class CellDuties:
         self._task = asyncio.create_task(self._run(), name=duty("cells"))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     async def _run(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.key_moves import KeyReports, Report
 from kraft.controller.policy import ControllerPolicy
@@ -102,10 +102,8 @@ class TenantDuties:
         self._task = asyncio.create_task(self._run(), name=duty("tenants"))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     async def _run(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from broker.coordination.groups.tenant_cleanup import Channel
 from broker.coordination.placement import partition_for
 from broker.coordination.shard import CoordinatorRecord
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
@@ -89,10 +89,8 @@ class TenantKeyMoves:
                 self._task = asyncio.create_task(self._run(), name=duty("tenant-keys"))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await end_task(self._task)
+        self._task = None
         for link in self._links.values():
             link.drop()
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -73,10 +73,8 @@ class TenantGroupCleanup:
                 self._task = asyncio.create_task(self._run(), name=duty("tenant-groups"))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     async def _run(self) -> None:
         while True:
