@@ -65,7 +65,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
-from object_store.uri import open_store
+from object_store.opening import open_store
 from storage.audit_journal import AuditJournal
 from storage.audit_trail import audited
 from storage.log_directory import LogDirectory

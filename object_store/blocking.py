@@ -11,8 +11,9 @@ from object_store.directory_store import DirectoryStore
 from object_store.errors import StoreUnavailable
 from object_store.limits import StoreLimits
 from object_store.off_loop import OffLoop, OffLoopStopped
+from object_store.opening import open_store
 from object_store.store import Body, ObjectInfo, ObjectStore
-from object_store.uri import StoreUri, open_store, parse_uri
+from object_store.uri import StoreUri, parse_uri
 
 T = TypeVar("T")
 PAGE_KEYS = 1000

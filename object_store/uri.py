@@ -6,17 +6,12 @@ container, instance).
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from object_store.directory_store import DirectoryStore
-from object_store.errors import StoreDenied
-from object_store.limits import StoreLimits
-from object_store.off_loop import OffLoop
-from object_store.store import ObjectStore, check_key
+from object_store.store import check_key
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-_]{1,61}[a-z0-9]")
 REGION = re.compile(r"[a-z0-9-]{1,64}")
@@ -67,43 +62,6 @@ def parse_uri(text: str) -> StoreUri:
     if parts.scheme == "s3":
         return _parse_s3(parts.netloc, unquote(parts.path), options)
     raise InvalidStoreUri("a store's URI begins with file:///directory or s3://bucket")
-
-
-async def open_store(
-    uri: str | StoreUri,
-    limits: StoreLimits | None = None,
-    *,
-    create: bool = True,
-    off_loop: OffLoop | None = None,
-) -> ObjectStore:
-    """A store whose keys are relative to the URI. For a directory `create` makes it when it is not there.
-
-    The client of S3 lives on `off_loop`, or else in a thread that the store starts for it.
-    Opening asks nothing of S3: that it cannot be reached is told by the first call. Raises InvalidStoreUri, StoreDenied
-    (no such directory, or the extra `s3` is not installed).
-    """
-    place = parse_uri(uri) if isinstance(uri, str) else uri
-    limits = limits or StoreLimits()
-    if place.kind == "file":
-        directory = DirectoryStore(place.path, limits)
-        try:
-            await directory.open(create=create)
-        except BaseException:
-            await directory.close()
-            raise
-        return directory
-    try:
-        return await asyncio.to_thread(_s3_store, place, limits, off_loop)
-    except ModuleNotFoundError as missing:
-        reason = f'the Python package {missing.name} is missing; install "tidelog[s3]"'
-        raise StoreDenied(place.name, "open", "", reason) from None
-
-
-def _s3_store(place: StoreUri, limits: StoreLimits, off_loop: OffLoop | None) -> ObjectStore:
-    # Not at the top: it costs a second and 40 MiB that a node without S3 need not pay, and it may be missing.
-    from object_store.s3_store import S3Store  # noqa: PLC0415
-
-    return S3Store(place, limits, off_loop)
 
 
 def _parse_file(host: str, path: str) -> StoreUri:

@@ -8,7 +8,8 @@ from common.metrics import Metrics
 from common.ports import Ports
 from kraft.controller.node import ControllerNode
 from kraft.metadata_export import metadata_events
-from object_store.uri import open_store, parse_uri
+from object_store.opening import open_store
+from object_store.uri import parse_uri
 from tidelog.job_schedule import parse_schedule
 from tidelog.job_scheduler import JobScheduler
 from tidelog.metadata_feed import MetadataFeed

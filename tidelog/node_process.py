@@ -29,7 +29,7 @@ from common.settings import SettingError
 from kraft.broker_lifecycle import RegistrationRefused
 from kraft.quorum.voter_guard import VoterRefused
 from object_store.limits import StoreLimits
-from object_store.uri import open_store
+from object_store.opening import open_store
 from tidelog.descriptors import divide, raise_limit
 from tidelog.directory_lock import DirectoryInUse, held_directory
 from tidelog.listener_config import host_and_port

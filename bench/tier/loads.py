@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from bench.load import make_producer
 from object_store.limits import StoreLimits
-from object_store.uri import open_store
+from object_store.opening import open_store
 
 POLL_RECORDS = 500
 PATIENCE_S = 60.0

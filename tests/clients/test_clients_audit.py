@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from bench.embedded import EmbeddedCluster
-from object_store.uri import open_store
+from object_store.opening import open_store
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
 from tiering.audit_reading import ExportedAudit, read_audit
 from tiering.keys import TierRoot

@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from bench.embedded import EmbeddedCluster
+from object_store.opening import open_store
 from object_store.store import ObjectStore
-from object_store.uri import open_store, parse_uri
+from object_store.uri import parse_uri
 from records.batch import BatchHeader
 from tests.clients.test_clients_tier import SETTINGS, eventually, make_topic, objects, produce
 from tests.tidelog.test_tidelog_tier_rebuild import succeeded, tidelog

@@ -18,8 +18,8 @@ from aiobotocore.session import get_session
 
 from object_store.directory_store import DirectoryStore
 from object_store.limits import MIB, StoreLimits
+from object_store.opening import open_store
 from object_store.store import ObjectStore
-from object_store.uri import open_store
 from tests.object_store.memory_store import MemoryStore
 
 ROOT = Path(__file__).resolve().parents[2]

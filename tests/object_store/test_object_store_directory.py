@@ -31,8 +31,8 @@ from object_store.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from object_store.opening import open_store
 from object_store.store import FileRange
-from object_store.uri import open_store
 from tests.object_store.conftest import LIMITS
 from tests.object_store.test_object_store_pure import Bytes
 

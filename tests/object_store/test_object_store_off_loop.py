@@ -14,8 +14,9 @@ import pytest
 from object_store.blocking import BlockingStore
 from object_store.errors import ObjectMissing, StoreDenied, StoreUnavailable
 from object_store.off_loop import OffLoop, OffLoopStopped
+from object_store.opening import open_store
 from object_store.outlasting import outlast
-from object_store.uri import InvalidStoreUri, open_store
+from object_store.uri import InvalidStoreUri
 from tests.object_store.conftest import LIMITS
 
 

@@ -23,9 +23,9 @@ from object_store.errors import (
     VersionConflict,
 )
 from object_store.limits import MIB
+from object_store.opening import open_store
 from object_store.probe import probe_conditions
 from object_store.store import FileRange, ObjectStore
-from object_store.uri import open_store
 from tests.object_store.conftest import LIMITS, REAL_ENDPOINT, new_place
 from tests.object_store.faulty_proxy import FaultyProxy, Request, Spoil
 

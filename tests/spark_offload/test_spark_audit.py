@@ -12,7 +12,7 @@ import pytest
 
 from common.broker_settings import NODE_SETTINGS
 from common.machine import MachineClock
-from object_store.uri import open_store
+from object_store.opening import open_store
 from records.audit_event import AuditEvent, AuditKind, AuditSource
 from spark_offload import audit
 from spark_offload.options import OptionError

@@ -16,7 +16,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from bench.embedded import EmbeddedCluster, free_ports
-from object_store.uri import open_store
+from object_store.opening import open_store
 from records.events import Event
 from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.keys import TierRoot

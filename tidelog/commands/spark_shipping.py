@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import tidelog
 from tidelog.output import fail
 
 
@@ -23,6 +24,4 @@ def package(target: Annotated[Path, typer.Argument(help="The zip file to write."
 
 def script() -> None:
     """Print where the file lies that spark-submit is given."""
-    from tidelog import spark_submit  # noqa: PLC0415
-
-    print(spark_submit.__file__)
+    print(Path(tidelog.__file__).with_name("spark_submit.py"))
