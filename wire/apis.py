@@ -1,6 +1,7 @@
 """The one table of served APIs: key, versions, who may use them. ApiVersions is computed from it.
 
-Ranges are Apache Kafka 4.1's. Every schema that exists here stands either in this table or in `wire.refusals`.
+Ranges are those that Apache Kafka 4.1.1 offers unless it is told to offer unstable ones. Every schema that exists here
+stands either in this table or in `wire.refusals`.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def _api(name: str, low: int, high: int, kinds: frozenset[ListenerKind], announc
 _TABLE = (
     _api("Produce", 3, 13, _EVERYONE, announced=PRODUCE_ANNOUNCED_MIN),
     _api("Fetch", 4, 18, _EVERYONE),  # a replica's fetch is refused outside internal listeners by its handler
-    _api("ListOffsets", 1, 11, _EVERYONE),
+    _api("ListOffsets", 1, 10, _EVERYONE),  # v11 (KIP-1023) is newer than Apache Kafka 4.1
     _api("Metadata", 0, 13, _EVERYONE),
-    _api("OffsetCommit", 2, 10, _EVERYONE),
-    _api("OffsetFetch", 1, 10, _EVERYONE),
+    _api("OffsetCommit", 2, 9, _EVERYONE),  # v10, also of OffsetFetch, is unstable in Apache Kafka 4.1
+    _api("OffsetFetch", 1, 9, _EVERYONE),
     _api("FindCoordinator", 0, 6, _EVERYONE),
     _api("JoinGroup", 0, 9, _EVERYONE),
     _api("Heartbeat", 0, 4, _EVERYONE),

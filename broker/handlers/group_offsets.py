@@ -1,9 +1,9 @@
-"""Offsets of groups: OffsetCommit 2-10, OffsetFetch 1-10, OffsetDelete 0.
+"""Offsets of groups: OffsetCommit 2-9, OffsetFetch 1-9, OffsetDelete 0.
 
 Behaviour: a group that never committed, and a partition it never committed, have offset -1 without an error.
 Versions: OffsetCommit 2-4 give a retention of their own; OffsetFetch asks for all topics from 2 on (null), for
-several groups from 8 on; from 10 on both name topics by id alone (KIP-848). An offset is kept with the id of the topic
-that it was committed for, whichever way that was named: another topic of the same name does not inherit it.
+several groups from 8 on. An offset is kept with the id of the topic that it was committed for: another topic of the
+same name does not inherit it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ from wire.messages import (
     OffsetCommitResponse,
     OffsetDeleteResponse,
     OffsetFetchResponse,
-    raw_uuid,
-    schema_uuid,
 )
 
-TOPIC_IDS_FROM = 10
 RETENTION_UNTIL = 4
 TOP_LEVEL_ERROR_FROM = 2
 MANY_GROUPS_FROM = 8
@@ -46,22 +43,22 @@ class GroupOffsetHandlers:
         self._image = image
 
     async def offset_commit(self, context: RequestContext, request: Any) -> Any:
-        by_id = context.api_version >= TOPIC_IDS_FROM
         topics, items = [], []
         places: list[Any] = []  # the response's partitions that the coordinator decides, in order of `items`
         for topic in request.topics:
-            name, topic_id, unknown = self._named(topic, by_id)
+            topic_id = self._topic_id(topic.name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else ErrorCode.NONE
             partitions = []
             for partition in topic.partitions:
                 answer = _CommitTopic.OffsetCommitResponsePartition(
-                    partition_index=partition.partition_index, error_code=unknown or ErrorCode.NONE
+                    partition_index=partition.partition_index, error_code=code
                 )
                 partitions.append(answer)
-                if unknown is None:
+                if topic_id is not None:
                     places.append(answer)
                     items.append(
                         OffsetToCommit(
-                            name,
+                            topic.name,
                             partition.partition_index,
                             partition.committed_offset,
                             partition.committed_leader_epoch,
@@ -69,7 +66,7 @@ class GroupOffsetHandlers:
                             topic_id,
                         )
                     )
-            topics.append(_CommitTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+            topics.append(_CommitTopic(name=topic.name, partitions=partitions))
         if items or not request.topics:
             for answer, code in zip(places, await self._commit(context, request, tuple(items)), strict=True):
                 answer.error_code = code
@@ -92,25 +89,14 @@ class GroupOffsetHandlers:
         except ProtocolError as error:
             return (error.code,) * len(items)
 
-    def _named(self, topic: Any, by_id: bool) -> tuple[str, bytes, ErrorCode | None]:
-        """The topic's name and id, and the error where there is no such topic."""
-        topics = self._image().topics
-        found = topics.get_by_id(raw_uuid(topic.topic_id)) if by_id else topics.get(topic.name)
-        if found is not None:
-            return found.name, found.topic_id, None
-        if by_id:
-            return "", ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_ID
-        return topic.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
     # OffsetFetch -------------------------------------------------------------------------------------------
 
     async def offset_fetch(self, context: RequestContext, request: Any) -> Any:
         version = context.api_version
         if version >= MANY_GROUPS_FROM:
-            by_id = version >= TOPIC_IDS_FROM
-            groups = [await self._fetch_group(group.group_id, group.topics, by_id) for group in request.groups]
+            groups = [await self._fetch_group(group.group_id, group.topics) for group in request.groups]
             return OffsetFetchResponse(groups=groups)
-        group = await self._fetch_group(request.group_id, request.topics, by_id=False)
+        group = await self._fetch_group(request.group_id, request.topics)
         topics = [
             _OldTopic(
                 name=topic.name,
@@ -131,42 +117,38 @@ class GroupOffsetHandlers:
             topics = old_failure(request.topics, group.error_code)
         return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
-    async def _fetch_group(self, group_id: str, topics: list[Any] | None, by_id: bool) -> Any:
+    async def _fetch_group(self, group_id: str, topics: list[Any] | None) -> Any:
         try:
             if topics is None:
-                found = await self._fetch_all(group_id, by_id)
+                found = await self._fetch_all(group_id)
             else:
-                found = await self._fetch_some(group_id, topics, by_id)
+                found = await self._fetch_some(group_id, topics)
         except ProtocolError as error:
             return _Group(group_id=group_id, topics=[], error_code=error.code)
         return _Group(group_id=group_id, topics=found, error_code=ErrorCode.NONE)
 
-    async def _fetch_all(self, group_id: str, by_id: bool) -> list[Any]:
+    async def _fetch_all(self, group_id: str) -> list[Any]:
         committed = await self._coordinator.fetch_all_offsets(group_id)
         topics = []
         for name, partitions in committed.items():
             topic_id = self._topic_id(name)
-            if by_id and topic_id is None:
-                continue  # it is gone, so it has no id to be named by
             current = {index: _of_topic(offset, topic_id) for index, offset in partitions.items()}
             rows = [_row(index, offset) for index, offset in current.items() if offset is not _NOTHING]
             if rows:
-                topics.append(_topic(name, topic_id, rows))
+                topics.append(_Topics(name=name, partitions=rows))
         return topics
 
-    async def _fetch_some(self, group_id: str, topics: list[Any], by_id: bool) -> list[Any]:
-        names = [self._named(topic, by_id) for topic in topics]
-        wanted = [(name, topic.partition_indexes) for (name, _, _), topic in zip(names, topics, strict=True)]
+    async def _fetch_some(self, group_id: str, topics: list[Any]) -> list[Any]:
+        wanted = [(topic.name, topic.partition_indexes) for topic in topics]
         answers = await self._coordinator.fetch_offsets(group_id, wanted)
         found = []
-        for (name, _, unknown), topic, offsets in zip(names, topics, answers, strict=True):
-            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id and unknown is not None else ErrorCode.NONE
-            topic_id = raw_uuid(topic.topic_id) if by_id else self._topic_id(name)
+        for topic, offsets in zip(topics, answers, strict=True):
+            topic_id = self._topic_id(topic.name)
             rows = [
-                _row(index, _of_topic(offset, topic_id), code)
+                _row(index, _of_topic(offset, topic_id))
                 for index, offset in zip(topic.partition_indexes, offsets, strict=True)
             ]
-            found.append(_topic(topic.name if not by_id else name, topic_id, rows))
+            found.append(_Topics(name=topic.name, partitions=rows))
         return found
 
     def _topic_id(self, name: str) -> bytes | None:
@@ -210,20 +192,14 @@ def _of_topic(committed: CommittedOffset | None, topic_id: bytes | None) -> Comm
     return committed
 
 
-def _row(index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.NONE) -> Any:
-    if code:
-        committed = _NOTHING
+def _row(index: int, committed: CommittedOffset) -> Any:
     return _Topics.OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
-        error_code=code,
+        error_code=ErrorCode.NONE,
     )
-
-
-def _topic(name: str, topic_id: bytes | None, rows: list[Any]) -> Any:
-    return _Topics(name=name, topic_id=None if topic_id is None else schema_uuid(topic_id), partitions=rows)
 
 
 def old_failure(topics: list[Any], code: int) -> list[Any]:

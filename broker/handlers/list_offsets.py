@@ -1,13 +1,12 @@
-"""ListOffsets: v1-11. Earliest, latest, by time, of the largest timestamp, local, tiered and not yet tiered.
+"""ListOffsets: v1-10. Earliest, latest, by time, of the largest timestamp, local and tiered.
 
 Behaviour: only the leader answers. Latest is the high watermark, or the last stable offset for readers of committed
 transactions; until the high watermark has reached the leader's own epoch it is OFFSET_NOT_AVAILABLE, because it may
 lie below what the last leader showed (KIP-207). Records above what may be shown are not found.
 
-Tiered topics (KIP-405, KIP-1023): the latest tiered offset is that of the last record in the tier, -1 while there is
-none, and the earliest pending upload the one after it; look-ups by time begin in the tier. While the leader's claim on
-the tier is not answered these are OFFSET_NOT_AVAILABLE. A topic without a tier has its earliest local offset at the
-log start, no tiered offset and nothing pending.
+Tiered topics (KIP-405): the latest tiered offset is that of the last record in the tier, -1 while there is none;
+look-ups by time begin in the tier. While the leader's claim on the tier is not answered these are
+OFFSET_NOT_AVAILABLE. A topic without a tier has its earliest local offset at the log start and no tiered offset.
 
 Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below v5, leader epochs from v4 on, a timeout from v10.
 """
@@ -26,13 +25,13 @@ from common.errors import ErrorCode, ProtocolError
 from storage.partition_log import TimestampHit
 from wire.messages import ListOffsetsResponse
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NONE_FOUND = (-1, -1, -1)
 READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
 TIMEOUT_FROM = 10
 REMOTE_TIMEOUT_MS = 30_000
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 _Partition = _Topic.ListOffsetsPartitionResponse
@@ -107,7 +106,7 @@ class ListOffsets:
 
     async def _find(self, context: RequestContext, request: Any, topic: str, asked: Any) -> tuple[int, int, int]:
         timestamp = asked.timestamp
-        if timestamp < EARLIEST_PENDING or context.api_version < _SINCE.get(timestamp, 0):
+        if timestamp < LATEST_TIERED or context.api_version < _SINCE.get(timestamp, 0):
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
         partition = self._hosted.find_leader(topic, asked.partition_index, asked.current_leader_epoch)
         log = partition.log
@@ -115,8 +114,8 @@ class ListOffsets:
             return _at(partition, log.log_start_offset)
         if timestamp == EARLIEST_LOCAL:
             return _at(partition, log.local_log_start_offset)
-        if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
-            return self._tiered(partition, timestamp)
+        if timestamp == LATEST_TIERED:
+            return self._tiered(partition)
         shown = _shown_end(partition, request)
         if timestamp == LATEST:
             _check_known(partition, request)
@@ -130,7 +129,7 @@ class ListOffsets:
         _check_known(partition, request)
         return NONE_FOUND
 
-    def _tiered(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:
+    def _tiered(self, partition: Partition) -> tuple[int, int, int]:
         log = partition.log
         if not log.config.remote_storage_enable and log.log_start_offset >= log.local_log_start_offset:
             return NONE_FOUND
@@ -138,8 +137,6 @@ class ListOffsets:
         if cold is None:
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
         tier = cold.tier(partition).tier
-        if timestamp == EARLIEST_PENDING:
-            return _at(partition, max(tier.tier_end_offset, log.log_start_offset))
         return _at(partition, tier.tier_end_offset - 1) if tier.finished_count else NONE_FOUND
 
     async def _at_time(self, partition: Partition, timestamp: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 from broker.request import Handler, RequestContext
 from broker.security.cluster_gates import cluster_gates
 from broker.security.gating import Gate
-from broker.security.group_gates import GroupGates
+from broker.security.group_gates import group_gates
 from broker.security.record_gates import record_gates
 from broker.security.topic_gates import TopicGates
 from kraft.image.metadata import MetadataImage
@@ -19,7 +19,7 @@ class Gates:
 
     def __init__(self, image: Callable[[], MetadataImage], creates: bool) -> None:
         self.by_key: dict[int, Gate] = (
-            TopicGates(image, creates).gates() | GroupGates(image).gates() | record_gates() | cluster_gates()
+            TopicGates(image, creates).gates() | group_gates() | record_gates() | cluster_gates()
         )
 
     def serve(self, context: RequestContext, request: Any, handler: Handler) -> Any:

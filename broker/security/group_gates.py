@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from broker.coordination.groups.values import NO_EPOCH, NO_OFFSET
@@ -11,7 +10,6 @@ from broker.handlers.cluster import GROUP_KEY, MANY_KEYS_FROM, TRANSACTION_KEY
 from broker.handlers.group_offsets import (
     MANY_GROUPS_FROM,
     TOP_LEVEL_ERROR_FROM,
-    TOPIC_IDS_FROM,
     old_failure,
 )
 from broker.handlers.groups import PROTOCOL_NULLABLE_FROM
@@ -35,7 +33,6 @@ from broker.security.gating import (
     then,
 )
 from common.errors import ErrorCode
-from kraft.image.metadata import MetadataImage
 from wire.messages import (
     DeleteGroupsResponse,
     DescribeGroupsResponse,
@@ -47,7 +44,6 @@ from wire.messages import (
     OffsetDeleteResponse,
     OffsetFetchResponse,
     SyncGroupResponse,
-    raw_uuid,
 )
 
 _Coordinator = FindCoordinatorResponse.Coordinator
@@ -58,106 +54,92 @@ _GroupTopics = _FetchedGroup.OffsetFetchResponseTopics
 _Deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
 
-class GroupGates:
-    def __init__(self, image: Callable[[], MetadataImage]) -> None:
-        self._image = image
+def group_gates() -> dict[int, Gate]:
+    return {
+        8: offset_commit,
+        9: offset_fetch,
+        10: find_coordinator,
+        11: by_group(READ, _unjoined),
+        12: by_group(READ, lambda context, request: HeartbeatResponse(error_code=NO_GROUP)),
+        13: by_group(READ, lambda context, request: LeaveGroupResponse(error_code=NO_GROUP, members=[])),
+        14: by_group(READ, _unsynced),
+        15: describe_groups,
+        16: list_groups,
+        42: delete_groups,
+        47: offset_delete,
+    }
 
-    def gates(self) -> dict[int, Gate]:
-        return {
-            8: self.offset_commit,
-            9: self.offset_fetch,
-            10: find_coordinator,
-            11: by_group(READ, _unjoined),
-            12: by_group(READ, lambda context, request: HeartbeatResponse(error_code=NO_GROUP)),
-            13: by_group(READ, lambda context, request: LeaveGroupResponse(error_code=NO_GROUP, members=[])),
-            14: by_group(READ, _unsynced),
-            15: describe_groups,
-            16: list_groups,
-            42: delete_groups,
-            47: offset_delete,
-        }
 
-    def _name(self, topic: Any, by_id: bool) -> str | None:
-        """The topic's name; None for an id that there is not, which everybody may hear."""
-        if not by_id:
-            return str(topic.name)
-        found = self._image().topics.get_by_id(raw_uuid(topic.topic_id))
-        return None if found is None else found.name
+# offsets ---------------------------------------------------------------------------------------------------
 
-    # offsets -----------------------------------------------------------------------------------------------
 
-    def offset_commit(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-        by_id = context.api_version >= TOPIC_IDS_FROM
-        if not access.may(READ, GROUP, request.group_id):
-            return OffsetCommitResponse(topics=[_uncommitted(topic, NO_GROUP) for topic in request.topics])
-        allowed, refused = self._split(access, READ, request.topics, by_id)
-        if not refused:
-            return handler(context, request)
-        rows = [_uncommitted(topic, NO_TOPIC) for topic in refused]
-        if not allowed:
-            return OffsetCommitResponse(topics=rows)
-        request.topics = allowed
-        return then(handler(context, request), lambda answer: extended(answer, "topics", rows))
+def offset_commit(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    if not access.may(READ, GROUP, request.group_id):
+        return OffsetCommitResponse(topics=[_uncommitted(topic, NO_GROUP) for topic in request.topics])
+    allowed, refused = split(request.topics, access, READ, TOPIC, _name)
+    if not refused:
+        return handler(context, request)
+    rows = [_uncommitted(topic, NO_TOPIC) for topic in refused]
+    if not allowed:
+        return OffsetCommitResponse(topics=rows)
+    request.topics = allowed
+    return then(handler(context, request), lambda answer: extended(answer, "topics", rows))
 
-    def _split(self, access: Access, operation: int, topics: list[Any], by_id: bool) -> tuple[list[Any], list[Any]]:
-        allowed: list[Any] = []
-        refused: list[Any] = []
-        for topic in topics:
-            name = self._name(topic, by_id)
-            (allowed if name is None or access.may(operation, TOPIC, name) else refused).append(topic)
-        return allowed, refused
 
-    def offset_fetch(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-        if context.api_version >= MANY_GROUPS_FROM:
-            return self._fetch_groups(context, access, request, handler)
-        if not access.may(DESCRIBE, GROUP, request.group_id):
-            before = context.api_version < TOP_LEVEL_ERROR_FROM
-            topics = old_failure(request.topics, NO_GROUP) if before else []
-            return OffsetFetchResponse(topics=topics, error_code=NO_GROUP)
-        everything = request.topics is None
-        rows: list[Any] = []
-        if not everything:
-            request.topics, refused = split(request.topics, access, DESCRIBE, TOPIC, lambda topic: topic.name)
-            rows = old_failure(refused, NO_TOPIC)
+def offset_fetch(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    if context.api_version >= MANY_GROUPS_FROM:
+        return _fetch_groups(context, access, request, handler)
+    if not access.may(DESCRIBE, GROUP, request.group_id):
+        before = context.api_version < TOP_LEVEL_ERROR_FROM
+        topics = old_failure(request.topics, NO_GROUP) if before else []
+        return OffsetFetchResponse(topics=topics, error_code=NO_GROUP)
+    everything = request.topics is None
+    rows: list[Any] = []
+    if not everything:
+        request.topics, refused = split(request.topics, access, DESCRIBE, TOPIC, _name)
+        rows = old_failure(refused, NO_TOPIC)
 
-        def complete(answer: Any) -> Any:
-            if everything:
-                answer.topics, _ = split(answer.topics, access, DESCRIBE, TOPIC, lambda topic: topic.name)
-            return extended(answer, "topics", [] if answer.error_code else rows)
+    def complete(answer: Any) -> Any:
+        if everything:
+            answer.topics, _ = split(answer.topics, access, DESCRIBE, TOPIC, _name)
+        return extended(answer, "topics", [] if answer.error_code else rows)
 
-        return then(handler(context, request), complete)
+    return then(handler(context, request), complete)
 
-    def _fetch_groups(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-        by_id = context.api_version >= TOPIC_IDS_FROM
-        groups, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
-        unfetched = [_FetchedGroup(group_id=group.group_id, topics=[], error_code=NO_GROUP) for group in refused]
-        everything: list[bool] = []
-        rows: list[list[Any]] = []
-        for group in groups:
-            everything.append(group.topics is None)
-            topics: list[Any] = []
-            if group.topics is not None:
-                group.topics, topics = self._split(access, DESCRIBE, group.topics, by_id)
-            rows.append([_unfetched(topic) for topic in topics])
-        if not groups:
-            return OffsetFetchResponse(groups=unfetched)
-        request.groups = groups
 
-        def complete(answer: Any) -> Any:
-            for group, whole, more in zip(answer.groups, everything, rows, strict=True):
-                if whole:
-                    group.topics, _ = self._split(access, DESCRIBE, group.topics, by_id)
-                if not group.error_code:
-                    group.topics.extend(more)
-            return extended(answer, "groups", unfetched)
+def _fetch_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    groups, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
+    unfetched = [_FetchedGroup(group_id=group.group_id, topics=[], error_code=NO_GROUP) for group in refused]
+    everything: list[bool] = []
+    rows: list[list[Any]] = []
+    for group in groups:
+        everything.append(group.topics is None)
+        topics: list[Any] = []
+        if group.topics is not None:
+            group.topics, topics = split(group.topics, access, DESCRIBE, TOPIC, _name)
+        rows.append([_unfetched(topic) for topic in topics])
+    if not groups:
+        return OffsetFetchResponse(groups=unfetched)
+    request.groups = groups
 
-        return then(handler(context, request), complete)
+    def complete(answer: Any) -> Any:
+        for group, whole, more in zip(answer.groups, everything, rows, strict=True):
+            if whole:
+                group.topics, _ = split(group.topics, access, DESCRIBE, TOPIC, _name)
+            if not group.error_code:
+                group.topics.extend(more)
+        return extended(answer, "groups", unfetched)
+
+    return then(handler(context, request), complete)
+
+
+def _name(topic: Any) -> str:
+    return str(topic.name)
 
 
 def _uncommitted(topic: Any, code: ErrorCode) -> Any:
     return _Committed(
         name=topic.name,
-        topic_id=topic.topic_id,
         partitions=[
             _Committed.OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
             for partition in topic.partitions
@@ -168,7 +150,6 @@ def _uncommitted(topic: Any, code: ErrorCode) -> Any:
 def _unfetched(topic: Any) -> Any:
     return _GroupTopics(
         name=topic.name,
-        topic_id=topic.topic_id,
         partitions=[
             _GroupTopics.OffsetFetchResponsePartitions(
                 partition_index=index,

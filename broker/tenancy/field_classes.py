@@ -75,14 +75,11 @@ FIELD_CLASSES: Mapping[str, Mapping[str, FieldClass]] = {
     "OffsetCommitRequest": {
         "member_id": OWN,
         "group_instance_id": OWN,
-        "topics.topic_id": ID,
         "topics.partitions.committed_metadata": OWN,
     },
-    "OffsetCommitResponse": {"topics.topic_id": ID},
-    "OffsetFetchRequest": {"groups.member_id": OWN, "groups.topics.topic_id": ID},
+    "OffsetFetchRequest": {"groups.member_id": OWN},
     "OffsetFetchResponse": {
         "topics.partitions.metadata": OWN,
-        "groups.topics.topic_id": ID,
         "groups.topics.partitions.metadata": OWN,
     },
     "FindCoordinatorRequest": {"key": KEY, "coordinator_keys": KEY},

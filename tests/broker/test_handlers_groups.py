@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -104,7 +103,7 @@ class Groups(BrokerWorld):
         partition = _CommitTopic.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=2, committed_metadata="m"
         )
-        asked = _CommitTopic(name=topic, topic_id=uuid.UUID(bytes=TOPIC_ID), partitions=[partition])
+        asked = _CommitTopic(name=topic, partitions=[partition])
         request = OffsetCommitRequest(
             group_id="g", generation_id_or_member_epoch=generation, member_id=member, topics=[asked]
         )
@@ -269,30 +268,23 @@ async def fetch(groups: Groups, version: int, *, everything: bool = False, group
         request = OffsetFetchRequest(group_id=group, topics=None if everything else [old_topic])
     else:
         group_class = OffsetFetchRequest.OffsetFetchRequestGroup
-        new_topic = group_class.OffsetFetchRequestTopics(
-            name=topic, topic_id=uuid.UUID(bytes=TOPIC_ID), partition_indexes=[0, 7]
-        )
+        new_topic = group_class.OffsetFetchRequestTopics(name=topic, partition_indexes=[0, 7])
         request = OffsetFetchRequest(
             groups=[group_class(group_id=group, topics=None if everything else [new_topic])], require_stable=True
         )
     response = await groups.ask("OffsetFetch", version, request)
     found = response if version < 8 else response.groups[0]
-    rows = [
-        (t.name if version < 10 else t.topic_id, p.partition_index, p.committed_offset, p.error_code)
-        for t in found.topics
-        for p in t.partitions
-    ]
+    rows = [(t.name, p.partition_index, p.committed_offset, p.error_code) for t in found.topics for p in t.partitions]
     return found.error_code if version >= 2 else 0, rows
 
 
 @pytest.mark.parametrize("version", versions_of("OffsetFetch"))
 async def test_offsets_are_fetched_as_they_were_committed(groups: Groups, version: int) -> None:
-    name = "t" if version < 10 else uuid.UUID(bytes=TOPIC_ID)
-    assert await fetch(groups, version) == (0, [(name, 0, -1, 0), (name, 7, -1, 0)])  # a group never heard of
+    assert await fetch(groups, version) == (0, [("t", 0, -1, 0), ("t", 7, -1, 0)])  # a group never heard of
     assert await groups.commit(max(version, 2), 42) == 0
-    assert await fetch(groups, version) == (0, [(name, 0, 42, 0), (name, 7, -1, 0)])
+    assert await fetch(groups, version) == (0, [("t", 0, 42, 0), ("t", 7, -1, 0)])
     if version >= 2:
-        assert await fetch(groups, version, everything=True) == (0, [(name, 0, 42, 0)])
+        assert await fetch(groups, version, everything=True) == (0, [("t", 0, 42, 0)])
         assert await fetch(groups, version, everything=True, group="other") == (0, [])
 
 
@@ -303,9 +295,8 @@ async def test_offset_commit(groups: Groups, version: int) -> None:
     assert await groups.commit(version, 6, member_id, generation + 1) == ErrorCode.ILLEGAL_GENERATION
     assert await groups.commit(version, 6, "stranger", generation) == ErrorCode.UNKNOWN_MEMBER_ID
     assert (await fetch(groups, 9))[1][0] == ("t", 0, 5, 0)
-    if version < 10:
-        code = await groups.commit(version, 6, member_id, generation, "none")
-        assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    code = await groups.commit(version, 6, member_id, generation, "none")
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize("version", versions_of("OffsetCommit"))
@@ -315,9 +306,6 @@ async def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(groups:
     groups.replay(RemoveTopicRecord(TOPIC_ID), TopicRecord("t", other), PartitionRecord(other, 0, (0,), (0,), 0))
     assert (await fetch(groups, 9))[1][0] == ("t", 0, -1, 0)
     assert await fetch(groups, 9, everything=True) == (0, [])
-    unknown = await fetch(groups, 10)
-    assert [row[3] for row in unknown[1]] == [ErrorCode.UNKNOWN_TOPIC_ID] * 2
-    assert await groups.commit(10, 1) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 async def test_deleted_topics_lose_their_offsets(groups: Groups) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kafka.protocol.schemas.load_json import load_json
 
 from common.errors import ErrorCode
+from tests.wire.kafka_api_versions import offered
 from wire import messages
 from wire.apis import APIS, Features, api_versions, api_versions_unsupported, served
 from wire.codec import decode_response, encode_response
@@ -16,6 +17,7 @@ from wire.listeners import ListenerKind
 from wire.messages import ApiVersionsResponse
 from wire.refusals import REFUSED_APIS, REFUSED_SCHEMAS
 
+OUR_KEYS_FROM = 10_000
 FEATURES = Features(7, {"metadata.version": 27}, {"metadata.version": (7, 27), "group.version": (0, 1)})
 INTERNAL = {
     "AlterPartition", "Envelope", "FetchSnapshot", "BrokerRegistration", "BrokerHeartbeat", "UnregisterBroker",
@@ -59,6 +61,13 @@ def test_served_versions_lie_within_both_schemas() -> None:
             assert low <= api.min_version <= api.max_version <= high, api.name
         assert api.request.API_KEY == api.response.API_KEY == api.key
         assert api.announced_min <= api.min_version
+
+
+def test_versions_are_those_that_apache_kafka_offers() -> None:
+    """Of all that has a key of Apache Kafka's: clients find the versions that they find there, and no unstable one."""
+    kafkas = offered()
+    ours = {key: (api.announced_min, api.max_version) for key, api in APIS.items() if key < OUR_KEYS_FROM}
+    assert ours == {key: kafkas[key] for key in ours}
 
 
 def test_our_schema_files_carry_their_own_names() -> None:

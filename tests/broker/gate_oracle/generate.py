@@ -54,7 +54,6 @@ def kafka(jars: str, folder: Path) -> Iterator[dict[str, int]]:
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
         "default.replication.factor": "1",
-        "unstable.api.versions.enable": "true",
     }
     (folder / "node.properties").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     java = ["java", "-Xmx512M", "-cp", f"{jars}/*"]

@@ -179,15 +179,13 @@ def offset_commit(ids: Ids, version: int, *, group: str = GROUP) -> Any:
     partition = {
         "partition_index": 0, "committed_offset": COMMITTED, "committed_leader_epoch": -1, "committed_metadata": "",
     }  # fmt: skip
-    topics = [by_name_or_id(ids, version >= 10, "name", name) | {"partitions": [partition]} for name in NAMED]
+    topics = [{"name": name, "partitions": [partition]} for name in NAMED]
     return message("OffsetCommit", group_id=group, generation_id_or_member_epoch=-1, member_id="",
                    group_instance_id=None, retention_time_ms=-1, topics=topics)  # fmt: skip
 
 
 def offset_fetch(ids: Ids, version: int, *, everything: bool) -> Any:
-    topics = None if everything else [
-        by_name_or_id(ids, version >= 10, "name", name) | {"partition_indexes": [0]} for name in NAMED
-    ]  # fmt: skip
+    topics = None if everything else [{"name": name, "partition_indexes": [0]} for name in NAMED]
     if version < 8:
         return message("OffsetFetch", group_id=GROUP, topics=topics, require_stable=False)
     groups = [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}
