@@ -1,46 +1,51 @@
 """Verifiers as one listener's clients may use them: operators' users on one kind, a tenant's keys on the other.
 
-Whoever is not there gets a made-up verifier that nothing fits: its salt depends on the name and on the cluster's secret
-alone, so that it is the same each time and on each broker, and no answer tells users from strangers.
+Whoever is not there gets a made-up verifier that nothing fits (`broker.security.strangers`), and so does a user for a
+mechanism without a verifier of theirs. It is made for everybody, needed or not, so that the time does not tell.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 
-from broker.security.scram import HASHES
+from broker.security.strangers import Forms, Strangers, forms_of
 from kraft.image.credentials import ScramCredential
 from kraft.image.metadata import MetadataImage
 from kraft.records import ScramMechanism
 
-SALT_BYTES = 24
-KEY_ITERATIONS = 4_096
-PASSWORD_ITERATIONS = 8_192
-"""As the command makes them for API keys and for passwords."""
-
 
 class Credentials:
-    """`tenant` None: an operators' listener. `secret` is the cluster's."""
+    """`tenant` None: an operators' listener."""
 
-    def __init__(self, image: Callable[[], MetadataImage], secret: bytes, tenant: str | None) -> None:
+    def __init__(self, image: Callable[[], MetadataImage], strangers: Strangers, tenant: str | None) -> None:
         self._image = image
-        self._secret = secret
+        self._strangers = strangers
         self._tenant = tenant
 
     def scram(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        credential = self._found(user).get(mechanism)
-        return credential if credential is not None else self._made_up(user, mechanism)
+        found = self._found(user)
+        return self._verifier(user, found, self._forms(user, found), mechanism)
 
     def any_of(self, user: str) -> tuple[ScramMechanism, ScramCredential]:
         found = self._found(user)
-        mechanism = min(found, default=ScramMechanism.SHA_256)
-        credential = found.get(mechanism)
-        return mechanism, credential if credential is not None else self._made_up(user, mechanism)
+        forms = self._forms(user, found)
+        mechanism = forms[0][0]
+        return mechanism, self._verifier(user, found, forms, mechanism)
 
     def holds(self, user: str) -> bool:
         """Whether that user may be here, as the newest image has it."""
         return bool(self._found(user))
+
+    def _forms(self, user: str, found: dict[ScramMechanism, ScramCredential]) -> Forms:
+        drawn = self._strangers.forms(user, self._tenant)
+        return forms_of(found) if found else drawn
+
+    def _verifier(
+        self, user: str, found: dict[ScramMechanism, ScramCredential], forms: Forms, mechanism: ScramMechanism
+    ) -> ScramCredential:
+        form = dict(forms).get(mechanism, forms[0][1])  # one mechanism's form is the other's
+        made_up = self._strangers.verifier(user, mechanism, form)
+        return found.get(mechanism, made_up)
 
     def _found(self, user: str) -> dict[ScramMechanism, ScramCredential]:
         image = self._image()
@@ -51,12 +56,3 @@ class Credentials:
             tenant = image.tenants.get(self._tenant)
             allowed = key is not None and key.tenant == self._tenant and tenant is not None and tenant.may_log_in
         return dict(image.scram.get(user, {})) if allowed else {}
-
-    def _made_up(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        def drawn(purpose: bytes) -> bytes:
-            return hmac.digest(self._secret, b"no such user\0" + purpose + b"\0" + user.encode(), "sha512")
-
-        size = 32 if HASHES[mechanism] == "sha256" else 64
-        iterations = PASSWORD_ITERATIONS if self._tenant is None else KEY_ITERATIONS
-        salt = drawn(b"salt%d" % mechanism)[:SALT_BYTES]
-        return ScramCredential(salt, drawn(b"stored")[:size], drawn(b"server")[:size], iterations)

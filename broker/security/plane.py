@@ -21,6 +21,7 @@ from broker.security.login import Login
 from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import NONCE_BYTES, ScramExchange
+from broker.security.strangers import Strangers
 from broker.security.verifications import Verifications
 from common.errors import ErrorCode, ProtocolError
 from common.host_names import parse_host
@@ -53,7 +54,7 @@ class Security:
     ) -> None:
         self.config = config
         self.image = image
-        self.secret = secret
+        self.strangers = Strangers(secret)
         self.ports = ports
         self.frame_bytes_max = frame_bytes_max
         self.authorizer = Authorizer(config.authorizer or AuthorizerConfig())
@@ -123,6 +124,7 @@ class Security:
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over ACLs, and end the connections of keys and tenants that are gone."""
+        self.strangers.metadata_changed(delta, image)
         self.authorizer.acls = image.acls
         access = delta.access
         gone = {key: None for key, before in access.keys_changed.items() if before is not None}
@@ -198,7 +200,7 @@ class _Door:
         self._credentials = None
         if mechanism == OAUTHBEARER:
             return OauthExchange(security.config.oauth, security.key_set)
-        credentials = self._credentials = Credentials(security.image, security.secret, self.tenant)
+        credentials = self._credentials = Credentials(security.image, security.strangers, self.tenant)
         if mechanism == PLAIN:
             return PlainExchange(credentials)
         kind = ScramMechanism.SHA_256 if mechanism == SCRAM_SHA_256 else ScramMechanism.SHA_512

@@ -1,0 +1,127 @@
+"""Verifiers for names that are nobody's: nothing fits them, and no answer tells them from those of users.
+
+Salt and iterations of a name follow from the name, the cluster's secret and the forms of the verifiers that there are,
+so they are the same each time and on each broker. A form is drawn as often as users have it, but for a factor below 2:
+its weight is their number rounded down to a power of two, so that few users who come or go change a stranger's answer.
+Where one changes all the same it does as a user's does with a new password: with another salt. The draw is rendezvous
+hashing with weights (Schindelhauer, Schomaker: Weighted distributed hash tables, 2005), which moves no more names than
+it has to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+from typing import NamedTuple
+
+from broker.security.scram import HASHES
+from kraft.image.credentials import ScramCredential, ScramCredentials
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.records import ScramMechanism
+
+SALT_BYTES = 24
+KEY_ITERATIONS = 4_096
+PASSWORD_ITERATIONS = 8_192
+"""As the command makes them for API keys and for passwords."""
+FORMS_MAX = 16
+"""Of one owner's verifiers; the most frequent ones are imitated."""
+
+_TEXT_BITS = 130
+_TEXT_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_TEXT_SALT = re.compile(rb"[0-9a-z]{20,26}")
+
+
+class Form(NamedTuple):
+    """What a client is told of a verifier, but for the salt itself. `salt_bytes` 0: a salt as Apache Kafka's tools make
+    it, a number of 130 bits to the base 36."""
+
+    iterations: int
+    salt_bytes: int
+
+    @classmethod
+    def of(cls, credential: ScramCredential) -> Form:
+        is_text = _TEXT_SALT.fullmatch(credential.salt) is not None
+        return cls(credential.iterations, 0 if is_text else len(credential.salt))
+
+
+Forms = tuple[tuple[ScramMechanism, Form], ...]
+"""Of one user's verifiers, by mechanism; never empty."""
+
+
+class Strangers:
+    """Counts the forms of the users on operators' listeners (owner None) and of each tenant's keys."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._counts: dict[str | None, dict[Forms, int]] = {}
+        self._weights: dict[str | None, list[tuple[Forms, int]]] = {}  # of owners asked for since they changed
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The first delta begins at the empty image, each other one at the last one's image."""
+        access, before = delta.access, delta.base
+        for name in dict.fromkeys((*access.scram_changed, *access.keys_changed)):
+            self._count(before, name, -1)
+            self._count(image, name, +1)
+
+    def _count(self, image: MetadataImage, name: str, change: int) -> None:
+        credentials = image.scram.get(name)
+        if not credentials:
+            return
+        key = image.keys.get(name)
+        owner = None if key is None else key.tenant
+        counts, forms = self._counts.setdefault(owner, {}), forms_of(credentials)
+        counts[forms] = counts.get(forms, 0) + change
+        if not counts[forms]:
+            del counts[forms]
+        if not counts:
+            del self._counts[owner]
+        self._weights.pop(owner, None)
+
+    def forms(self, user: str, owner: str | None) -> Forms:
+        """What this name would have if it were one of the owner's."""
+        weights = self._weights.get(owner)
+        if weights is None:
+            weights = self._weighed(owner)
+            if owner in self._counts:  # clients name owners that there are not
+                self._weights[owner] = weights
+        return min(weights, key=lambda entry: (self._distance(user, *entry), entry))[0]
+
+    def _weighed(self, owner: str | None) -> list[tuple[Forms, int]]:
+        counts = self._counts.get(owner)
+        if not counts:
+            form = Form(PASSWORD_ITERATIONS if owner is None else KEY_ITERATIONS, SALT_BYTES)
+            return [(tuple((mechanism, form) for mechanism in ScramMechanism), 1)]
+        entries = [(forms, 1 << (count.bit_length() - 1)) for forms, count in counts.items()]
+        return sorted(entries, key=lambda entry: (-entry[1], entry[0]))[:FORMS_MAX]
+
+    def _distance(self, user: str, forms: Forms, weight: int) -> float:
+        about = repr([(int(mechanism), *form) for mechanism, form in forms]).encode()
+        drawn = int.from_bytes(self._drawn(user, b"form", about)[:8], "big")
+        return -math.log((drawn + 1) / 2**64) / weight
+
+    def verifier(self, user: str, mechanism: ScramMechanism, form: Form) -> ScramCredential:
+        """In that form; no password fits it."""
+        about = b"%d %d %d" % (mechanism, form.iterations, form.salt_bytes)
+        size = hashlib.new(HASHES[mechanism]).digest_size
+        stored, server = self._drawn(user, b"stored", about)[:size], self._drawn(user, b"server", about)[:size]
+        seed = self._drawn(user, b"salt", about)
+        salt = hashlib.shake_256(seed).digest(form.salt_bytes) if form.salt_bytes else _text_salt(seed)
+        return ScramCredential(salt, stored, server, form.iterations)
+
+    def _drawn(self, user: str, purpose: bytes, about: bytes) -> bytes:
+        return hmac.digest(self._secret, b"\0".join((b"no such user", purpose, about, user.encode())), "sha512")
+
+
+def forms_of(credentials: ScramCredentials) -> Forms:
+    return tuple(sorted((mechanism, Form.of(credential)) for mechanism, credential in credentials.items()))
+
+
+def _text_salt(seed: bytes) -> bytes:
+    number, digits = int.from_bytes(seed, "big") % (1 << _TEXT_BITS), ""
+    while number:
+        number, digit = divmod(number, len(_TEXT_DIGITS))
+        digits = _TEXT_DIGITS[digit] + digits
+    return digits.encode()
