@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from object_store.outlasting import outlast
+from common.outlasting import outlast
 
 T = TypeVar("T")
 JOIN_TIMEOUT_S = 10.0

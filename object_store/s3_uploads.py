@@ -11,10 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common.outlasting import outlast
 from object_store.errors import ObjectExists, ObjectMissing, StoreError, VersionConflict
 from object_store.file_copying import SourceEnded
 from object_store.limits import MIB, StoreLimits
-from object_store.outlasting import outlast
 from object_store.s3_faults import UploadGone
 from object_store.s3_requests import S3Requests, answered_ms, checksum
 from object_store.store import Body, FileRange, ObjectInfo, body_parts, body_size, part_size

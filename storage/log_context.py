@@ -1,7 +1,8 @@
 """What all logs of one log directory share: the ports, the open files, the writer, the flusher, the disk's state."""
 
+import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.ports import Clock, Disk
 from storage.audit_trail import AuditTrail
@@ -45,4 +46,5 @@ class LogContext:
     trash: Trash
     checkpoints: Checkpoints
     reloads: ProducerReloads
+    beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint

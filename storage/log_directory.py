@@ -342,6 +342,8 @@ class LogDirectory:
 
     async def settle(self) -> None:
         """Return when no byte waits for a slow disk, and no flush or other work of a log is under way."""
+        if self._context.beginnings:
+            await asyncio.wait(list(self._context.beginnings.values()))
         await self._context.reloads.idle()
         await self._checkpoints.idle()
         await self._context.writer.drained()

@@ -91,7 +91,7 @@ class Flushable(Protocol):
 class LogFlusher:
     """One per log directory; calls on the loop."""
 
-    __slots__ = ("_clock", "_disk", "_due", "_health", "_task", "_wanted", "flush_count")
+    __slots__ = ("_clock", "_disk", "_due", "_health", "_task", "_turn", "_wanted", "flush_count")
 
     def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth) -> None:
         self._disk = disk
@@ -100,6 +100,7 @@ class LogFlusher:
         self._wanted: dict[Flushable, FlushDepth] = {}
         self._due: dict[Flushable, float] = {}  # logs under flush.ms with unflushed bytes -> when to flush
         self._task: asyncio.Task[None] | None = None
+        self._turn: asyncio.Future[None] | None = None
         self.flush_count = 0
 
     def note_unflushed(self, log: Flushable, flush_ms: int) -> None:
@@ -131,7 +132,8 @@ class LogFlusher:
             jobs = [(log, job) for log, job in planned if job is not None]
             try:
                 if jobs:
-                    await asyncio.to_thread(self._run_jobs, jobs)
+                    self._turn = asyncio.ensure_future(asyncio.to_thread(self._run_jobs, jobs))
+                    await self._turn
                     self.flush_count += len(jobs)
                     for log, job in jobs:
                         if not log.closed:
@@ -145,6 +147,8 @@ class LogFlusher:
                 for log, depth in logs.items():
                     self._wanted[log] = max(depth, self._wanted.get(log, depth))
                 await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
+            finally:
+                self._turn = None
 
     def _run_jobs(self, jobs: list[tuple[Flushable, FlushJob]]) -> None:
         synced: set[str] = set()
@@ -159,6 +163,11 @@ class LogFlusher:
         self._task = None
         if not task.cancelled() and task.exception() is not None:
             self._health.fail(f"flushing stopped: {task.exception()!r}")
+
+    async def turn_over(self) -> None:
+        """Return when what a thread writes just now is written: what is planned from now on is of now."""
+        if self._turn is not None:
+            await asyncio.wait((self._turn,))
 
     async def idle(self) -> None:
         """Return when nobody waits for a flush any more."""

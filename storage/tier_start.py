@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from common.errors import ProtocolError
+from common.outlasting import outlast
+from storage.audit_trail import AuditPending
 from storage.checkpoint_files import LEADER_EPOCHS, replace_file, write_whole
 from storage.log_truncation import Reason, truncate_fully_and_start_at
 from storage.producer_snapshot import decode_snapshot
@@ -17,6 +20,58 @@ if TYPE_CHECKING:
 
 
 FROM_TIER = Reason("begins where the tier ends")
+UNFINISHED = "where it begins is not durable yet"
+ROOM_PAUSE_S = 0.5  # between two attempts while the device is full
+
+
+async def begin(log: PartitionLog, start: Callable[[], None]) -> None:
+    """Do `start`, which calls `log.start_at`, and make durable where the log begins; it takes nothing before.
+
+    An earlier beginning in its directory, of this log or of another one of its name, ends first, for a thread of it may
+    still write there. A caller that is cancelled waits for the thread's end as well; what found no room is tried again
+    without it. Raises what `start` does, and ProtocolError.
+    """
+    beginnings, directory = log.context.beginnings, log.directory
+    while True:
+        if directory in beginnings:
+            await asyncio.wait([beginnings[directory]])
+            continue
+        try:
+            start()
+            break
+        except AuditPending as pending:
+            await pending.wait()
+    log.barred = UNFINISHED
+    at_rest = asyncio.Event()
+    task = beginnings[directory] = asyncio.create_task(_finish(log, at_rest), name="begin-from-tier")
+
+    def ended(task: asyncio.Task[None]) -> None:
+        del beginnings[directory]
+        at_rest.set()
+        if not task.cancelled():
+            task.exception()  # the directory's health has it too, where nobody waits any more
+
+    task.add_done_callback(ended)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await outlast(asyncio.ensure_future(at_rest.wait()))
+        raise
+
+
+async def _finish(log: PartitionLog, at_rest: asyncio.Event) -> None:
+    while True:
+        try:
+            await make_durable(log)
+        except ProtocolError:
+            if log.context.health.offline is not None:
+                raise
+        else:
+            log.unbar()
+            return
+        at_rest.set()
+        await asyncio.sleep(ROOM_PAUSE_S)
+        at_rest.clear()
 
 
 def start_at(
@@ -45,18 +100,25 @@ def start_at(
 
 
 async def make_durable(log: PartitionLog) -> None:
-    """The epochs, the snapshot and the names of the files, on the device. Nothing may be appended meanwhile. Raises
-    ProtocolError."""
-    disk, health = log.context.disk, log.context.health
+    """The epochs, the snapshot and the names of the files, on the device, unless the log is closed meanwhile. Nothing
+    may be appended before. Raises ProtocolError."""
+    context, disk = log.context, log.context.disk
     path = file_stem(log.directory, log.log_end_offset) + SNAPSHOT_SUFFIX
     snapshot, epochs = log.producers.snapshot(), log.leader_epochs.encode()
+    while log.pending_writes and not log.closed:  # the names of the files are among what waits for a slow disk
+        if context.health.offline is not None:
+            raise context.health.error()
+        await context.writer.drained()
+    await context.flusher.turn_over()  # it may be about to replace the epochs' file by that from before
 
     def write() -> None:
-        write_whole(disk, path, snapshot)  # no flush does it: they look at snapshots above the recovery point
-        replace_file(disk, log.directory, LEADER_EPOCHS, epochs)
+        if not log.closed:
+            write_whole(disk, path, snapshot)  # no flush does it: they look at snapshots above the recovery point
+        if not log.closed:
+            replace_file(disk, log.directory, LEADER_EPOCHS, epochs)
 
     try:
         await asyncio.to_thread(write)
     except OSError as error:
-        health.fail(f"start {log.directory} from the tier: {error}")
-        raise health.error() from error
+        if not log.closed:  # its directory has another name
+            raise context.health.refused(f"start {log.directory} from the tier", error) from error

@@ -53,7 +53,7 @@ class Following(Protocol):
         ...
 
     def resume(self, partition: Partition) -> None:
-        """Follow its leader again, if it is a follower now."""
+        """Follow its leader again, if it is a follower now and nobody else has paused it. Once for each `pause`."""
         ...
 
     def written(self, partition: Partition) -> None:

@@ -21,7 +21,7 @@ class Fetchers:
         self._listener = listener
         self._links: dict[int, LeaderLink] = {}
         self._of: dict[Partition, LeaderLink] = {}
-        self._paused: dict[Partition, None] = {}
+        self._paused: dict[Partition, int] = {}  # by how many
         self._stopped = False
 
     def follow(self, partition: Partition) -> None:
@@ -46,12 +46,14 @@ class Fetchers:
             link.remove(partition)
 
     def pause(self, partition: Partition) -> None:
-        self._paused[partition] = None
+        self._paused[partition] = self._paused.get(partition, 0) + 1
         self.unfollow(partition)
 
     def resume(self, partition: Partition) -> None:
-        self._paused.pop(partition, None)
-        if partition.role is Role.FOLLOWER:
+        count = self._paused.pop(partition) - 1
+        if count:
+            self._paused[partition] = count
+        elif partition.role is Role.FOLLOWER:
             self.follow(partition)
 
     def written(self, partition: Partition) -> None:

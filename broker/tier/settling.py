@@ -78,7 +78,7 @@ async def begin_at_end(
     """Begin anew where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError.
 
     No fetch tells a leader of the new place, or appends there, before it is durable, whoever leads by then; and an
-    answer to the old place, which may be on its way, counts no more.
+    answer to the old place, which may be on its way, counts no more. So cancelling takes until no thread writes.
     """
 
     def begin() -> None:
@@ -89,8 +89,7 @@ async def begin_at_end(
     if following is not None:
         following.pause(partition)
     try:
-        await audited(begin)
-        await tier_start.make_durable(partition.log)
+        await tier_start.begin(partition.log, begin)
     finally:
         if following is not None:
             following.resume(partition)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from common.outlasting import outlast
 from object_store.blocking import BlockingStore
 from object_store.errors import ObjectMissing, StoreDenied, StoreUnavailable
 from object_store.off_loop import OffLoop, OffLoopStopped
 from object_store.opening import open_store
-from object_store.outlasting import outlast
 from object_store.uri import InvalidStoreUri
 from tests.object_store.conftest import LIMITS
 
