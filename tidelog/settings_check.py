@@ -18,6 +18,7 @@ def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
     if values["tidelog.tier.uri"]:
         _check_tier_uri(values["tidelog.tier.uri"])
         _check_sweep_age(values)
+        _check_local_retention(given, values)
     _check_schedule(values)
     return values
 
@@ -67,6 +68,22 @@ def _check_sweep_age(values: Mapping[str, Any]) -> None:
             f"{needed_ms}: so long tidelog.tier.copy.threads ({values['tidelog.tier.copy.threads']}) segments of "
             f"log.segment.bytes ({values['log.segment.bytes']}) take at "
             f"tidelog.tier.copy.bytes.per.second ({limit:g})"
+        )
+
+
+def _check_local_retention(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """By default the brokers must not have to keep more of a tiered topic than the whole topic has."""
+    total_ms = values["log.retention.ms"]
+    for name, unit_ms in (("log.retention.hours", 3_600_000), ("log.retention.minutes", 60_000)):
+        if "log.retention.ms" not in given and values[name] != -1:
+            total_ms = values[name] * unit_ms
+    for what, total in (("ms", total_ms), ("bytes", values["log.retention.bytes"])):
+        local = values[f"log.local.retention.{what}"]
+        if total == -1 or local == -2 or -1 < local <= total:
+            continue
+        raise SettingError(
+            f"log.local.retention.{what}: {local} is not valid, it must be at most log.retention.{what} ({total}), "
+            "or -2 for as much"
         )
 
 

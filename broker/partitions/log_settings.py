@@ -32,7 +32,7 @@ class LogSettings:
         self._node_id = node_id
         self._given = dict(node_settings)
         for name, unit_ms in (("log.retention.hours", _HOUR_MS), ("log.retention.minutes", _MINUTE_MS)):
-            if self._given.get(name, -1) >= 0:  # minutes go before hours
+            if "log.retention.ms" not in node_settings and self._given.get(name, -1) >= 0:  # minutes go before hours
                 self._given["log.retention.ms"] = self._given[name] * unit_ms
         self._default: LogConfig | None = None
         self._default_of: tuple[Mapping[str, str], Mapping[str, str]] | None = None

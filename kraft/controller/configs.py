@@ -24,7 +24,7 @@ from kraft.controller.policy import (
     unclean_leader_election,
 )
 from kraft.controller.reassignment import changes_when_moves_may_end
-from kraft.controller.tier_configs import check_tier
+from kraft.controller.tier_configs import check_tier, check_tier_defaults
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.delta import replayed
@@ -146,6 +146,7 @@ def _resource_records(
         check_tier(image, policy, name, current, target)
     else:
         check_broker_configs(name, changed)
+        check_tier_defaults(image, policy, name, current, target)
     changed.update({n: None for n in current if n not in target})
     return [ConfigRecord(resource_type, name, n, v) for n, v in changed.items()]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from common.broker_settings import NODE_SETTINGS
 from common.errors import ErrorCode, ProtocolError
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_configs import topic_config
-from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.controller.topic_names import INTERNAL_TOPICS, TIER_TOPIC
+from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
 
 REMOTE_STORAGE = "remote.storage.enable"
@@ -40,6 +42,10 @@ def default_tier_overrides(
 def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, before: Overrides, after: Overrides) -> None:
     """Raises INVALID_CONFIG, with a sentence that says why, for overrides `after` that a topic with overrides `before`
     cannot have. What was there before, and only the cluster's defaults make wrong, is let be."""
+    if topic == TIER_TOPIC and before:  # the brokers made it, and its settings with it
+        setting = TOPIC_SETTINGS["cleanup.policy"]
+        if setting.parse(topic_config(image, after, policy, setting)[0] or "") != ("compact",):
+            raise _refused(f"cleanup.policy of {topic} stays compact: by it the cluster finds what is in the tier.")
     was_tiered, is_tiered = (_is_true(overrides.get(REMOTE_STORAGE)) for overrides in (before, after))
     if was_tiered and not is_tiered:
         raise _refused(
@@ -65,14 +71,35 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
     if "delete" not in value("cleanup.policy"):
         return  # the whole topic has no bound
     for local_name, total_name in _LIMITS:
-        local, total = value(local_name), value(total_name)
-        if total == UNLIMITED or local == AS_TOTAL or UNLIMITED < local <= total:
-            continue
-        shown = "without bound" if local == UNLIMITED else str(local)
-        raise _refused(
-            f"{local_name} ({shown}) is larger than {total_name} ({total}): the brokers cannot keep what the topic "
-            f"has lost. Use {AS_TOTAL} to keep as much as the whole topic does."
-        )
+        _check_limits(local_name, value(local_name), total_name, value(total_name))
+
+
+def check_tier_defaults(
+    image: MetadataImage, policy: ControllerPolicy, resource_name: str, before: Overrides, after: Overrides
+) -> None:
+    """Raises INVALID_CONFIG when a broker with overrides `after`, or every one (""), would by default keep more of a
+    tiered topic than the whole topic has; not for what was so `before`."""
+    cluster = {} if resource_name == CLUSTER_DEFAULT else image.configs.cluster()
+
+    def value(name: str) -> Any:
+        setting = NODE_SETTINGS[name]
+        text = next((given[name] for given in (after, cluster, policy.static) if name in given), None)
+        return setting.default if text is None else setting.parse(text)
+
+    for limits in _LIMITS:
+        local_name, total_name = (f"log.{name}" for name in limits)
+        if any(before.get(name) != after.get(name) for name in (local_name, total_name)):
+            _check_limits(local_name, value(local_name), total_name, value(total_name))
+
+
+def _check_limits(local_name: str, local: int, total_name: str, total: int) -> None:
+    if total == UNLIMITED or local == AS_TOTAL or UNLIMITED < local <= total:
+        return
+    shown = "without bound" if local == UNLIMITED else str(local)
+    raise _refused(
+        f"{local_name} ({shown}) is larger than {total_name} ({total}): the brokers cannot keep what the topic "
+        f"has lost. Use {AS_TOTAL} to keep as much as the whole topic does."
+    )
 
 
 def _is_true(text: str | None) -> bool:

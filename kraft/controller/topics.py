@@ -23,6 +23,7 @@ from kraft.controller.topic_names import (
     AUDIT_TOPIC,
     INTERNAL_TOPICS,
     KEYED_TOPICS,
+    TIER_TOPIC,
     check_topic_name,
     colliding_name,
 )
@@ -297,6 +298,9 @@ def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, po
     topic = _existing_topic(image, name, topic_id, policy)
     if topic.name == AUDIT_TOPIC:
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, "The audit cannot be deleted.")
+    if topic.name == TIER_TOPIC:
+        text = f"{topic.name} cannot be deleted: without it the cluster finds nothing of what it has in the tier."
+        raise ProtocolError(ErrorCode.POLICY_VIOLATION, text)
     return topic
 
 

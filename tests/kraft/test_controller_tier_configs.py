@@ -34,14 +34,20 @@ def create(
     return replayed(image, decision.records), decision.reply.topics[0]
 
 
-def alter(image: MetadataImage, configs: Mapping[str, str | None], policy: ControllerPolicy = WITH_TIER) -> Any:
+def alter(
+    image: MetadataImage,
+    configs: Mapping[str, str | None],
+    policy: ControllerPolicy = WITH_TIER,
+    resource_type: ResourceType = ResourceType.TOPIC,
+    name: str = "t",
+) -> Any:
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     changes = [
-        resource.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
-        for name, value in configs.items()
+        resource.AlterableConfig(name=setting, config_operation=0 if value is not None else 1, value=value)
+        for setting, value in configs.items()
     ]
     request = IncrementalAlterConfigsRequest(
-        resources=[resource(resource_type=2, resource_name="t", configs=changes)], validate_only=False
+        resources=[resource(resource_type=resource_type, resource_name=name, configs=changes)], validate_only=False
     )
     return decide_incremental_alter_configs(image, request, policy).reply.responses[0]
 
@@ -120,3 +126,45 @@ def test_a_clusters_default_of_local_retention_counts() -> None:
     assert result.error_code == ErrorCode.INVALID_CONFIG
     image, _ = create(TIERED, policy)
     assert alter(image, {"segment.ms": "7"}, policy).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("broker", ["", "1"])
+@pytest.mark.parametrize(
+    ("configs", "complaint"),
+    [
+        ({"log.local.retention.ms": "604800001"}, "log.local.retention.ms (604800001)"),
+        ({"log.local.retention.ms": "-1"}, "log.local.retention.ms (without bound)"),
+        ({"log.local.retention.bytes": "11", "log.retention.bytes": "10"}, "log.local.retention.bytes (11)"),
+        ({"log.retention.ms": "49"}, "log.local.retention.ms (50)"),
+        ({"log.local.retention.ms": "604800000"}, None),
+        ({"log.local.retention.bytes": "11"}, None),
+        ({"log.local.retention.ms": "-1", "log.retention.ms": "-1"}, None),
+        ({"log.local.retention.ms": "-2", "log.retention.ms": "1"}, None),
+    ],
+)
+def test_nor_by_the_defaults_of_brokers(broker: str, configs: dict[str, str], complaint: str | None) -> None:
+    policy = replace(WITH_TIER, static={**WITH_TIER.static, "log.local.retention.ms": "50"})
+    reply = alter(with_brokers(3), configs, policy, ResourceType.BROKER, broker)
+    if complaint is None:
+        assert reply.error_code == ErrorCode.NONE
+    else:
+        assert reply.error_code == ErrorCode.INVALID_CONFIG
+        assert complaint in reply.error_message
+
+
+def test_a_contradiction_of_defaults_that_was_there_is_let_be() -> None:
+    policy = replace(WITH_TIER, static={**WITH_TIER.static, "log.local.retention.ms": "-1"})
+    reply = alter(with_brokers(3), {"log.retention.bytes": "7"}, policy, ResourceType.BROKER, "")
+    assert reply.error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("configs", [{"cleanup.policy": "delete"}, {"cleanup.policy": "compact,delete"}])
+def test_the_tiers_own_state_stays_compacted(configs: dict[str, str]) -> None:
+    image, _ = create({"cleanup.policy": "compact"}, name="__tier_state")
+    reply = alter(image, configs, name="__tier_state")
+    assert reply.error_code == ErrorCode.INVALID_CONFIG
+    assert "compact" in reply.error_message
+    resource = AlterConfigsRequest.AlterConfigsResource
+    replaced = AlterConfigsRequest(resources=[resource(resource_type=2, resource_name="__tier_state", configs=[])])
+    assert decide_alter_configs(image, replaced, WITH_TIER).reply.responses[0].error_code == ErrorCode.INVALID_CONFIG
+    assert alter(image, {"segment.bytes": "2048"}, name="__tier_state").error_code == ErrorCode.NONE

@@ -9,7 +9,7 @@ import pytest
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, check_topic_name, colliding_name
+from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC, check_topic_name, colliding_name
 from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
@@ -201,10 +201,11 @@ def test_an_internal_topic_is_deleted_as_any_other() -> None:
     assert GROUP_TOPIC not in replayed(image, decision.records).topics
 
 
-def test_the_audit_is_not_deleted() -> None:
-    image, _ = create(with_brokers(3), new_topic(AUDIT_TOPIC))
-    topic_id = image.topics.by_name[AUDIT_TOPIC].topic_id
-    decision = delete(image, [(AUDIT_TOPIC, None), (None, topic_id)])
+@pytest.mark.parametrize("name", [AUDIT_TOPIC, TIER_TOPIC])
+def test_what_the_cluster_could_not_do_without_is_not_deleted(name: str) -> None:
+    image, _ = create(with_brokers(3), new_topic(name))
+    topic_id = image.topics.by_name[name].topic_id
+    decision = delete(image, [(name, None), (None, topic_id)])
     assert [row.error_code for row in decision.reply.responses] == [ErrorCode.POLICY_VIOLATION] * 2
     assert not decision.records
 

@@ -33,6 +33,8 @@ from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX
 from wire.connection import ConnectionLimits
 from wire.server import ServerLimits
 
+TIER = {"tidelog.tier.uri": "file:///tier"}
+
 
 def test_a_new_cluster_has_three_of_each_and_keeps_its_addresses(tmp_path: Path) -> None:
     first = prepare_layout(tmp_path, None, None, 21_000, {"num.partitions": "4"})
@@ -117,11 +119,27 @@ def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> Non
         ({"socket.request.max.bytes": "2000000000"}, "tidelog.connection.request.bytes.max"),
         ({"log.segment.byte": "1"}, "log.segment.bytes"),
         ({"tidelog.tier.uri": "tier"}, "tidelog.tier.uri"),
+        (TIER | {"log.local.retention.ms": "604800001"}, "log.local.retention.ms"),
+        (TIER | {"log.local.retention.ms": "3600001", "log.retention.hours": "1"}, "log.local.retention.ms"),
+        (TIER | {"log.local.retention.bytes": "-1", "log.retention.bytes": "10"}, "log.local.retention.bytes"),
     ],
 )
 def test_settings_that_contradict_each_other_stop_the_start(settings: dict[str, str], named: str) -> None:
     with pytest.raises(SettingError, match=named):
         check_settings(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"log.local.retention.ms": "604800000"},
+        {"log.local.retention.ms": "3600001", "log.retention.ms": "3600001", "log.retention.hours": "1"},
+        {"log.local.retention.ms": "-1", "log.retention.ms": "-1"},
+        {"log.local.retention.bytes": "10"},
+    ],
+)
+def test_brokers_may_keep_what_a_topic_has(settings: dict[str, str]) -> None:
+    check_settings(TIER | settings)
 
 
 def test_listeners_are_checked() -> None:
