@@ -293,6 +293,29 @@ async def test_a_login_by_handshake_and_password() -> None:
     one.connection_closed()
 
 
+@pytest.mark.parametrize("last_word", [b"\x01", b"", b"n,,\x01auth=Bearer anything\x01\x01"])
+async def test_a_refused_token_gets_a_status_and_whatever_is_said_to_that_the_failure(
+    tokens: OauthExchange, issuer: rsa.RSAPrivateKey, last_word: bytes
+) -> None:
+    """RFC 7628: a client of Kafka ends with an authentication error by the second answer, and by that alone."""
+
+    class Tokens(Services):
+        def exchange(self, mechanism: str) -> Exchange:
+            return tokens
+
+    services = Tokens()
+    services.mechanisms = ["OAUTHBEARER"]
+    one = login(services)
+    one.handshake(1, "OAUTHBEARER")
+    answer = await one.authenticate(b"n,,\x01auth=Bearer " + token_of(issuer, aud="another") + b"\x01\x01")
+    assert answer.error_code == 0 and json.loads(answer.auth_bytes) == {"status": "invalid_token"}
+    assert not services.log and one.count_frame(), "the client has the word"
+    answer = await one.authenticate(last_word)
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED and answer.auth_bytes == b""
+    assert services.log == ["failed invalid token", "shut"] and not one.count_frame()
+    one.connection_closed()
+
+
 async def test_a_failed_login_is_over() -> None:
     services = Services()
     one = login(services)
