@@ -1,7 +1,9 @@
 """What is known of tiered segments' insides: chunk plans, time indexes, aborted transactions. Bounded in memory.
 
 Each comes from a section of the segment's object, downloaded when somebody needs it and checked against the CRC that
-the segment's entry carries.
+the segment's entry carries. What came stays until those who waited have asked again, and what a read has found stays
+while it waits for more, however little memory there is: else readers of different segments, or one that needs two
+indexes at once, would evict the one for the other for ever.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 OFFSETS, TIMES, ABORTED = -1, -2, -3  # in place of a chunk's number
 THREAD_FROM_BYTES = 64 << 10
 ABORTED_ENTRY_MEMORY = 200
+READS_MAX = 1_000  # that wait, and whose indexes stay
+READ_HOLD_S = 30.0  # so long after it was last tried: who asked may be gone
 
 
 class RemoteSegment(NamedTuple):
@@ -89,6 +93,20 @@ class IndexLimits:
     timeout_s: float = 120.0
 
 
+class _Read:
+    """A read that may have to be tried several times: what it has asked for, and whether it still waits."""
+
+    __slots__ = ("key", "offset", "reader", "touched", "tried_at", "waits")
+
+    def __init__(self, reader: int, name: str, offset: int) -> None:
+        self.key = (reader, name)
+        self.reader = reader
+        self.offset = offset
+        self.tried_at = 0.0
+        self.touched: dict[Key, None] = {}
+        self.waits = False
+
+
 class RemoteIndexes:
     """What was asked for, least recently used out first. Each method answers the thing or the ticket to wait for.
 
@@ -99,8 +117,31 @@ class RemoteIndexes:
         self._store = store
         self._downloads = downloads
         self._limits = limits
+        self._loop = asyncio.get_running_loop()
         self._known: dict[Key, Known] = {}
+        self._coming: dict[Key, None] = {}  # those who waited for it are about to ask again
+        self._reads: dict[tuple[int, str], _Read] = {}  # those that wait, the last one that was tried last
+        self._current: _Read | None = None
         self.memory_bytes = 0
+
+    def begin(self, reader: int, name: str, offset: int) -> None:
+        """`reader` tries to read what has this name at `offset`, maybe again: what it asks for from now on, until
+        another read begins, is what that read needs."""
+        reads, current, now = self._reads, self._current, self._loop.time()
+        if current is not None and not current.waits:
+            reads.pop(current.key, None)
+        read = reads.pop((reader, name), None)
+        if read is None or read.offset != offset:
+            read = _Read(reader, name, offset)
+        read.waits, read.tried_at = False, now
+        self._current = reads[read.key] = read
+        while len(reads) > READS_MAX or next(iter(reads.values())).tried_at < now - READ_HOLD_S:
+            del reads[next(iter(reads))]
+
+    def wait(self) -> None:
+        """The read that began last is to be made again."""
+        if self._current is not None:
+            self._current.waits = True
 
     def plan(self, remote: RemoteSegment, reader: int) -> ChunkPlan | Ticket:
         return self._find(remote, OFFSETS, OFFSET_INDEX, ChunkPlan, self._make_plan, reader)
@@ -130,10 +171,15 @@ class RemoteIndexes:
         reader: int,
     ) -> T | Ticket:
         key = (remote.segment.uuid, number)
+        read = self._current if self._current is not None and self._current.reader == reader else None
+        if read is not None:
+            read.touched[key] = None
         known = self._known.pop(key, None)
         if isinstance(known, kind):
             self._known[key] = known
             return known
+        if read is not None:
+            read.waits = True
         return self._downloads.want(key, lambda: self._download(remote, key, name, make), reader)
 
     def _download(
@@ -142,11 +188,32 @@ class RemoteIndexes:
         return _SectionDownload(self, self._store, remote, key, name, make, self._limits.timeout_s)
 
     def keep(self, key: Key, known: Known) -> None:
+        """Until `let_go` at least."""
         self._known[key] = known
+        self._coming[key] = None
         self.memory_bytes += known.memory_bytes
-        while self.memory_bytes > self._limits.memory_bytes and len(self._known) > 1:
-            oldest = next(iter(self._known))
-            self.memory_bytes -= self._known.pop(oldest).memory_bytes
+        self._make_room()
+
+    def let_go(self, key: Key) -> None:
+        """Those who waited for it have asked again."""
+        if self._coming.pop(key, self) is None:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """The newest one stays, and what those need who wait: there may be more of that than memory is to hold."""
+        surplus = self.memory_bytes - self._limits.memory_bytes
+        if surplus <= 0:
+            return
+        least, newest, doomed = self._loop.time() - READ_HOLD_S, next(reversed(self._known)), []
+        needed = {key for read in self._reads.values() if read.waits and read.tried_at >= least for key in read.touched}
+        for key, known in self._known.items():
+            if surplus <= 0:
+                break
+            if key not in needed and key not in self._coming and key != newest:
+                doomed.append(key)
+                surplus -= known.memory_bytes
+        for key in doomed:
+            self.memory_bytes -= self._known.pop(key).memory_bytes
 
     def _make_plan(self, segment: TieredSegment, data: bytes) -> ChunkPlan:
         return plan_chunks(
@@ -203,7 +270,7 @@ class _SectionDownload:
         self._indexes.keep(self.key, known)
 
     def let_go(self) -> None:
-        """Nothing: the newest index is the last one to make room."""
+        self._indexes.let_go(self.key)
 
     def _build(self, section: Section | None, data: bytes) -> Known:
         if section is not None and crc32c(data) != section.crc32c:

@@ -109,6 +109,7 @@ class RemoteReader:
         OFFSET_NOT_AVAILABLE while the store does not answer.
         """
         wanted = offset
+        self.indexes.begin(reader, view.name, offset)
         while True:
             remote = view.find(wanted)
             if remote is None:
@@ -118,6 +119,7 @@ class RemoteReader:
                 return plan
             found = self._find(remote, plan, wanted, reader)
             if isinstance(found, Ticket):
+                self.indexes.wait()
                 self._drop_stale_prefetch(view, reader, offset)
                 return found
             if found is not None:
