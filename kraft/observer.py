@@ -58,7 +58,6 @@ class ObserverConfig:
     ahead_patience_s: float = 5.0
     persist_pause_s: float = 0.05
     room_pause_s: float = 1.0
-    room_patience_s: float = 5.0  # then a device that is still full counts as failed, so that others lead
     unsaved_bytes_max: int = 64 << 20
 
 
@@ -302,8 +301,9 @@ class MetadataObserver:
     # -- the local copy
 
     async def _persist(self) -> None:
-        """Save in groups, not more often than each pause: nothing waits for it."""
-        roomless_since: float | None = None
+        """Save in groups, not more often than each pause: nothing waits for it. So a full device costs a restart alone,
+        which has more to catch up with."""
+        refusals = 0
         while not (self._stopping and not self._unsaved and not self._jumped):
             await self._save_wanted.wait()
             self._save_wanted.clear()
@@ -312,13 +312,10 @@ class MetadataObserver:
             except NoRoom as error:
                 if self._stopping:  # an older copy is as good, only longer to catch up from
                     return
-                now = asyncio.get_running_loop().time()
-                roomless_since = now if roomless_since is None else roomless_since
-                if now - roomless_since >= self._config.room_patience_s:
-                    self._saved.set()
-                    self._on_disk_failed(str(error))
-                    return
-                log.warning("the metadata's local copy waits for room", extra={"cause": str(error)})
+                refusals += 1
+                if refusals & (refusals - 1) == 0:  # ever more seldom: it may take days
+                    extra = {"cause": str(error), "times": refusals}
+                    log.warning("the metadata's local copy waits for room", extra=extra)
                 self._save_wanted.set()
                 await asyncio.sleep(self._config.room_pause_s)
                 continue
@@ -326,7 +323,7 @@ class MetadataObserver:
                 self._saved.set()
                 self._on_disk_failed(str(error))
                 return
-            roomless_since = None
+            refusals = 0
             if not self._stopping:
                 await asyncio.sleep(self._config.persist_pause_s)
             elif self._unsaved or self._jumped:

@@ -153,7 +153,8 @@ class HostedPartitions:
 
     def find(self, topic: str, index: int) -> Partition:
         """Raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION when the cluster has no such partition,
-        NOT_LEADER_OR_FOLLOWER when it lives elsewhere, KAFKA_STORAGE_ERROR when this broker's disk has failed."""
+        NOT_LEADER_OR_FOLLOWER when it lives elsewhere, KAFKA_STORAGE_ERROR when this broker's disk has failed or has no
+        room for it."""
         partition = self.get(topic, index)
         if partition is None:
             raise ProtocolError(self.missing_by_name(topic.encode(), index))
@@ -174,7 +175,7 @@ class HostedPartitions:
         image = self.image.topics.get(topic.decode(errors="replace"))
         if image is None or index not in image.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self._missing((image.topic_id, index))
 
     def missing_by_id(self, topic_id: bytes, index: int, prefix: bytes = b"") -> ErrorCode:
         """Likewise; a topic whose name does not begin with `prefix` does not exist for who asks."""
@@ -183,7 +184,11 @@ class HostedPartitions:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if index not in image.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return self._missing((topic_id, index))
+
+    def _missing(self, key: Key) -> ErrorCode:
+        """Its replica, if it is to be here, has found no room yet, or it lives elsewhere."""
+        return ErrorCode.KAFKA_STORAGE_ERROR if key in self.roomless else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # what partitions tell ----------------------------------------------------------------------------------
 

@@ -142,11 +142,15 @@ async def test_a_replica_without_room_for_its_log_is_tried_again_and_the_others_
     )
     assert not broker.hosted.offline
     assert broker.hosted.find("old", 0).is_leader
-    assert broker.hosted.missing_by_id(OTHER_ID, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for index in range(2):
+        assert broker.hosted.missing_by_id(OTHER_ID, index) is ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(ProtocolError, match="KAFKA_STORAGE_ERROR"):
+            broker.hosted.find("new", index)
     assert len(broker.hosted.roomless) == 2
     broker.change(PartitionChangeRecord(OTHER_ID, 0, replicas=(1, 2), leader=1))  # it need not be made any more
     await asyncio.sleep(0.02)
     assert len(broker.hosted.roomless) == 1
+    assert broker.hosted.missing_by_id(OTHER_ID, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     monkeypatch.setattr(broker.logs, "create_log", make)
     for _ in range(1_000):
         await asyncio.sleep(0.001)

@@ -355,28 +355,6 @@ async def test_a_stop_does_not_wait_for_room(tmp_path: Path, monkeypatch: pytest
         await observer.stop()
 
 
-async def test_a_device_that_stays_full_counts_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: object) -> None:
-        raise NoRoom("the device is full")
-
-    writer = Writer()
-    links = three(writer)
-    failed: list[str] = []
-    config = ObserverConfig(0, "metadata", fetch_wait_s=0.05, room_pause_s=0.005, room_patience_s=0.05)
-    observer = MetadataObserver(machine_ports(tmp_path), links, links.addresses, config, pytest.fail, failed.append)
-    await observer.start()
-    monkeypatch.setattr(LocalCopy, "save", full)
-    monkeypatch.setattr(LocalCopy, "replace", full)
-    writer.topic("t")
-    learn_all(links)
-    for _ in range(1_000):
-        await asyncio.sleep(0.001)
-        if failed:
-            break
-    assert failed == ["the device is full"]
-    await observer.stop()
-
-
 def test_a_damaged_snapshot_is_refused(tmp_path: Path) -> None:
     disk = MachineDisk(tmp_path)
     copied(disk, batches(40), tail_bytes_max=1000)
