@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from common.checksum import crc32c
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT, TierWorld
 from tiering.cluster_file import begin_incarnation, read_cluster_file
+from tiering.keys import PartitionPath
 from tiering.manifest import DamagedManifest, decode_head, encode_head
 from tiering.manifest_writer import ManifestWriter
 from tiering.sealed import check_seal, sealed
@@ -55,6 +57,48 @@ async def test_a_manifest_that_was_changed_into_another_is_damaged() -> None:
         decode_head(body.replace(b'"end_offset":50', b'"end_offset":40', 1), "key")
     assert decode_head(msgspec.json.encode(head), "key") == head, "of an older version"
     assert json.loads(body)["crc32c"] > 0
+
+
+def flipped(body: bytes) -> Iterator[bytes]:
+    """With each bit turned over, one at a time."""
+    for at in range(len(body)):
+        for bit in range(8):
+            yield body[:at] + bytes([body[at] ^ 1 << bit]) + body[at + 1 :]
+
+
+async def test_with_any_bit_turned_over_a_manifest_is_damaged_by_name_or_says_the_same() -> None:
+    world = TierWorld()
+    world.claim(1)
+    world.copy(range(0, 20, 10), 10)
+    head = await ManifestWriter(world.services, world.view()).publish()
+    assert head is not None
+    path = PartitionPath(head.topic, bytes.fromhex(head.topic_id), head.partition)
+    key, body = ROOT.manifest_key(path, head.version), encode_head(head)
+    refused = 0
+    for one in flipped(body):
+        try:
+            assert decode_head(one, key) == head
+        except DamagedManifest as error:
+            assert str(error).startswith(key)  # noqa: PT017
+            refused += 1
+    assert refused >= 8 * body.rindex(b',"crc32c"')
+
+
+async def test_with_any_bit_turned_over_a_cluster_file_is_refused_by_name_or_says_the_same() -> None:
+    store = MemoryStore()
+    file = await begin_incarnation(store, ROOT, 1_700_000_000_000)
+    body, version = await store.get_with_version(ROOT.cluster_file)
+    refused = 0
+    for one in flipped(body):
+        version = (await store.replace(ROOT.cluster_file, one, version)).version
+        try:
+            found = await read_cluster_file(store, ROOT)
+            assert found is not None
+            assert found[0] == file
+        except ValueError as error:
+            assert ROOT.cluster_file in str(error)  # noqa: PT017
+            refused += 1
+    assert refused >= 8 * body.rindex(b',"crc32c"')
 
 
 async def test_a_changed_cluster_file_is_not_believed() -> None:
