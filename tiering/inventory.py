@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,16 +74,16 @@ class FoundTopic:
 
 
 async def find_clusters(store: ObjectStore) -> list[str]:
-    """Ids of the clusters that have written there. Raises StoreError."""
+    """Ids of the clusters that have written there, also where `cluster.json` is damaged: who reads it is told. Raises
+    StoreError."""
     found = []
     for name in await store.list_names(""):
         cluster_id = name.rstrip("/")
         if name.endswith("/"):
-            try:
-                if await read_cluster_file(store, TierRoot(cluster_id)) is not None:
-                    found.append(cluster_id)
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                if await read_cluster_file(store, TierRoot(cluster_id)) is None:
+                    continue
+            found.append(cluster_id)
     return found
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from kraft.rebuild import NamedBroker
+from kraft.rebuild import CannotRebuild, NamedBroker
 from records.events import Event, EventsHeader, encode_events
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import PATH, ROOT, TierWorld
-from tidelog.tier_rebuild import prepare
+from tidelog.tier_rebuild import choose_cluster, look, prepare
+from tiering.cluster_file import begin_incarnation
 from tiering.exports import METADATA, POSITIONS, ExportKey, export_key
 from tiering.manifest_writer import ManifestWriter
 
@@ -102,3 +103,14 @@ async def test_a_manifest_that_was_behind_is_told() -> None:
         f"flights-0: records 30 to 39 were in the object store {AS_OF}, and its manifest does not name them",
         f"flights-0: records 40 to 49 were on the brokers alone {AS_OF}",
     ]
+
+
+async def test_a_damaged_cluster_file_is_told_by_its_name() -> None:
+    store = MemoryStore()
+    await begin_incarnation(store, ROOT, SEEN_MS)
+    body, version = await store.get_with_version(ROOT.cluster_file)
+    await store.replace(ROOT.cluster_file, body.replace(b"1", b"2", 1), version)
+    for wanted in (None, ROOT.cluster_id):
+        chosen = await choose_cluster(store, wanted)
+        with pytest.raises(CannotRebuild, match=rf"{ROOT.cluster_file} in .*: its checksum does not fit"):
+            await look(store, chosen, [], random.Random(1))

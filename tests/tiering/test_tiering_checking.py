@@ -139,6 +139,10 @@ async def dropped() -> TierWorld:
 async def test_a_bucket_tells_what_it_holds() -> None:
     world = await dropped()
     assert await find_clusters(world.store) == ["cluster-1"]
+    body, version = await world.store.get_with_version(ROOT.cluster_file)
+    damaged = await world.store.replace(ROOT.cluster_file, body[:20] + body[21:], version)
+    assert await find_clusters(world.store) == ["cluster-1"], "who reads it is told"
+    await world.store.replace(ROOT.cluster_file, body, damaged.version)
     (topic,) = await find_topics(world.store, ROOT)
     assert (topic.name, topic.topic_id, topic.is_dropped) == ("flights", PATH.topic_id, True)
     assert [(p.log_start_offset, p.end_offset, p.leader_epoch) for p in topic.partitions.values()] == [(0, 30, 1)]
