@@ -282,10 +282,17 @@ def prepare_layout(
 
 
 def make_secret(root: Path) -> None:
-    """The secret by which the cluster's nodes know each other, readable by its owner alone."""
-    handle = os.open(root / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """The secret by which the cluster's nodes know each other, readable by its owner alone. One that is there is whole,
+    left by somebody who was interrupted before the layout was there too, and stays."""
+    path = root / SECRET_FILE
+    if path.exists():
+        return
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32) + "\n")
+    os.replace(temporary, path)
 
 
 def make_certificates(root: Path, domain: str | None = None) -> None:

@@ -79,24 +79,29 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         self._selector.register(wake_read, selectors.EVENT_READ, self._signalled)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for role in dict.fromkeys(role for role in ROLES if any(n.role == role for n in self._layout.nodes)):
             # controllers elect their leader while the brokers' code is imported
             import_node(role)  # before the fork, so that no node imports again
             gc.collect()
             gc.freeze()
+            self._turn(0)
             for child in self._children.values():
-                if child.node.role == role:
+                if child.node.role == role and child.wanted and not child.pid:
                     self._start(child)
         while not (self._ending and not any(child.pid for child in self._children.values())):
-            for key, _ in self._selector.select(self._timeout()):
-                key.data(key.fileobj)
-            self._on_time()
+            self._turn(self._timeout())
         with contextlib.suppress(OSError), control.socket_path(self._root) as path:
             os.unlink(path)
         for answer in self._waiting_for_end:
             answer({"ok": True})
         os.close(lock)
         return self._status
+
+    def _turn(self, timeout_s: float | None) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            key.data(key.fileobj)
+        self._on_time()
 
     # starting and watching children ---------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.settings import SettingError
-from tidelog.__main__ import app
 from tidelog.admin_client import Reach
 from tidelog.certificates import CLIENT, authority, certificate
 from tidelog.command_config import Login, parse_command_config, read_command_config
+from tidelog.command_line import app
 
 SECRET = "c0rrect-h0rse"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -269,3 +270,27 @@ def test_a_layout_from_before_brokers_could_go_is_read(tmp_path: Path) -> None:
     del raw["next_broker"]
     (tmp_path / LAYOUT_FILE).write_text(json.dumps(raw))
     assert load_layout(tmp_path) == layout
+
+
+def test_what_an_interrupted_start_left_is_started_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted before each of its steps on files in turn, until it comes through."""
+    replaced, secrets, left = os.replace, set(), 0
+
+    def interrupted(*paths: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        replaced(*paths)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    for steps in range(10):
+        left = steps
+        try:
+            prepare_layout(tmp_path, 1, 1, None, {}, tls=True)
+        except KeyboardInterrupt:
+            assert load_layout(tmp_path) is None
+        if (tmp_path / SECRET_FILE).exists():
+            secrets.add((tmp_path / SECRET_FILE).read_text())
+    assert load_layout(tmp_path) is not None and left > 0
+    assert len(secrets) == 1, "one that a node may know is never replaced"

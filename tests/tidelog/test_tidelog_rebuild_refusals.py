@@ -17,7 +17,7 @@ from object_store.blocking import BlockingStore
 from object_store.errors import StoreUnavailable
 from records.events import Event, EventsHeader, encode_events
 from tidelog import tier_rebuild
-from tidelog.__main__ import app
+from tidelog.command_line import app
 from tidelog.commands import tier_rebuild as command
 from tidelog.output import fail
 from tidelog.tier_rebuild import look, take_over

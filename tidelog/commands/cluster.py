@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -78,6 +79,7 @@ def up(
     names = _tenant_names(root, tenants)
     if not detach:
         sys.stdout.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until the supervisor can hear them
         os.execv(sys.executable, supervisor_line(root, names))  # a supervisor that holds nothing but what nodes need
     print(start_detached(root, names), flush=True)
     if names:

@@ -1,0 +1,71 @@
+"""All commands of `tidelog`: it runs nodes, runs a whole embedded cluster, administers it."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import typer
+
+from tidelog.commands import (
+    acls,
+    audit,
+    brokers,
+    cells,
+    certificates,
+    cluster,
+    config,
+    groups,
+    keys,
+    nodes,
+    replicas,
+    spark,
+    tenants,
+    tier,
+    topics,
+    users,
+)
+
+app = typer.Typer(
+    name="tidelog",
+    help="A Kafka-protocol streaming service for many tenants.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+HANDLES_SIGNALS = frozenset({"up", "broker", "controller", "proxy"})
+"""Until they do, Ctrl-C ends them as it ends a program that handles nothing."""
+
+
+@app.callback()
+def begin(context: typer.Context) -> None:
+    if context.obj is not None and context.invoked_subcommand not in HANDLES_SIGNALS:
+        signal.signal(signal.SIGINT, context.obj)
+
+
+for command in (cluster.up, cluster.down, cluster.ps, cluster.kill, cluster.stop, cluster.start):
+    app.command()(command)
+app.command()(nodes.broker)
+app.command()(nodes.controller)
+app.command()(nodes.proxy)
+app.command()(config.config)
+app.command()(audit.audit)
+topics.app.command()(replicas.reassign)
+topics.app.command()(replicas.elect)
+app.add_typer(topics.app, name="topics")
+app.add_typer(groups.app, name="groups")
+app.add_typer(brokers.app, name="brokers")
+app.add_typer(cells.app, name="cells")
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
+app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
+app.add_typer(certificates.app, name="certificates")
+app.add_typer(tier.app, name="tier")
+app.add_typer(spark.app, name="spark")
+
+
+def run(interrupted: Any) -> None:
+    """The command that this process was started with; `interrupted` is what Ctrl-C does while it is at work."""
+    app(obj=interrupted)
