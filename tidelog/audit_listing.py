@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from object_store.store import ObjectStore
 from records.audit_event import AuditEvent, decode_audit_event
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 CLOCKS_APART_MS = 3_600_000
 """By how much the clock of a store, or of a leader of `__audit`, may be behind that of whoever wrote an event."""
 SILENCE_S = 30.0
+LOOK_UP_MS = 5_000
 POLL_MS = 500
+
+T = TypeVar("T")
 
 
 class NotAnswering(Exception):
@@ -119,9 +122,10 @@ def read_topic(consumer: KafkaConsumer, topic: str, listing: Listing) -> None:
 
     places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     consumer.assign(places)
-    ends = consumer.end_offsets(places)
+    ends = _looked_up(consumer, lambda: consumer.end_offsets(places, timeout_ms=LOOK_UP_MS))
     since_ms = max(listing.wanted.since_ms - CLOCKS_APART_MS, 0)
-    starts = consumer.offsets_for_times(dict.fromkeys(places, since_ms))
+    times = dict.fromkeys(places, since_ms)
+    starts = _looked_up(consumer, lambda: consumer.offsets_for_times(times, timeout_ms=LOOK_UP_MS))
     for place in places:
         start = starts[place]
         consumer.seek(place, ends[place] if start is None else start.offset)
@@ -130,6 +134,19 @@ def read_topic(consumer: KafkaConsumer, topic: str, listing: Listing) -> None:
             listing.add(decode_audit_event(value))
         except ValueError as error:
             listing.problems.append(f"{place.topic}-{place.partition}, offset {offset}: {error}")
+
+
+def _looked_up(consumer: KafkaConsumer, ask: Callable[[], T]) -> T:
+    """kafka-python goes on asking a broker that has ceased to lead, until its time is up: so it has little of it, and
+    is told to look who leads now. Raises NotAnswering."""
+    from kafka.errors import KafkaTimeoutError  # noqa: PLC0415
+
+    for _ in range(int(SILENCE_S * 1000) // LOOK_UP_MS):
+        try:
+            return ask()
+        except KafkaTimeoutError:
+            consumer.topics()
+    raise NotAnswering(f"the brokers have not answered for {SILENCE_S:g} s")
 
 
 def _records(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator[tuple[TopicPartition, int, bytes]]:

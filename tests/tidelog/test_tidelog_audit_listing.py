@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
+from kafka.errors import KafkaTimeoutError
 
 from records.audit_event import AuditEvent, AuditKind, AuditSource, encode_audit_event
 from tests.object_store.memory_store import MemoryStore
@@ -98,10 +99,12 @@ async def test_the_store_names_ids_that_no_event_tells() -> None:
 
 
 class FakeConsumer:
-    """`__audit` of three partitions, the last one empty: a few records at a time, with pauses."""
+    """`__audit` of three partitions, the last one empty: a few records at a time, with pauses. While it has `moved`,
+    this client knows who has led it before."""
 
-    def __init__(self, values: dict[int, list[bytes]]) -> None:
+    def __init__(self, values: dict[int, list[bytes]], *, moved: bool = False) -> None:
         self.values = values
+        self.moved = moved
         self.positions: dict[TopicPartition, int] = {}
         self.polls = 0
 
@@ -111,10 +114,20 @@ class FakeConsumer:
     def assign(self, places: list[TopicPartition]) -> None:
         self.positions = dict.fromkeys(places, -1)
 
-    def end_offsets(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def topics(self) -> set[str]:
+        self.moved = False
+        return {"__audit"}
+
+    def _ask_leaders(self, timeout_ms: int) -> None:
+        if self.moved:
+            raise KafkaTimeoutError(f"Failed to get offsets by timestamps in {timeout_ms} ms")
+
+    def end_offsets(self, places: list[TopicPartition], timeout_ms: int) -> dict[TopicPartition, int]:
+        self._ask_leaders(timeout_ms)
         return {place: len(self.values[place.partition]) for place in places}
 
-    def offsets_for_times(self, times: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    def offsets_for_times(self, times: dict[TopicPartition, int], timeout_ms: int) -> dict[TopicPartition, Any]:
+        self._ask_leaders(timeout_ms)
         return {place: SimpleNamespace(offset=0) if self.values[place.partition] else None for place in times}
 
     def seek(self, place: TopicPartition, offset: int) -> None:
@@ -143,6 +156,16 @@ def test_the_topic_is_read_to_its_end_and_what_is_no_event_is_told() -> None:
     nothing = Listing(Wanted(), 10)
     read_topic(FakeConsumer({}), "__audit", nothing)
     assert not nothing.events() and not nothing.problems
+
+
+def test_partitions_that_others_lead_by_now_are_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = Listing(Wanted(), 10)
+    values = {0: [encode_audit_event(told(n)) for n in range(5)]}
+    read_topic(FakeConsumer(values, moved=True), "__audit", listing)
+    assert [event.sequence for event in listing.events()] == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(FakeConsumer, "topics", lambda self: {"__audit"})
+    with pytest.raises(NotAnswering):
+        read_topic(FakeConsumer(values, moved=True), "__audit", listing)
 
 
 def test_brokers_that_fall_silent_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,9 @@ def read_all(bootstrap: str, topic: str, group: str | None = None) -> list[Recor
     places = [TopicPartition(topic, index) for index in (0, 1)]
     consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), group_id=group, enable_auto_commit=False)
     consumer.assign(places)
+    consumer.seek_to_end()  # not `end_offsets`, which would go on asking a broker that has ceased to lead meanwhile
+    ends = {place: consumer.position(place) for place in places}
     consumer.seek_to_beginning()
-    ends = consumer.end_offsets(places)
     found: list[Record] = []
     deadline = time.monotonic() + 60
     while any(consumer.position(place) < ends[place] for place in places) and time.monotonic() < deadline:
