@@ -440,11 +440,20 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _load(fd: int, start: int, end: int) -> None:
-    """Wait here, in a thread, for the device: history is seldom in memory, and who reads it next is an event loop."""
-    if hasattr(os, "posix_fadvise") and start < end:
-        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_WILLNEED)
-    for at in range(start, end, LOAD_STEP_BYTES):
-        os.pread(fd, 1, min(at + LOAD_STEP_BYTES, end) - 1)
+    """Wait here, in a thread, for the device: history is seldom in memory, and who reads it next is an event loop.
+
+    It is read as if it were sent to nowhere, which copies nothing and makes the system read ahead in large units of
+    memory. What POSIX_FADV_WILLNEED brings comes page by page, and costs several times as much CPU whenever it is used.
+    """
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        while start < end and (sent := os.sendfile(null, fd, start, end - start)):
+            start += sent
+    except OSError:
+        for at in range(start, end, LOAD_STEP_BYTES):
+            os.pread(fd, 1, min(at + LOAD_STEP_BYTES, end) - 1)
+    finally:
+        os.close(null)
 
 
 def _sync_directory(path: str) -> None:
