@@ -374,6 +374,9 @@ class MachineFile:
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
 
+    def pread_into(self, view: memoryview, position: int) -> int:
+        return os.preadv(self.fd, [view], position)
+
     def pwrite(self, data: Buffer, position: int) -> int:
         return os.pwrite(self.fd, data, position)
 

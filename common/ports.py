@@ -145,6 +145,10 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes: ...
 
+    def pread_into(self, view: memoryview, position: int) -> int:
+        """Bytes read into `view`, as many as it takes; fewer where the file ends."""
+        ...
+
     def pwrite(self, data: Buffer, position: int) -> int:
         """Bytes written, possibly fewer than given. Raises OSError (ENOSPC, EIO)."""
         ...

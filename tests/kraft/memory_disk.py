@@ -24,6 +24,11 @@ class MemoryFile:
     def pread(self, size: int, position: int) -> bytes:
         return bytes(self.cached[position : position + size])
 
+    def pread_into(self, view: memoryview, position: int) -> int:
+        data = self.pread(len(view), position)
+        view[: len(data)] = data
+        return len(data)
+
     def pwrite(self, data: Buffer, position: int) -> int:
         self._disk.operate()
         taken = bytes(data)[: self._disk.write_bytes_max]

@@ -38,6 +38,9 @@ class Bytes:
     def pread(self, size: int, position: int) -> bytes:
         return self.data[position : position + size]
 
+    def pread_into(self, view: memoryview, position: int) -> int:
+        raise NotImplementedError
+
     def pwrite(self, data: object, position: int) -> int:
         raise NotImplementedError
 

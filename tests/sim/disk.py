@@ -219,6 +219,11 @@ class SimFile:
         self._check_open()
         return bytes(memoryview(self.node.cached)[position : position + size])
 
+    def pread_into(self, view: memoryview, position: int) -> int:
+        data = self.pread(len(view), position)
+        view[: len(data)] = data
+        return len(data)
+
     def pwrite(self, data: Buffer, position: int) -> int:
         self._check_open()
         self.device.operate(self.loop, grows=position + len(data) > len(self.node.cached))

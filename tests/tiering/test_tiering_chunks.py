@@ -47,6 +47,11 @@ class MemoryFile:
     def pread(self, size: int, position: int) -> bytes:
         return bytes(self.data[position : position + size])
 
+    def pread_into(self, view: memoryview, position: int) -> int:
+        data = self.pread(len(view), position)
+        view[: len(data)] = data
+        return len(data)
+
     def pwrite(self, data: Buffer, position: int) -> int:
         taken = bytes(data)[: self.most]
         self.data[position : position + len(taken)] = taken

@@ -31,7 +31,16 @@ from tests.tiering.test_tiering_chunks import (
 )
 from tests.tiering.tiered_log import TieredLog, error_of, read_when_there, take, values_batch
 from tiering import chunk, chunk_cache
-from tiering.chunk import STEP_BATCHES, ChunkIndex, DamagedChunk, Expected, check_in_place, store_checked
+from tiering.chunk import (
+    PIECE_BYTES,
+    STEP_BATCHES,
+    STEP_BYTES,
+    ChunkIndex,
+    DamagedChunk,
+    Expected,
+    check_in_place,
+    store_checked,
+)
 from tiering.chunk_cache import DIRECTORY, CacheLimits
 from tiering.downloads import DownloadLimits, Downloads
 from tiering.prefetch import PrefetchLimits
@@ -39,6 +48,12 @@ from tiering.remote_index import IndexLimits
 from tiering.remote_reader import RemoteReader, RemoteReadLimits
 
 CHUNK, OPEN_MAX = 4_096, 3
+
+
+def scratch() -> memoryview:
+    return memoryview(bytearray(PIECE_BYTES))
+
+
 LIMITS = RemoteReadLimits(
     DownloadLimits(4, 1 << 20),
     CacheLimits(1 << 20, OPEN_MAX, 0),
@@ -83,6 +98,11 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     await made.store.close()
 
 
+def take_small_steps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "STEP_BYTES", 900)
+    monkeypatch.setattr(lab.reading.cache, "_scratch", memoryview(bytearray(1_000)))
+
+
 async def read_all(lab: Lab, bytes_max: int) -> bytes:
     data, offset = b"", 0
     while lab.log.find(offset) is not None:
@@ -104,7 +124,7 @@ async def test_a_reader_gets_exactly_what_was_copied_and_nothing_is_written(lab:
 
 
 async def test_a_long_batch_and_gaps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    take_small_steps(lab, monkeypatch)
     await lab.log.add([values_batch(0, [b"a" * 9_000]), values_batch(5, [b"b"] * 2), values_batch(40, [b"c"])], end=90)
     await lab.log.add([values_batch(90, [b"d"]), values_batch(91, [b"e" * 20_000]), values_batch(92, [b"f"] * 400)])
     assert await read_all(lab, 100) == lab.log.log
@@ -144,17 +164,21 @@ async def test_damage_is_told_and_leaves_nothing_open(lab: Lab, damage: str) -> 
 
 
 @settings(max_examples=150, deadline=None)
-@given(batches, st.integers(0, 3_000), st.integers(61, 30_000))
+@given(batches, st.integers(0, 3_000), st.integers(61, 30_000), st.integers(1, 30_000), st.integers(1, 20))
 def test_checking_in_place_finds_what_checking_a_copy_finds(
-    shape: list[tuple[int, int, int]], before: int, piece_bytes: int
+    shape: list[tuple[int, int, int]], before: int, piece_bytes: int, step_bytes: int, step_batches: int
 ) -> None:
     data = b"".join(build(shape))
     expected = Expected(0, HIGH)
     copied = store_checked(MemoryFile(), data, expected)
     file = MemoryFile(data=bytearray(b"\xff" * before + data + b"\xff" * 50))
+    scratch = memoryview(bytearray(piece_bytes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk, "PIECE_BYTES", piece_bytes)
-        found = [*check_in_place(file, before, len(data), expected)][-1]
+        patch.setattr(chunk, "STEP_BYTES", step_bytes)
+        patch.setattr(chunk, "STEP_BATCHES", step_batches)
+        for index in check_in_place(file, before, len(data), expected, scratch):
+            found = index
+            scratch[:] = b"\xa5" * piece_bytes  # it is anybody's between two steps
     assert (found.end, found.end_offset) == (before + copied.end, copied.end_offset)
     assert list(found.offsets) == list(copied.offsets)
     assert list(found.positions) == [before + position for position in copied.positions]
@@ -162,7 +186,7 @@ def test_checking_in_place_finds_what_checking_a_copy_finds(
 
 def test_the_same_is_damage_in_place_as_in_a_copy() -> None:
     for data, expected, holes in MISPLACED:
-        checked = check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), expected)
+        checked = check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), expected, scratch())
         if holes is None:
             with pytest.raises(DamagedChunk):
                 list(checked)
@@ -170,21 +194,27 @@ def test_the_same_is_damage_in_place_as_in_a_copy() -> None:
             index = list(checked)[-1]
             assert [(hole.low, hole.high) for hole in index.holes] == holes
     file, length = MemoryFile(data=bytearray(FIRST + SECOND)), len(FIRST + SECOND + THIRD)
-    (hole,) = list(check_in_place(file, 0, length, Expected(10, 14, dense=True)))[-1].holes
+    (hole,) = list(check_in_place(file, 0, length, Expected(10, 14, dense=True), scratch()))[-1].holes
     assert (hole.low, hole.high) == (13, -1)
     assert "ends at position" in hole.reason
 
 
 def test_many_small_batches_are_many_steps() -> None:
     data = b"".join(values_batch(at, [b"x"]) for at in range(1_000))
-    steps = list(check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), Expected(0, HIGH)))
+    steps = list(check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), Expected(0, HIGH), scratch()))
     assert len(steps) >= 1_000 // STEP_BATCHES
+
+
+def test_a_long_batch_is_many_steps() -> None:
+    data = values_batch(0, [b"x" * 5 * STEP_BYTES])
+    steps = list(check_in_place(MemoryFile(data=bytearray(data)), 0, len(data), Expected(0, HIGH), scratch()))
+    assert len(steps) >= 5
 
 
 async def test_what_is_read_ahead_is_checked_with_rests_until_somebody_waits(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    take_small_steps(lab, monkeypatch)
     monkeypatch.setattr(chunk_cache, "YOUNG_NS", 0)
     rests: list[float] = []
     sleep = asyncio.sleep
@@ -310,7 +340,7 @@ async def alter_and_read(root: Path, rounds: list[list[tuple[str, int, int]]]) -
 async def test_what_is_altered_behind_the_check_is_checked_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(chunk, "PIECE_BYTES", 1_000)
+    take_small_steps(lab, monkeypatch)
     await lab.log.fill(1, 30)
     steps = 0
 
