@@ -7,14 +7,14 @@ Offsets are Kafka offsets, ends exclusive. Of each segment only its encoded reco
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from tiering.keys import PartitionPath
 from tiering.lineage import Chain, fits
-from tiering.segment import SegmentId, SegmentState, TieredSegment
+from tiering.segment import TRANSACTION_INDEX, SegmentId, SegmentState, TieredSegment
 from tiering.tier_records import (
     STATES,
     KeyKind,
@@ -32,6 +32,7 @@ from tiering.tier_records import (
     segment_key,
 )
 
+FOUND_MAX = 4  # segments that readers are at are not decoded anew
 _FINISHED = STATES.index(SegmentState.COPY_FINISHED)
 
 
@@ -39,12 +40,14 @@ class PartitionTier:
     """One partition's tier. `replay` alone changes it. Finished segments neither overlap nor share a base offset."""
 
     __slots__ = (
+        "_aborting",
         "_bases",
         "_ends",
         "_finished",
         "_log_bytes",
         "_max_timestamps",
         "_others",
+        "_recent",
         "log_bytes",
         "partition",
         "record",
@@ -67,12 +70,14 @@ class PartitionTier:
         """Of the finished segments, those that a job has made."""
         self.swap: bytes | None = None
         """The record of a swap whose segments' own records did not all follow; they are still to be written."""
+        self._aborting = array("q")  # base offsets of those with an index of aborted transactions
         self._bases = array("q")
         self._ends = array("q")
         self._max_timestamps = array("q")
         self._log_bytes = array("q")
         self._finished: list[bytes] = []
         self._others: dict[SegmentId, bytes] = {}
+        self._recent: tuple[tuple[bytes, TieredSegment], ...] = ()  # what `find` found last, by its very record
 
     # what it says ------------------------------------------------------------------------------------------
 
@@ -129,8 +134,20 @@ class PartitionTier:
         at = bisect_right(self._ends, offset)
         if at == len(self._ends):
             return None
-        segment = self._segment(at)
+        segment = self._segment_again(at)
         return segment if epochs is None or fits(segment.epochs, segment.end_offset, epochs) else None
+
+    def find_aborting(self, offset: int) -> TieredSegment | None:
+        """The first finished segment with an index of aborted transactions, from the one that `find` gives on."""
+        if offset < self.log_start_offset:
+            return None
+        at = bisect_right(self._ends, offset)
+        if at == len(self._ends):
+            return None
+        which = bisect_left(self._aborting, self._bases[at])
+        if which == len(self._aborting):
+            return None
+        return self._segment_again(bisect_left(self._bases, self._aborting[which]))
 
     def find_timestamp(self, timestamp: int, from_offset: int = 0) -> TieredSegment | None:
         """The first finished segment above log start and `from_offset` with a record at or after `timestamp`.
@@ -245,6 +262,8 @@ class PartitionTier:
         self._finished.insert(at, bytes.fromhex(segment.uuid) + value)
         self.log_bytes += record.log_bytes
         self.rewritten_count += record.rewritten
+        if any(name == TRANSACTION_INDEX for name, *_ in record.sections):
+            insort(self._aborting, segment.base_offset)
 
     def replay_swap(self, value: bytes | None) -> None:
         """Inputs that are known become DELETE_STARTED and the outputs take their place, with no state in between."""
@@ -268,6 +287,8 @@ class PartitionTier:
         at = bisect_left(self._bases, segment.base_offset)
         self.log_bytes -= self._log_bytes[at]
         self.rewritten_count -= decode_segment_record(self._finished[at][16:]).rewritten
+        base = segment.base_offset
+        del self._aborting[bisect_left(self._aborting, base) : bisect_right(self._aborting, base)]
         for numbers in (self._bases, self._ends, self._max_timestamps, self._log_bytes):
             del numbers[at]
         del self._finished[at]
@@ -283,6 +304,16 @@ class PartitionTier:
 
     def _segment(self, at: int) -> TieredSegment:
         return decode_segment(self._id(at), self._finished[at][16:])
+
+    def _segment_again(self, at: int) -> TieredSegment:
+        """A reader asks for the same one, and for the one behind it, many times."""
+        value = self._finished[at]
+        for known, segment in self._recent:
+            if known is value:
+                return segment
+        segment = self._segment(at)
+        self._recent = ((value, segment), *self._recent[: FOUND_MAX - 1])
+        return segment
 
     def _other_segments(self) -> list[TieredSegment]:
         return [decode_segment(segment, self._others[segment]) for segment in sorted(self._others)]

@@ -9,17 +9,20 @@ ACTIVE_S = 10.0  # a reader that asked for nothing this long no longer shares wh
 READERS_MAX = 1_000
 
 Place = TypeVar("Place")
+Asked = tuple[str, int, int]
+"""(segment, chunk, window): all that lies so far ahead of that chunk was asked for."""
 
 
 class Sequence:
     """One reader in one partition. Offsets; `window` is how many bytes beyond its place are to be there already."""
 
-    __slots__ = ("_began", "_expected", "last_at", "window")
+    __slots__ = ("_began", "_expected", "asked", "last_at", "window")
 
     def __init__(self) -> None:
         self._began = self._expected = -1
         self.window = 0
         self.last_at = 0.0
+        self.asked: Asked | None = None
 
     def goes_on(self, offset: int) -> bool:
         """Reading the last piece again, or a part of it, is going on, too: answers get lost."""
@@ -67,6 +70,16 @@ class Sequences(Generic[Place]):
         window_max = min(self._limits.window_bytes, self._limits.total_bytes // len(self._sequences))
         sequence.read(offset, next_offset, self._limits.first_bytes, window_max)
         return min(sequence.window, window_max)
+
+    def asked(self, place: Place) -> Asked | None:
+        """What was noted last of a reader in a partition."""
+        sequence = self._sequences.get(place)
+        return sequence.asked if sequence is not None else None
+
+    def note_asked(self, place: Place, asked: Asked) -> None:
+        sequence = self._sequences.get(place)
+        if sequence is not None:
+            sequence.asked = asked
 
     def _forget(self, now: float) -> None:
         sequences = self._sequences

@@ -32,7 +32,6 @@ from tiering.remote_index import (
     damaged,
     fetch,
 )
-from tiering.segment import TRANSACTION_INDEX
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +48,13 @@ class TierView(Protocol):
         """The segment that holds `offset`, or else the next one above; None where the tier ends.
 
         Raises ProtocolError for an offset that cannot be served: a segment of another lineage.
+        """
+        ...
+
+    def find_aborting(self, offset: int) -> RemoteSegment | None:
+        """The first segment, from the one that `find` gives on, with an index of aborted transactions.
+
+        Raises as `find`. It is asked for each read: it looks at no segment but that one.
         """
         ...
 
@@ -209,7 +215,11 @@ class RemoteReader:
         self, view: TierView, remote: RemoteSegment, plan: ChunkPlan, number: int, cut: Cut, offset: int, reader: int
     ) -> None:
         self._drop_stale_prefetch(view, reader, offset)
-        window = self.sequences.read((reader, view.name), offset, cut.next_offset, self._loop.time())
+        place = (reader, view.name)
+        window = self.sequences.read(place, offset, cut.next_offset, self._loop.time())
+        asked = (remote.segment.uuid, number, window)
+        if self.sequences.asked(place) == asked:
+            return  # several reads are of one chunk
         while window > 0:
             number += 1
             if number == len(plan):
@@ -223,6 +233,7 @@ class RemoteReader:
                 remote, plan, number = following, following_plan, 0
             window -= plan.range(number)[1]
             self._want_chunk_ahead(remote, plan, number, reader)
+        self.sequences.note_asked(place, asked)
 
     def _want_chunk_ahead(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> None:
         key = (remote.segment.uuid, number)
@@ -238,10 +249,8 @@ class RemoteReader:
         """
         found: list[tuple[int, int]] = []
         at = start
-        while (remote := view.find(at)) is not None:
+        while (remote := view.find_aborting(at)) is not None:
             at = remote.segment.end_offset
-            if TRANSACTION_INDEX not in remote.segment.sections:
-                continue
             known = self.indexes.aborted(remote, reader)
             if isinstance(known, Ticket):
                 return known

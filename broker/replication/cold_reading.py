@@ -68,6 +68,13 @@ class ReadableTier:
         segment = self.tier.find(offset)
         return None if segment is None else self.remote(segment)
 
+    def find_aborting(self, offset: int) -> RemoteSegment | None:
+        """Raises as `find`."""
+        if offset < self.tier.log_start_offset:
+            raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        segment = self.tier.find_aborting(offset)
+        return None if segment is None else self.remote(segment)
+
     def remote(self, segment: TieredSegment) -> RemoteSegment:
         key = self._root.segment_key(self.tier.path, segment.id)
         if not self._is_ours(segment):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.tiering.segments import segment
 from tests.tiering.tier_world import TOPIC_ID, TierWorld
+from tiering import partition_tier
 from tiering.lineage import fits, follows
 from tiering.partition_tier import PartitionTier
-from tiering.tier_records import encode_segment
+from tiering.segment import TRANSACTION_INDEX, Section, SegmentState, TieredSegment
+from tiering.tier_records import decode_segment, encode_segment
 
 CHAIN = [(1, 0), (3, 100), (4, 150), (8, 300)]
 
@@ -75,6 +81,78 @@ def test_what_is_found_by_offset_and_by_time() -> None:
     assert base(next(tier.by_max_timestamp())) == 20
     assert tier.log_bytes == 3_000
     assert [row[:2] for row in tier.sizes()] == [(0, 10), (10, 20), (20, 30)]
+
+
+def aborting(base: int, end: int) -> TieredSegment:
+    plain = segment(base, end)
+    index = Section(plain.log_bytes + 50, 34, 3)
+    return replace(plain, sections={**plain.sections, TRANSACTION_INDEX: index})
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=12),
+    st.lists(st.tuples(st.integers(0, 11), st.sampled_from(["gone", "other", "again"])), max_size=8),
+    st.integers(0, 50),
+)
+def test_the_next_segment_with_aborted_transactions_is_the_one_that_a_walk_finds(
+    shape: list[tuple[int, bool]], changes: list[tuple[int, str]], log_start: int
+) -> None:
+    tier, made, at = PartitionTier(TOPIC_ID, 0), [], 0
+    for length, aborts in shape:
+        made.append(aborting(at, at + length) if aborts else segment(at, at + length))
+        at += length
+    for one in made:
+        tier.replay_segment(one.id, encode_segment(one, 0))
+    for number, how in changes:
+        if number < len(made):
+            one = made[number]
+            if how == "again":
+                one = made[number] = segment(one.base_offset, one.end_offset)
+            state = SegmentState.COPY_FINISHED if how == "again" else SegmentState.DELETE_STARTED
+            tier.replay_segment(one.id, None if how == "gone" else encode_segment(replace(one, state=state), 0))
+    tier.record = replace(tier.record, log_start_offset=log_start)
+    for offset in range(at + 2):
+        walked = (one for one in tier.segments(offset) if TRANSACTION_INDEX in one.sections)
+        assert tier.find_aborting(offset) == (next(walked, None) if offset >= log_start else None)
+
+
+def test_who_looks_for_aborted_transactions_looks_at_no_other_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read asks, and a partition has thousands of segments."""
+    tier, looked = PartitionTier(TOPIC_ID, 0), 0
+
+    def decode(*arguments: Any) -> TieredSegment:
+        nonlocal looked
+        looked += 1
+        return decode_segment(*arguments)
+
+    monkeypatch.setattr(partition_tier, "decode_segment", decode)
+    for base in range(0, 1_000, 10):
+        one = aborting(base, base + 10) if base == 900 else segment(base, base + 10)
+        tier.replay_segment(one.id, encode_segment(one, base))
+    assert [getattr(tier.find_aborting(offset), "base_offset", None) for offset in (0, 909, 910)] == [900, 900, None]
+    assert looked <= 2
+
+
+def test_readers_at_a_few_segments_have_each_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier, looked = PartitionTier(TOPIC_ID, 0), 0
+
+    def decode(*arguments: Any) -> TieredSegment:
+        nonlocal looked
+        looked += 1
+        return decode_segment(*arguments)
+
+    monkeypatch.setattr(partition_tier, "decode_segment", decode)
+    for base in range(0, 100, 10):
+        one = segment(base, base + 10)
+        tier.replay_segment(one.id, encode_segment(one, base))
+    for offset in range(20):
+        found, following = tier.find(offset), tier.find(offset // 10 * 10 + 10)
+        assert found is not None and found.base_offset == offset // 10 * 10
+        assert following is not None and following.base_offset == found.end_offset
+    assert looked == 3
+    one = replace(segment(10, 20), log_bytes=7)
+    tier.replay_segment(one.id, encode_segment(one, 9))
+    assert tier.find(15) == one, "what was written anew is not remembered"
 
 
 def test_a_partition_of_ten_thousand_segments_is_small() -> None:

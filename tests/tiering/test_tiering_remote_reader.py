@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -299,6 +300,31 @@ async def test_one_reader_with_many_wishes_does_not_delay_another(lab: Lab) -> N
     order = [start for _, start, _ in lab.store.gets]
     last = max(start for start in order[2:])
     assert order.index(last) <= before + 2, "after the one under way and one more"
+
+
+async def test_what_lies_ahead_is_asked_for_once_per_chunk_and_not_with_each_read(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lab.log.fill(1, 600)
+    reading = await lab.reader(AHEAD)
+    reads = asked = 0
+    want = reading._want_chunk_ahead
+
+    def count(*arguments: Any) -> None:
+        nonlocal asked
+        asked += 1
+        want(*arguments)
+
+    monkeypatch.setattr(reading, "_want_chunk_ahead", count)
+    offset = 0
+    while offset < lab.log.segments[0].end_offset // 2:
+        found = await read_when_there(reading, lab.log, offset, 300)
+        take(found.region)
+        offset, reads = found.next_offset, reads + 1
+    window = AHEAD.prefetch.window_bytes // CHUNK
+    chunks = len(lab.log.log) // 2 // CHUNK + 1
+    assert reads > 5 * chunks
+    assert chunks - window <= asked <= window * (chunks + 3), "for each chunk, and each time that the window grows"
 
 
 async def test_aborted_transactions_come_from_all_segments_in_which_they_may_end(lab: Lab) -> None:

@@ -136,6 +136,12 @@ class TieredLog:
                 return RemoteSegment(self.key(segment), segment)
         return None
 
+    def find_aborting(self, offset: int) -> RemoteSegment | None:
+        for segment in self.segments:
+            if offset < segment.end_offset and TRANSACTION_INDEX in segment.sections:
+                return RemoteSegment(self.key(segment), segment)
+        return None
+
     def damage(self, segment: TieredSegment, position: int) -> None:
         """Turn one bit of the object over; in memory only."""
         assert isinstance(self.store, MemoryStore)
