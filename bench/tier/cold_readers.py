@@ -12,7 +12,7 @@ from bench.tier.topics import COLD_SEGMENT, MIB, Topics, cold_config, finish_loa
 READERS, MB_S = 2, 30.0
 PARTITIONS, RECORD_BYTES = 6, 8_192
 RATE, PROBE_BYTES = 200, 512
-PAIRS, WINDOW_S, GAP_S = 10, 3.0, 1.0  # reading counts in the window, and latencies from its first second on
+PAIRS, WINDOW_S, GAP_S = 16, 3.0, 1.0  # reading counts in the window, and latencies from its first second on
 LEAD_S, WARM_S, TAIL_S, SPARE = 10.0, 10.0, 2.0, 1.3  # warm: the cold readers alone, until the caches are full
 HELD = 0.9  # of its pace a reader has to keep
 SETTINGS = {"log.retention.check.interval.ms": "500", "tidelog.tier.cache.bytes": str(192 * MIB)}
