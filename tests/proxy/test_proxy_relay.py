@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.relay import RECORD_BYTES, Relay, Room
+from proxy.relay import BURST_RECORDS, RECORD_BYTES, ROOM_BYTES, Relay, Room
 from proxy.sockets import Connection
 
 CLIENT, BROKER = 3, 4
@@ -47,7 +47,7 @@ class FakeSocket:
         self.takes: deque[int | Exception] = deque()
         self.sent = b""
         self.closed = self.shut = False
-        self.tls = None
+        self.tls: FakeTls | None = None
 
     def fileno(self) -> int:
         return -1 if self.closed else self.fd
@@ -79,9 +79,30 @@ class FakeSocket:
         self.closed = True
 
 
-def make() -> tuple[Poll, FakeSocket, FakeSocket, Relay, list[Relay]]:
+class FakeTls:
+    """Reads one record at a time, as OpenSSL does, into a place that has to be large enough for any. An end stays."""
+
+    def __init__(self, sock: FakeSocket) -> None:
+        self.incoming, self.write = sock.incoming, sock.send
+
+    def read(self, size: int, view: memoryview) -> int:
+        assert size == RECORD_BYTES <= len(view)
+        piece = self.incoming[0] if self.incoming else ssl.SSLWantReadError()
+        if isinstance(piece, Exception):
+            raise piece
+        if piece:
+            self.incoming.popleft()
+        view[: len(piece)] = piece
+        return len(piece)
+
+    def shutdown(self) -> None:
+        raise ssl.SSLWantReadError
+
+
+def make(tls: bool = False, room: Room | None = None) -> tuple[Poll, FakeSocket, FakeSocket, Relay, list[Relay]]:
     poll, client, broker, ended = Poll(), FakeSocket(CLIENT), FakeSocket(BROKER), list[Relay]()
-    room = Room(4 * RECORD_BYTES)
+    room = room or Room(4 * RECORD_BYTES)
+    client.tls = FakeTls(client) if tls else None
     relay = Relay(poll, cast(Connection, client), cast(Connection, broker), room, "lkc-aaaaaa", "10.0.0.1")
     relay.on_close = ended.append
     relay.start()
@@ -114,6 +135,33 @@ def test_all_bytes_come_through_in_order_however_slowly_they_are_taken(
     assert sorted(poll.readers) == [CLIENT, BROKER]
     assert not poll.writers
     assert not ended
+
+
+RECORDS = st.lists(st.sampled_from([1, 100, RECORD_BYTES - 1, *[RECORD_BYTES] * 6]), min_size=1, max_size=40)
+
+
+@given(RECORDS, st.sampled_from([b"", ConnectionResetError()]), st.integers(1, 2 * BURST_RECORDS))
+def test_records_come_through_in_order_and_so_does_the_end_behind_them(
+    sizes: list[int], end: bytes | Exception, in_one_room: int
+) -> None:
+    poll, client, broker, relay, ended = make(tls=True, room=Room(in_one_room * RECORD_BYTES))
+    records = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    client.incoming.extend([*records, end])
+    up = relay.up
+    for _ in range(len(sizes) + 1):
+        if CLIENT in poll.readers:
+            poll.readers[CLIENT]()
+    assert broker.sent == b"".join(records)
+    assert up.ended or ended == [relay]
+    assert CLIENT not in poll.readers
+
+
+def test_neither_a_burst_nor_a_room_ends_right_behind_a_piece_that_the_kernel_sends() -> None:
+    """Measured: the few bytes that are too many for one piece cost as much as a full one."""
+    piece = 64 * 1024 - 200  # of a loopback with any headers
+    for size in (BURST_RECORDS * RECORD_BYTES, ROOM_BYTES):
+        assert size % piece > piece // 2
+    assert len(Room().records) == BURST_RECORDS - 1
 
 
 def test_tls_that_must_write_before_it_reads_waits_without_spinning() -> None:
