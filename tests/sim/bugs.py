@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.audit import topic_host
+from broker.coordination import placement
+from broker.coordination.groups import coordinator
 from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
 from kraft.controller import brokers, elections, partitions, reassignment
+from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.records import NO_LEADER, Cause
 from storage import recovery
 from storage.audit_journal import AuditJournal
@@ -140,6 +143,17 @@ def forget_what_was_shipped(replace: Replace) -> None:
     replace(topic_host, "last_positions", lambda partition: {})
 
 
+def serve_groups_on_their_way(replace: Replace) -> None:
+    """Whoever leads where a tenant's groups were goes on serving them while they are handed over."""
+
+    def unfenced(topic: Any, tenant: Any, partition: int) -> Keeping:
+        right = keeping(topic, tenant, partition)
+        return Keeping.SERVED if right is Keeping.LEAVING else right
+
+    replace(coordinator, "keeping", unfenced)
+    replace(placement, "range_to_ask", range_for)
+
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -155,6 +169,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         move_before_the_copy,
         act_before_the_audit,
         forget_what_was_shipped,
+        serve_groups_on_their_way,
     )
 } | TIER_BUGS
 

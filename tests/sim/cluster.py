@@ -20,7 +20,7 @@ from common.ports import Address, Ports
 from kraft.controller.node import ControllerNode
 from kraft.controller.topic_names import AUDIT_TOPIC
 from object_store.store import ObjectStore
-from tests.sim import nemesis
+from tests.sim import nemesis, tenants
 from tests.sim.ambush import DivergingLeader, LateAlterPartition
 from tests.sim.bucket import Bucket
 from tests.sim.client_links import ClusterLinks, Unreachable
@@ -42,17 +42,17 @@ from tests.sim.invariants import PowerPromise
 from tests.sim.loop import SimLoop, SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis
 from tests.sim.operator import Operator
-from tests.sim.plan import FAULTS_MS, TOPIC, Plan, draw_plan
+from tests.sim.plan import FAULTS_MS, Plan, draw_plan
 from tests.sim.rewriter import Rewriter
 from tests.sim.tier_watch import Intent, TierWatch
 from tests.sim.world import WALL_START_MS, Main, World, collect_dead, no_collection
 from tiering.keys import TierRoot
 from wire.messages import CreateTopicsRequest
 
-GROUP = "g"
 COMES_UP_S = 12.0
 SERVES_AGAIN_S = 8.0
 SETTLES_S = 8.0
+MOVED_WITHIN_S = 20.0
 TIER_SETTLES_S = 25.0  # a clock that jumped by seconds makes deletions and sweeps wait that long
 LOOK_S = 0.1
 SLEEP_S = 1.5  # of a producer whose last batch is in the tier alone most of the time
@@ -91,15 +91,16 @@ class Cluster:
         self.brokers = {name: number for number, name in enumerate(plan.broker_names)}
         self.controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
         self.promise = PowerPromise(MIN_INSYNC, flushes_each=plan.flushes_each)
-        lossy = [TOPIC] if plan.loses_data else []
+        lossy = [plan.topic] if plan.loses_data else []
         self.watch = ClusterWatch(self.world, self.history, self.brokers, self.controllers, self.promise, lossy)
         self.bucket = Bucket(self.world.scheduler, self.world.stream("bucket"), WALL_START_MS)
         self.watch.tier = self._tier_watch() if plan.tier is not None else None
         if self.watch.tier is not None:
             self.history.explains = self.watch.tier.explains
         self.bootstrap: dict[int, Address] = {b: (name, CLIENT_PORT) for name, b in self.brokers.items()}
+        first = plan.topic_partitions[0]
         self.diverging = DivergingLeader(
-            self.world, plan.broker_names, self.controllers, (TOPIC, 0), lambda: self.watch.tier_end((TOPIC, 0))
+            self.world, plan.broker_names, self.controllers, first, lambda: self.watch.tier_end(first)
         )
         self._add_nodes()
         self.world.watch(self.watch.ran)
@@ -109,6 +110,7 @@ class Cluster:
         plan = self.plan
         for number, name in enumerate(self.controllers):
             controller = controller_settings(number, snapshots=plan.snapshots)
+            controller = tenants.with_the_tenant(controller) if plan.tenant else controller
             self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
         for name, broker in self.brokers.items():
             rack = f"rack-{broker % 2}" if plan.racks else ""
@@ -116,12 +118,15 @@ class Cluster:
             config = broker_settings(
                 broker, rack, plan.segment_bytes, flushes_each=plan.flushes_each, chunk_bytes=chunk_bytes
             )
+            config = tenants.in_its_cell(config) if plan.tenant else config
             self.world.add_node(name, self._main(lambda ports, fail, c=config: self._broker(ports, c, fail)))
         self.world.add_node("producer", self._producer)
         self.world.add_node("consumer", self._consumer)
         self.world.add_node("members", self._members)
         if plan.moves:
             self.world.add_node("operator", self._operator)
+        if plan.tenant:
+            self.asks("mover", tenants.MOVE)
         if plan.tier is not None:
             self.world.add_node("historian", self._historian)
             self.world.add_node("archivist", self._archivist)
@@ -144,15 +149,17 @@ class Cluster:
     def _tier_watch(self) -> TierWatch:
         bucket, watch, brokers = self.bucket, self.watch, self.brokers
 
-        def root() -> TierRoot:
-            return TierRoot(watch.newest.cluster_id or "unknown")
-
         def intent(name: str) -> Intent:
             hosted = self.world.nodes[name].program.partitions
             return Intent(brokers[name], {(p.topic, p.index): p.leader_epoch for p in hosted if p.is_leader})
 
         bucket.intent = intent
-        return TierWatch(bucket, watch.committed, watch.coverage, root, self.world.trace, lossy=self.plan.loses_data)
+        return TierWatch(
+            bucket, watch.committed, watch.coverage, self._root, self.world.trace, lossy=self.plan.loses_data
+        )
+
+    def _root(self) -> TierRoot:
+        return TierRoot(self.watch.newest.cluster_id or "unknown")
 
     def _main(self, make: Callable[..., Any]) -> Main:
         async def main(ports: Ports) -> None:
@@ -219,7 +226,7 @@ class Cluster:
 
     async def _make_topic(self, links: ClusterLinks) -> None:
         topic = CreateTopicsRequest.CreatableTopic(
-            name=TOPIC,
+            name=self.plan.topic,
             num_partitions=self.plan.partitions,
             replication_factor=REPLICATION_FACTOR,
             assignments=[],
@@ -248,13 +255,13 @@ class Cluster:
 
     async def _members(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "members")
-        while TOPIC not in links.topic_ids:  # then there are brokers enough for the group's topic as well
+        while self.plan.topic not in links.topic_ids:  # then there are brokers enough for the group's topic as well
             await links.pause()
-            await links.refresh([TOPIC])
+            await links.refresh([self.plan.topic])
         async with asyncio.TaskGroup() as tasks:
             for number in range(2):
                 links = ClusterLinks(ports, self.bootstrap, self.history, f"member-{number}")
-                member = GroupMember(links, GROUP, self.plan.topic_partitions)
+                member = GroupMember(links, self.plan.group, self.plan.topic_partitions)
                 tasks.create_task(member.run())
                 await asyncio.sleep(ports.random.uniform(0.5, 2.0))
 
@@ -273,18 +280,26 @@ class Cluster:
         assert isinstance(loop, SimLoop)
         node = self.world.node_of(loop)
         store = self.bucket.client(node.name, loop, self.world.stream(f"{node.name}/bucket/{node.life_count}"))
-        await Rewriter(ports.random, store, lambda: TierRoot(self.watch.newest.cluster_id or "unknown"), TOPIC,
-                       self.history).run()  # fmt: skip
+        await Rewriter(ports.random, store, self._root, self.plan.topic, self.history).run()
 
     async def _stubborn(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "stubborn")
-        await StubbornProducer(links, (TOPIC, 0), lambda: self.brokers.get(self.diverging.first, -1)).run()
+        first = self.plan.topic_partitions[0]
+        await StubbornProducer(links, first, lambda: self.brokers.get(self.diverging.first, -1)).run()
 
     async def _operator(self, ports: Ports) -> None:
         links = ClusterLinks(ports, self.bootstrap, self.history, "operator")
         while not self.history.commits:  # then the group's topic is there as well
             await links.pause()
         await Operator(links, self.plan.moved_partitions, list(self.brokers.values())).run()
+
+    def asks(self, name: str, request: Any) -> None:
+        """A node that asks the brokers for it until one says yes."""
+
+        async def ask(ports: Ports) -> None:
+            await tenants.ask_until_done(ports, self.bootstrap, self.history, name, request)
+
+        self.world.add_node(name, ask)
 
     # -- the run
 
@@ -309,6 +324,8 @@ class Cluster:
         acknowledged, commits = len(self.history.acknowledged), len(self.history.commits)
         self._within(SERVES_AGAIN_S, lambda: self._not_serving(acknowledged, commits))
         self.history.stop_producing = True
+        if self.plan.tenant:
+            self._within(MOVED_WITHIN_S, lambda: tenants.not_moved(self.watch.newest))
         self._within(SETTLES_S, self._unsettled)
         if self.watch.tier is not None and not self.plan.loses_data:
             self._within(TIER_SETTLES_S, self._tier_unsettled)

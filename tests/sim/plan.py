@@ -10,10 +10,14 @@ from tests.sim import nemesis
 from tests.sim.cluster_settings import CONTROLLER_COUNT, MIN_INSYNC, broker_name, controller_name
 from tests.sim.history import TopicPartition
 from tests.sim.nemesis import Fault, Targets
+from tests.sim.tenants import BROKERS as TENANTS_BROKERS
+from tests.sim.tenants import GROUP as TENANTS_GROUP
+from tests.sim.tenants import TOPIC as TENANTS_TOPIC
 from tests.sim.world import World
 
-TOPIC = "t"
+TOPIC, GROUP = "t", "g"
 MOVES_SHARE = 0.3
+TENANT_SHARE = 0.25  # of those with neither moves nor a tier
 TIER_SHARE = 0.5
 FAULTS_MS = 4_500
 SMALL_CHUNK_BYTES = 700
@@ -62,6 +66,15 @@ class Plan:
     ambush: bool = False
     moves: bool = False  # an operator moves replicas about
     tier: TierPlan | None = None
+    tenant: bool = False  # topic and group are a tenant's, who moves from one cell of three brokers to another
+
+    @property
+    def topic(self) -> str:
+        return TENANTS_TOPIC if self.tenant else TOPIC
+
+    @property
+    def group(self) -> str:
+        return TENANTS_GROUP if self.tenant else GROUP
 
     @property
     def broker_names(self) -> list[str]:
@@ -79,7 +92,7 @@ class Plan:
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
-        return [(TOPIC, index) for index in range(self.partitions)]
+        return [(self.topic, index) for index in range(self.partitions)]
 
     @property
     def moved_partitions(self) -> list[TopicPartition]:
@@ -90,7 +103,10 @@ class Plan:
 def draw_plan(seed: int) -> Plan:
     rng = World(seed).stream("plan")
     moves = World(seed).stream("moves").random() < MOVES_SHARE
+    tier = draw_tier(World(seed).stream("tier"))
+    tenant = not moves and tier is None and World(seed).stream("tenants").random() < TENANT_SHARE
     brokers = 4 if rng.random() < 0.15 or moves else 3
+    brokers = TENANTS_BROKERS if tenant else brokers
     names = [broker_name(broker) for broker in range(brokers)]
     controllers = [controller_name(number) for number in range(CONTROLLER_COUNT)]
     targets = Targets(
@@ -102,7 +118,6 @@ def draw_plan(seed: int) -> Plan:
     racks, snapshots = rng.random() < 0.3, rng.random() < 0.3
     pause_s = rng.choice((0.06, 0.12, 0.2))
     faults = nemesis.draw(rng, targets, 0, FAULTS_MS)
-    tier = draw_tier(World(seed).stream("tier"))
     if tier is not None:
         pause_s = min(pause_s, 0.12)
         faults = sorted(faults + nemesis.draw_store(World(seed).stream("store faults"), 0, FAULTS_MS))
@@ -118,6 +133,7 @@ def draw_plan(seed: int) -> Plan:
         tuple(faults),
         moves=moves,
         tier=tier,
+        tenant=tenant,
     )
 
 

@@ -83,6 +83,11 @@ def a_leader_that_cannot_publish_is_cut_off(seed: int) -> list[Fault]:
     return [Fault(300, "store_down", BUCKET, "", 2_400), *cuts]
 
 
+def reports_are_slow(seed: int) -> list[Fault]:
+    controllers = [f"controller-{number}" for number in range(3)]
+    return [Fault(0, "slow_link", f"broker-{broker}", other, 4_400) for broker in range(6) for other in controllers]
+
+
 FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "truncate_to_own_high_watermark": leaders_die_on_slow_links,
     "elect_outside_isr_and_elr": the_behind_one_comes_back_alone,
@@ -96,6 +101,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "move_before_the_copy": one_returns,
     "act_before_the_audit": leaders_die_on_slow_links,
     "forget_what_was_shipped": leaders_die_on_slow_links,
+    "serve_groups_on_their_way": reports_are_slow,
     "delete_without_claim": leaders_die_on_slow_links,
     "ignore_lineage": lambda seed: [],
     "delete_local_before_copied": lambda seed: [Fault(300, "store_down", BUCKET, "", 3_000)],
@@ -111,6 +117,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
 def plan_of(bug: str, seed: int) -> Plan:
     ambush = bug == "join_with_old_broker_epoch"
     plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
+    plan = replace(plan, tenant=False)
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
         keeps_all = unclean or moves or bug == "deny_the_log_to_old_readers"
@@ -121,6 +128,8 @@ def plan_of(bug: str, seed: int) -> Plan:
         plan = replace(plan, brokers=4, moves=True)
     if bug == "recover_last_segment_only":
         plan = replace(plan, segment_bytes=4_096, pause_s=0.03)
+    if bug == "serve_groups_on_their_way":
+        plan = replace(plan, brokers=6, tenant=True)
     return replace(plan, faults=tuple(FAULTS[bug](seed)))
 
 

@@ -76,6 +76,13 @@ def test_jobs_replace_segments_meanwhile() -> None:
     assert {what: reached[what] for what, count in least.items() if reached[what] < count} == {}
 
 
+def test_tenants_move_while_their_groups_commit() -> None:
+    seeds = [seed for seed in range(SEEDS) if draw_plan(seed).tenant]
+    assert len(seeds) > SEEDS // 20
+    reached = sum((run(seed).coverage for seed in seeds[:8]), Counter[str]())
+    assert reached["commits before the mover"] > 20
+
+
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once(seed: int) -> None:
     """Kept as seeds; a seed takes another course once timing changes, so what was mended has tests of its own."""

@@ -6,67 +6,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from common.errors import ErrorCode
-from common.ports import Ports
-from kraft.controller.features import INITIAL_LEVELS
-from kraft.controller.node import ControllerConfig
-from kraft.controller.policy import AccessLimits
 from kraft.controller.topic_names import GROUP_TOPIC
-from kraft.image.delta import replayed
-from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.records import ClusterRecord, FeatureLevelRecord, TenantRecord, TenantState
+from kraft.image.metadata import MetadataImage
 from tests.sim import nemesis
-from tests.sim.client_links import ClusterLinks, Unreachable
 from tests.sim.cluster import Cluster
-from tests.sim.cluster_settings import broker_settings, controller_settings
 from tests.sim.nemesis import Targets
 from tests.sim.plan import FAULTS_MS, draw_plan
+from tests.sim.tenants import BROKERS, EAST, GROUP, TENANT, TOPIC, WEST
 from tests.sim.world import World, collect_dead, no_collection
-from wire.messages import DeleteTenantRequest, MoveTenantRequest
+from wire.messages import DeleteTenantRequest
 
 pytestmark = pytest.mark.simulation
 
-TENANT = "lkc-aaaaaa"
-TOPIC, GROUP = f"{TENANT}_t", f"{TENANT}_g"
-EAST, WEST = (0, 1, 2), (3, 4, 5)
 SEEDS = 6
-MOVED_WITHIN_S = 20.0
 DELETED_WITHIN_S = 15.0
 AWAY_S = 1.5
 
 
-def begun() -> MetadataImage:
-    """What the controllers begin with: a tenant whose id the test knows."""
-    levels = [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]
-    tenant = TenantRecord(TENANT, "a", "east", 1)
-    return replayed(EMPTY_IMAGE, [ClusterRecord("AAAAAAAAAAAAAAAAAAAAAA"), *levels, tenant])
-
-
 @contextmanager
-def two_cells(seed: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def two_cells(seed: int) -> Iterator[Cluster]:
     """Faults of the seed's own chance, on brokers of both cells and on controllers."""
-    image = begun()
-
-    def brokers(broker: int, *given: Any, **named: Any) -> BrokerConfig:
-        return replace(broker_settings(broker, *given, **named), cell="east" if broker in EAST else "west")
-
-    def controllers(number: int, *, snapshots: bool) -> ControllerConfig:
-        config = controller_settings(number, snapshots=snapshots)
-        access = AccessLimits(move_partitions_max=1, move_bytes_per_second=200_000)
-        policy = replace(config.policy, access=access)
-        return replace(config, policy=policy, driver=replace(config.driver, rebuilt=image))
-
-    for module in ("cluster", "plan"):
-        monkeypatch.setattr(f"tests.sim.{module}.TOPIC", TOPIC)
-    monkeypatch.setattr("tests.sim.cluster.GROUP", GROUP)
-    monkeypatch.setattr("tests.sim.cluster.broker_settings", brokers)
-    monkeypatch.setattr("tests.sim.cluster.controller_settings", controllers)
-    plan = replace(draw_plan(seed), brokers=len(EAST + WEST), tier=None, moves=False, partitions=3)
+    plan = replace(draw_plan(seed), brokers=BROKERS, tier=None, moves=False, partitions=3, tenant=True)
     names = plan.broker_names
     controller_names = [f"controller-{number}" for number in range(3)]
     targets = Targets(crashable=[*names, *controller_names], linked=[*names, *controller_names])
@@ -82,39 +45,9 @@ def two_cells(seed: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
             collect_dead()
 
 
-def asks(cluster: Cluster, node: str, request: Any, ready: str) -> None:
-    """A node that asks for it from the time that the topic is there, until some broker's answer is a yes."""
-
-    async def ask(ports: Ports) -> None:
-        links = ClusterLinks(ports, cluster.bootstrap, cluster.history, node)
-        while ready not in links.topic_ids:
-            await links.pause()
-            await links.refresh([ready])
-        while True:
-            try:
-                response = await links.call(ports.random.choice(list(cluster.bootstrap)), request, 0)
-            except Unreachable:
-                await links.pause()
-                continue
-            if response.error_code in (ErrorCode.NONE, ErrorCode.RESOURCE_NOT_FOUND):
-                return
-            await links.pause()
-
-    cluster.world.add_node(node, ask)
-
-
 def replicas(image: MetadataImage) -> set[int]:
     topic = image.topics.by_name[TOPIC]
     return {replica for partition in topic.partitions.values() for replica in partition.replicas}
-
-
-def not_moved(cluster: Cluster) -> str:
-    tenant = cluster.watch.newest.tenants[TENANT]
-    if tenant.state is TenantState.ACTIVE and tenant.cell == tenant.keys_cell == "west":
-        return ""
-    return (
-        f"the tenant is {tenant.state.name} in {tenant.cell}, its groups {tenant.keys_phase.name} in {tenant.keys_cell}"
-    )
 
 
 def left_of_it(cluster: Cluster) -> str:
@@ -140,12 +73,10 @@ def groups(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_tenant_moves_under_faults_and_goes_without_a_trace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with two_cells(seed, monkeypatch) as cluster:
+def test_a_tenant_moves_under_faults_and_goes_without_a_trace(seed: int) -> None:
+    with two_cells(seed) as cluster:
         world = cluster.world
-        asks(cluster, "mover", MoveTenantRequest(tenant="a", cell="west"), TOPIC)
         cluster.run()
-        cluster._within(MOVED_WITHIN_S, lambda: not_moved(cluster))
         assert replicas(cluster.watch.newest) <= set(WEST)
         assert len(cluster.history.acknowledged) > 20
         assert not cluster.watch.newest.configs.topic(TOPIC).keys() & {"leader.replication.throttled.replicas"}
@@ -156,7 +87,7 @@ def test_a_tenant_moves_under_faults_and_goes_without_a_trace(seed: int, monkeyp
         for client in ("producer", "consumer", "members"):
             world.kill(client)
         cluster.watch._lossy = [TOPIC]
-        asks(cluster, "deleter", DeleteTenantRequest(tenant=TENANT), TOPIC)
+        cluster.asks("deleter", DeleteTenantRequest(tenant=TENANT))
         world.start("deleter")
         world.run_for(0.1 * (seed + 1))
         leader = cluster.watch.newest.leader_id
