@@ -78,21 +78,30 @@ class DirectoryFiles:
         self._marked = False
 
     def prepare(self, create: bool) -> None:
-        """Make the root when `create`, and sweep what an earlier process left. Raises StoreDenied without a root."""
+        """Make the root when `create`, and sweep what an earlier process left. Raises StoreDenied without a root.
+
+        Without `create` nothing is made before something is put: the mark in the root tells whoever works in it that it
+        is no empty mount point.
+        """
         with self._errors("open", ""):
             if create:
                 os.makedirs(self.root, exist_ok=True)
             elif not os.path.isdir(self.root):
                 raise NoStore(self.name, "open", "", "there is no such directory")
+            if not create and not os.path.isdir(self._unfinished):
+                return
             try:
-                os.makedirs(self._unfinished, exist_ok=True)
-                self._marked = True
+                self._mark()
             except OSError as error:
                 if error.errno not in DENIED:
                     raise
                 return  # only to be read; a put will say so
         with contextlib.suppress(StoreError):
             self.sweep(time.time_ns() // 1_000_000 - LEFTOVER_AGE_MS, Cancellation())
+
+    def _mark(self) -> None:
+        os.makedirs(self._unfinished, exist_ok=True)
+        self._marked = True
 
     def put(self, key: str, body: Body, create_only: bool, cancelled: Cancellation) -> ObjectInfo:
         with self._errors("put", key), self._unfinished_file(body, cancelled, "put", key) as (path, status):
@@ -184,6 +193,8 @@ class DirectoryFiles:
     def sweep(self, before_ms: int, progress: Cancellation) -> int:
         """How many unfinished files were removed; a file that is being written is as young as its last byte."""
         removed = 0
+        if not self._marked:
+            return removed
         with self._errors("sweep", RESERVED_NAME):
             for name in sorted(os.listdir(self._unfinished)):
                 path = f"{self._unfinished}/{name}"
@@ -224,7 +235,12 @@ class DirectoryFiles:
     ) -> Iterator[tuple[str, os.stat_result]]:
         """A durable file with the bytes of `body` and the time by which its version is told; gone at the end."""
         if not self._marked:
-            raise StoreDenied(self.name, operation, key, "nothing can be written into the directory")
+            try:
+                self._mark()
+            except OSError as error:
+                if error.errno not in DENIED:
+                    raise
+                raise StoreDenied(self.name, operation, key, "nothing can be written into the directory") from None
         path = f"{self._unfinished}/{os.urandom(16).hex()}"
         fd = os.open(path, WRITE_FLAGS, 0o644)
         try:

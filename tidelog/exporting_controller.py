@@ -7,6 +7,7 @@ from broker.tier.opening import LateStore
 from common.metrics import Metrics
 from common.ports import Ports
 from kraft.controller.node import ControllerNode
+from kraft.controller.tier_configs import REMOTE_STORAGE
 from kraft.metadata_export import metadata_events
 from object_store.opening import open_store
 from object_store.uri import parse_uri
@@ -17,6 +18,7 @@ from tiering.audit_export import FOR_EVER, AuditExporter, AuditExporterServices,
 from tiering.cluster_file import ClusterGuard
 from tiering.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
 from tiering.keys import TierRoot
+from tiering.store_seen import StoreSeen
 
 INCARNATIONS_KEPT = 2
 
@@ -95,9 +97,16 @@ class ExportingController:
         cluster_id = self.node.image.cluster_id
         if self._writer is None and cluster_id is not None:
             root = TierRoot(cluster_id)
-            guard = ClusterGuard(self._store, root, lambda: self.node.image.incarnation, self._ports.clock)
+            own, seen = lambda: self.node.image.incarnation, StoreSeen(self._ports.disk)
+            guard = ClusterGuard(self._store, root, own, self._ports.clock, seen=seen, begins=self._has_no_tier)
             self._writer = ExportWriter(self._store, root, guard, self._ports.clock)
         return self._writer
+
+    def _has_no_tier(self) -> bool:
+        """Where topics are tiered, brokers begin in an empty store: they know whether it is the one there was."""
+        image = self.node.image
+        tiered = (image.configs.topic(name).get(REMOTE_STORAGE, "") for name in image.topics.by_name)
+        return all(text.strip().lower() != "true" for text in tiered)
 
     def _job_options(self) -> list[str] | None:
         """Where the tier is; None as long as the cluster has no id. A job's own options come behind and win."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 import msgspec
 
 from common.ports import Clock
-from object_store.errors import ObjectMissing, VersionConflict
+from object_store.errors import ObjectMissing, StoreUnavailable, VersionConflict
 from object_store.store import ObjectStore
 from tiering.keys import TierRoot
 from tiering.sealed import check_seal, sealed
+from tiering.store_seen import FILE_NAME, StoreSeen
 
 FORMAT = 1
 CHECK_INTERVAL_S = 10.0
@@ -95,16 +96,24 @@ class ClusterGuard:
         own: Callable[[], int],
         clock: Clock,
         interval_s: float = CHECK_INTERVAL_S,
+        seen: StoreSeen | None = None,
+        begins: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`begins`: whether this node may make `cluster.json` where there is none."""
         self.incarnation = 0
         """0 until the first check."""
         self.stale: str | None = None
         """Why nothing may be written any more; for status and log."""
+        self.missing: str | None = None
+        """Why nothing may be written for now; the same."""
+        self.missing_since_ms = 0
         self._store = store
         self._root = root
         self._own = own
         self._clock = clock
         self._interval_s = interval_s
+        self._seen = seen
+        self._begins = begins
         self._checked_at = float("-inf")
 
     async def check(self) -> int:
@@ -132,13 +141,33 @@ class ClusterGuard:
         if in_bucket > self.incarnation:
             self._become_stale(in_bucket)
             return
-        if found is None or in_bucket < self.incarnation:  # a new bucket, or an older copy of it
-            file, version = found if found is not None else (None, None)
+        file, version = found if found is not None else (None, None)
+        await self._check_seen(file)
+        if file is None or in_bucket < self.incarnation:  # a new bucket, or an older copy of it
             now_ms = self._clock.wall_ms()
             try:
-                await set_incarnation(self._store, self._root, file, version, self.incarnation, now_ms)
+                file = await set_incarnation(self._store, self._root, file, version, self.incarnation, now_ms)
             except VersionConflict:  # another broker was faster, or a rebuild: look again next time
                 self._checked_at = float("-inf")
+                return
+        if self._seen is not None:
+            await self._seen.note(file.created_ms)
+
+    async def _check_seen(self, file: ClusterFile | None) -> None:
+        """Raises StoreUnavailable before a store that is not the one there was, or not yet this node's to begin in."""
+        if self._seen is None:
+            return
+        noted = await self._seen.noted()
+        if noted is not None and (file is None or file.created_ms != noted):
+            if self.missing is None:
+                self.missing = _not_the_one_there_was(self._root.cluster_id, is_empty=file is None)
+                self.missing_since_ms = self._clock.wall_ms()
+                _log.error("the object store is not the one there was", extra={"reason": self.missing})
+            raise StoreUnavailable(self._store.name, "get", self._root.cluster_file, self.missing)
+        self.missing = None
+        if file is None and noted is None and not self._begins():
+            reason = "no broker has begun in it yet"
+            raise StoreUnavailable(self._store.name, "get", self._root.cluster_file, reason)
 
     def _become_stale(self, newer: int) -> None:
         self.stale = (
@@ -146,3 +175,12 @@ class ClusterGuard:
             f"from it; this is incarnation {self.incarnation}, and it writes nothing more there"
         )
         _log.error("the object store is another cluster's", extra={"reason": self.stale})
+
+
+def _not_the_one_there_was(cluster_id: str, *, is_empty: bool) -> str:
+    there = "nothing of the cluster is there" if is_empty else "the cluster began there anew"
+    return (
+        f"this is not the store that this node has worked with, {there}: is the volume mounted, and tidelog.tier.uri "
+        f"right? So that nothing gets to the wrong place, nothing is copied; to go on in it all the same, remove "
+        f"{FILE_NAME} from the log.dirs of each node of cluster {cluster_id}, and restart them"
+    )

@@ -23,7 +23,7 @@ from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.ports import Clock
 from kraft.image.metadata import MetadataImage
 from object_store.errors import ObjectMissing, StoreError
-from tiering.cluster_file import ClusterGuard
+from tiering.cluster_file import ClusterGuard, StaleCluster
 from tiering.description import (
     BrokerTier,
     DroppedStatus,
@@ -166,15 +166,18 @@ class TierDescriptions:
         try:
             async with asyncio.timeout(PROBE_S):
                 await plane.store.head(plane.root.cluster_file)
+                if plane.guard.missing is not None:
+                    await plane.guard.check()
         except ObjectMissing:
-            pass
+            if plane.guard.missing is not None:
+                answers, reason = False, plane.guard.missing
         except TimeoutError:
             answers, reason = False, f"no answer within {PROBE_S:g} s"
-        except StoreError as error:
-            answers, reason = False, error.reason
+        except (StoreError, ValueError, StaleCluster) as error:
+            answers, reason = False, error.reason if isinstance(error, StoreError) else str(error)
         health, counts, trouble = plane.store.health, plane.service.copier.counts, plane.export_trouble
         if not answers and not health.since_ms:
-            since_ms = self._clock.wall_ms()
+            since_ms = plane.guard.missing_since_ms if plane.guard.missing is not None else self._clock.wall_ms()
         else:
             since_ms = health.since_ms
         return StoreStatus(

@@ -27,6 +27,7 @@ from tiering.exports import Exporter, ExporterServices, ExportWriter
 from tiering.keys import TierRoot
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import ManifestServices
+from tiering.store_seen import StoreSeen
 from tiering.sweeper import SweepLimits, SweepReport
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,9 @@ class TierPlane:
         self.delete_delay_ms = config.delete_delay_ms
         self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store, ports.clock)
         self.root = TierRoot(cluster_id)
-        self.guard = ClusterGuard(self.store, self.root, lambda: hosted.image.incarnation, ports.clock)
+        self.guard = ClusterGuard(
+            self.store, self.root, lambda: hosted.image.incarnation, ports.clock, seen=StoreSeen(ports.disk)
+        )
         self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         services = TierServices(

@@ -1,0 +1,131 @@
+"""An empty store where a node has seen its cluster's is not begun in: a volume may not be mounted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.machine import MachineDisk
+from object_store.errors import StoreUnavailable
+from tests.object_store.memory_store import MemoryStore
+from tests.tiering.tier_world import ROOT, WorldClock
+from tiering.cluster_file import ClusterGuard, StaleCluster, begin_incarnation, read_cluster_file
+from tiering.store_seen import FILE_NAME, StoreSeen
+
+
+class Node:
+    """May be started again on the same disk, and before another store."""
+
+    def __init__(
+        self, tmp_path: Path, name: str, clock: WorldClock, store: MemoryStore, *, begins: bool = True
+    ) -> None:
+        self.clock = clock
+        self.begins = begins
+        self.directory = tmp_path / name
+        self.directory.mkdir(exist_ok=True)
+        self.start(store)
+
+    def start(self, store: MemoryStore) -> None:
+        disk = MachineDisk(self.directory)
+        seen = StoreSeen(disk)
+        self.guard = ClusterGuard(store, ROOT, lambda: 1, self.clock, 0.0, seen, lambda: self.begins)
+
+
+@pytest.fixture
+def clock() -> WorldClock:
+    return WorldClock()
+
+
+def store(clock: WorldClock) -> MemoryStore:
+    return MemoryStore(clock.wall_ms)
+
+
+async def test_nothing_is_begun_where_the_clusters_store_is_gone(tmp_path: Path, clock: WorldClock) -> None:
+    right, empty = store(clock), store(clock)
+    maker, joined = (Node(tmp_path, name, clock, right) for name in ("maker", "joined"))
+    for node in (maker, joined):
+        assert await node.guard.check() == 1
+        node.start(empty)
+        with pytest.raises(StoreUnavailable, match="mounted"):
+            await node.guard.check()
+        assert node.guard.missing is not None
+        assert FILE_NAME in node.guard.missing
+    assert not empty.objects
+    joined.start(right)
+    assert await joined.guard.check() == 1
+    assert joined.guard.missing is None
+
+
+async def test_nor_where_it_is_emptied_beneath_a_node_at_work(tmp_path: Path, clock: WorldClock) -> None:
+    right = store(clock)
+    node = Node(tmp_path, "node", clock, right)
+    await node.guard.check()
+    kept = await right.get(ROOT.cluster_file)
+    await right.delete([ROOT.cluster_file])
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="mounted"):
+            await node.guard.check()
+    await right.put(ROOT.cluster_file, kept)
+    assert await node.guard.check() == 1
+    assert node.guard.missing is None
+
+
+async def test_a_node_that_has_seen_none_begins_and_so_does_one_that_was_told_to(
+    tmp_path: Path, clock: WorldClock
+) -> None:
+    first, second = store(clock), store(clock)
+    node = Node(tmp_path, "node", clock, first)
+    await node.guard.check()
+    (node.directory / FILE_NAME).unlink()
+    node.start(second)
+    assert await node.guard.check() == 1
+    assert await read_cluster_file(second, ROOT) is not None
+
+
+async def test_a_disk_that_takes_nothing_holds_up_nobody(tmp_path: Path, clock: WorldClock) -> None:
+    right = store(clock)
+    node = Node(tmp_path, "node", clock, right)
+    node.directory.rmdir()
+    assert await node.guard.check() == 1
+    await right.delete([ROOT.cluster_file])
+    with pytest.raises(StoreUnavailable, match="mounted"):
+        await node.guard.check()
+
+
+async def test_nor_where_somebody_else_has_begun_meanwhile(tmp_path: Path, clock: WorldClock) -> None:
+    right, empty = store(clock), store(clock)
+    node = Node(tmp_path, "node", clock, right)
+    await node.guard.check()
+    clock.now_s += 1
+    assert await Node(tmp_path, "stranger", clock, empty).guard.check() == 1
+    node.start(empty)
+    with pytest.raises(StoreUnavailable, match="mounted"):
+        await node.guard.check()
+    node.start(right)
+    assert await node.guard.check() == 1
+
+
+async def test_who_does_not_begin_waits_for_those_who_do(tmp_path: Path, clock: WorldClock) -> None:
+    shared = store(clock)
+    waiting = Node(tmp_path, "waiting", clock, shared, begins=False)
+    with pytest.raises(StoreUnavailable, match="begun"):
+        await waiting.guard.check()
+    assert not shared.objects
+    assert waiting.guard.missing is None
+    await Node(tmp_path, "first", clock, shared).guard.check()
+    assert await waiting.guard.check() == 1
+
+
+async def test_a_rebuild_goes_on_in_the_store_and_the_old_cluster_hears_of_it(
+    tmp_path: Path, clock: WorldClock
+) -> None:
+    shared = store(clock)
+    node = Node(tmp_path, "node", clock, shared)
+    await node.guard.check()
+    clock.now_s += 1
+    await shared.delete([ROOT.cluster_file])
+    for _ in range(2):  # the file was lost, too
+        await begin_incarnation(shared, ROOT, clock.wall_ms())
+    with pytest.raises(StaleCluster):
+        await node.guard.check()

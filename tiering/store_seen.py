@@ -1,0 +1,45 @@
+"""What a node remembers, on its own disk, of the object store that it has worked with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from common.ports import Disk
+from storage.checkpoint_files import read_whole, replace_file
+
+FILE_NAME = "tier-store-seen"
+
+
+class StoreSeen:
+    """When its cluster began in the store that this node works with (`created_ms` of `cluster.json`), once it knows.
+
+    A node that then finds another beginning, or none, has another store before it than the one that holds the tier: a
+    volume that is not mounted, another prefix, an emptied bucket. What was copied there would be missing where it
+    belongs.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._noted: int | None = None
+        self._is_read = False
+
+    async def noted(self) -> int | None:
+        """None before the first note, also where it cannot be read."""
+        if not self._is_read:
+            self._noted = await asyncio.to_thread(self._read)
+            self._is_read = True
+        return self._noted
+
+    async def note(self, created_ms: int) -> None:
+        """For good, unless it is known; where the disk does not take it, for as long as this node runs."""
+        if await self.noted() is None:
+            self._noted = created_ms
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(replace_file, self._disk, "", FILE_NAME, f"{created_ms}\n".encode())
+
+    def _read(self) -> int | None:
+        try:
+            return int(read_whole(self._disk, FILE_NAME) or b"")
+        except (OSError, ValueError):
+            return None
