@@ -157,6 +157,7 @@ class Deleter:
             raise NotNow(str(error)) from error
         request = FinishDelete(led.leader_epoch, led.broker_epoch, [segment.id for segment in due])
         await led.change(self._calls, lambda _: request)
+        self._manifests.changed(led.known.topic_id, led.known.partition)  # it is behind until the next copy, else
         self.counts.segments += len(due)
         self.counts.bytes += sum(segment.object_bytes for segment in due)
 

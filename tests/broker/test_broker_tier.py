@@ -360,9 +360,10 @@ async def test_retention_moves_the_log_start_and_deletes_objects(tmp_path: Path)
         assert lab.partition().log.log_start_offset == segments[0].end_offset
         await eventually(lambda: lab.partition(1).log.log_start_offset == segments[0].end_offset)
         assert not lab.bucket.tier.deleting()
-        manifest = await read_manifest(lab.bucket.store, ROOT, PATH)
-        assert manifest is not None
+        manifest = await read_manifest(lab.bucket.store, ROOT, PATH) or pytest.fail("there is none")
         assert [segment.base_offset for segment in manifest.segments] == [s.base_offset for s in segments[1:]]
+        newest = lab.tiers[0].publisher.published  # it catches up, and nothing more has to happen for that
+        await eventually(lambda: newest(TOPIC_ID, 0).tier_state_offset == lab.bucket.tier.state_offset)  # type: ignore[union-attr]
 
 
 async def test_objects_stay_for_the_delay_and_until_a_manifest_lacks_them(tmp_path: Path) -> None:
