@@ -176,8 +176,8 @@ _GROUPS = [
     _s("group.initial.rebalance.delay.ms", "int", 3_000, "How long an empty group waits for further members.", 0),
     _s("group.max.size", "int", INT_MAX, "Members of one group.", 1),
     _s("offsets.topic.num.partitions", "int", 50, "Partitions of __consumer_offsets.", 1),
-    _s("offsets.topic.replication.factor", "int", 3, "Replicas of __consumer_offsets, at most the brokers there are.",
-       1, 32767),
+    _s("offsets.topic.replication.factor", "int", 3, "Replicas of __consumer_offsets, at most the brokers there are; "
+       "controllers add what is missing when more come, and need the same value.", 1, 32767),
     _s("offsets.topic.segment.bytes", "int", 100 * MIB, "Segment size of __consumer_offsets.", 1024),
     _s("offsets.retention.minutes", "int", 10_080, "How long offsets of an empty group are kept.", 1),
     _s("offsets.retention.check.interval.ms", "long", 600_000, "How often expired offsets are looked for.", 1),

@@ -98,6 +98,7 @@ def _policy(given: Mapping[str, str], values: Mapping[str, Any]) -> ControllerPo
         num_partitions=values["num.partitions"],
         default_replication_factor=values["default.replication.factor"],
         min_insync_replicas=values["min.insync.replicas"],
+        group_replication_factor=values["offsets.topic.replication.factor"],
         unclean_leader_election=values["unclean.leader.election.enable"],
         delete_topic_enable=values["delete.topic.enable"],
         static=static,

@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
 from common.errors import ProtocolError
 from kraft.controller.features import ACCESS_LEVEL, TIDELOG_VERSION
+from kraft.controller.move_throttles import may_throttle_ranges, ranges_lifted, throttles
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.range_growth import RangeGrowth
 from kraft.controller.reassignment import start_reassignment
 from kraft.controller.tenant_topics import usable
 from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import DEFAULT_CELL, brokers_of, cell_of
 from kraft.image.metadata import MetadataImage
-from kraft.image.topics import TopicImage
+from kraft.image.partitions import PartitionImage
+from kraft.image.topics import KeyRange, TopicImage
 from kraft.records import Cause, KeyRangeRecord, KeysPhase, MetadataRecord
 
 
@@ -91,38 +96,75 @@ class RangeStep:
 
 
 def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> RangeStep:
-    """Give ranges to cells that lack them, else bring replicas to the cells whose ranges they are of."""
+    """Give ranges to cells that lack them, else bring replicas to the cells whose ranges they are of, and as many to
+    each partition as there are to be."""
     step = RangeStep()
     topics = [topic for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None]
     for topic in topics:
         step.records += missing_ranges(image, topic, policy, rng)
     if step.records:
         return step
-    running = sum(partition.is_reassigning for topic in topics for partition in topic.partitions.values())
-    room = policy.access.move_partitions_max - running
     for topic in topics:
-        for held in topic.ranges:
-            brokers = brokers_of(held.cell, image.brokers)
-            home = frozenset(broker.broker_id for broker in brokers)
-            outside = [
-                partition
-                for index in range(held.first, held.end)
-                if not (partition := topic.partitions[index]).is_reassigning and not home.issuperset(partition.replicas)
-            ]
-            if not outside or len(home) < _replicas_needed(topic, policy):  # too few to take what lies elsewhere
-                continue
-            step.waits = True
-            placer = ReplicaPlacer([usable(image, broker) for broker in brokers], rng)
-            for partition in outside[: max(room, 0)]:
-                room -= 1
-                try:
-                    (wanted,) = placer.place(1, min(partition.settled_replica_count, len(home)))
-                    record = start_reassignment(image, topic, partition, wanted, policy)
-                except ProtocolError as error:
-                    step.problem = error.message or error.code.name
-                    break
-                step.records += [record] if record is not None else []
+        moves = _moves(image, topic, policy, rng, step)
+        if moves and may_throttle_ranges(image, policy, topic.name):
+            step.records += throttles(image, policy, [topic.name])
+        step.records += moves
+    running = any(partition.is_reassigning for topic in topics for partition in topic.partitions.values())
+    if not step.records and not step.waits and not running:
+        step.records += ranges_lifted(image, policy)
     return step
+
+
+def _moves(
+    image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, step: RangeStep
+) -> list[MetadataRecord]:
+    """Reassignments of replicas that are outside their cell, then of partitions that have fewer than they could."""
+    room = policy.access.move_partitions_max - sum(p.is_reassigning for p in topic.partitions.values())
+    wanted: list[tuple[PartitionImage, Callable[[], tuple[int, ...]]]] = []
+    for held, brokers in _homes(image, topic):
+        home = frozenset(broker.broker_id for broker in brokers)
+        resting = [p for i in range(held.first, held.end) if not (p := topic.partitions[i]).is_reassigning]
+        outside = [partition for partition in resting if not home.issuperset(partition.replicas)]
+        if outside and len(home) >= _replicas_needed(topic, policy):  # else too few to take what lies elsewhere
+            placer = ReplicaPlacer([usable(image, broker) for broker in brokers], rng)
+            wanted += [(p, partial(_elsewhere, placer, p, len(home))) for p in outside]
+        elif not outside:
+            growth = RangeGrowth(topic, [usable(image, broker) for broker in brokers], _full_factor(topic, policy))
+            wanted += [(p, partial(growth.replicas, p)) for p in resting if growth.is_short(p)]
+    moves: list[MetadataRecord] = []
+    step.waits = step.waits or bool(wanted)
+    for partition, replicas in wanted[: max(room, 0)]:
+        try:
+            record = start_reassignment(image, topic, partition, replicas(), policy)
+        except ProtocolError as error:
+            step.problem = error.message or error.code.name
+            break
+        moves += [record] if record is not None else []
+    return moves
+
+
+def _elsewhere(placer: ReplicaPlacer, partition: PartitionImage, home_count: int) -> tuple[int, ...]:
+    (replicas,) = placer.place(1, min(partition.settled_replica_count, home_count))
+    return replicas
+
+
+def _homes(image: MetadataImage, topic: TopicImage) -> list[tuple[KeyRange, list[BrokerImage]]]:
+    """Each range and the brokers that it is to be on. While there is one cell, all is one range."""
+    if topic.ranges:
+        return [(held, brokers_of(held.cell, image.brokers)) for held in topic.ranges]
+    cells = _peopled(image)
+    if len(cells) != 1 or not topic.partitions:
+        return []
+    ((cell, brokers),) = cells.items()
+    return [(KeyRange(cell, 0, len(topic.partitions)), brokers)]
+
+
+def _full_factor(topic: TopicImage, policy: ControllerPolicy) -> int:
+    """How many replicas a partition has where its cell has brokers enough: in each range no fewer than in the first."""
+    first = [
+        topic.partitions[i].settled_replica_count for held in topic.ranges[:1] for i in range(held.first, held.end)
+    ]
+    return max(policy.group_replication_factor, min(first, default=1))
 
 
 def _has_ranges(image: MetadataImage) -> bool:

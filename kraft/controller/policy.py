@@ -51,6 +51,7 @@ class ControllerPolicy:
     num_partitions: int = 1  # num.partitions
     default_replication_factor: int = 1  # default.replication.factor
     min_insync_replicas: int = 1  # min.insync.replicas
+    group_replication_factor: int = 1  # offsets.topic.replication.factor
     unclean_leader_election: bool = False  # unclean.leader.election.enable
     delete_topic_enable: bool = True  # delete.topic.enable
     partitions_per_request_max: int = 10_000

@@ -16,22 +16,20 @@ import msgspec
 from common.errors import ProtocolError
 from kraft.controller.key_moves import KeyReports, key_step
 from kraft.controller.key_ranges import new_keys_cell
+from kraft.controller.move_throttles import lifted, rate_lifted, throttles
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import start_reassignment
 from kraft.controller.tenant_topics import usable
+from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.cells import brokers_of
-from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
-from kraft.records import ConfigRecord, MetadataRecord, ResourceType, TenantState
+from kraft.records import MetadataRecord, TenantState
 from kraft.tenant_usage import home_ids, is_outside, topics_of
 
-LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
-LEADER_REPLICAS, FOLLOWER_REPLICAS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-ALL_REPLICAS = "*"
 RECORDS_PER_STEP_MAX = 1_000
 
 
@@ -96,47 +94,18 @@ def _begin(
             moves.append(record)
             topics[topic.name] = None
     if moves and policy.access.move_bytes_per_second:
-        step.records += _throttles(image, policy, topics)
+        step.records += throttles(image, policy, topics)
     step.records += moves
-
-
-def _throttles(image: MetadataImage, policy: ControllerPolicy, topics: dict[str, None]) -> list[MetadataRecord]:
-    rate = str(policy.access.move_bytes_per_second)
-    cluster = image.configs.cluster()
-    records: list[MetadataRecord] = [
-        ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, rate)
-        for name in (LEADER_RATE, FOLLOWER_RATE)
-        if name not in cluster
-    ]
-    for topic in topics:
-        overrides = image.configs.topic(topic)
-        records += [
-            ConfigRecord(ResourceType.TOPIC, topic, name, ALL_REPLICAS)
-            for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
-            if name not in overrides
-        ]
-    return records
 
 
 def _end(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, step: MoveStep) -> None:
     """Take the throttles away, in so many steps as it takes, and let the tenant live where it is."""
     for topic in topics_of(image, tenant):
-        overrides = image.configs.topic(topic.name)
-        step.records += [
-            ConfigRecord(ResourceType.TOPIC, topic.name, name, None)
-            for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
-            if overrides.get(name) == ALL_REPLICAS
-        ]
+        step.records += lifted(image, topic.name)
         if len(step.records) >= RECORDS_PER_STEP_MAX:
             return
-    others_move = any(t.state is TenantState.MOVING and t.id != tenant.id for t in image.tenants.values())
-    rate = str(policy.access.move_bytes_per_second)
-    if not others_move and not any(partition.is_reassigning for partition in image.topics.partitions()):
-        step.records += [
-            ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)
-            for name in (LEADER_RATE, FOLLOWER_RATE)
-            if image.configs.cluster().get(name) == rate
-        ]
+    if not any(lifted(image, name) for name in KEYED_TOPICS):  # else whoever lifts that lifts the rate as well
+        step.records += rate_lifted(image, policy, tenant.id)
     step.ends = True
     step.records.append(
         msgspec.structs.replace(

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode
 from kraft.controller.key_moves import KeyReports
+from kraft.controller.move_throttles import FOLLOWER_RATE, LEADER_RATE, REPLICAS
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import AccessLimits, ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
-from kraft.controller.tenant_moves import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS, move_step
+from kraft.controller.tenant_moves import move_step
 from kraft.controller.tenants import (
     decide_delete_tenant,
     decide_move_tenant,
@@ -93,7 +94,7 @@ def test_a_move_ends_in_the_other_cell_with_few_partitions_moving_at_a_time(
         assert all(len(p.isr) >= 2 for p in image.topics.partitions())
         if running:
             assert image.configs.cluster()[LEADER_RATE] == "1000"
-            assert all(image.configs.topic(t.name)[LEADER_REPLICAS] == "*" for t in image.topics if _is_moving(t))
+            assert all(image.configs.topic(t.name)[REPLICAS[0]] == "*" for t in image.topics if _is_moving(t))
             image = caught_up(image, rng.choice(running))
     assert (tenant.state, tenant.cell, tenant.target_cell) == (TenantState.ACTIVE, "west", None)
     for topic in image.topics:

@@ -1,0 +1,74 @@
+"""Kafka's replication throttle around moves that the controller begins itself. Pure.
+
+A topic under way names all its replicas, of which only those out of sync are held to the rate, and the rate is the
+cluster's default unless an operator has set one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_names import KEYED_TOPICS
+from kraft.image.configs import CLUSTER_DEFAULT
+from kraft.image.metadata import MetadataImage
+from kraft.records import ConfigRecord, MetadataRecord, ResourceType, TenantState
+
+LEADER_RATE, FOLLOWER_RATE = RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+ALL_REPLICAS = "*"
+
+
+def throttles(image: MetadataImage, policy: ControllerPolicy, topics: Iterable[str]) -> list[MetadataRecord]:
+    """To go before the moves of these topics."""
+    rate = str(policy.access.move_bytes_per_second)
+    cluster = image.configs.cluster()
+    records: list[MetadataRecord] = [
+        ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, rate) for name in RATES if name not in cluster
+    ]
+    for topic in topics:
+        overrides = image.configs.topic(topic)
+        records += [
+            ConfigRecord(ResourceType.TOPIC, topic, name, ALL_REPLICAS) for name in REPLICAS if name not in overrides
+        ]
+    return records
+
+
+def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
+    """The topic is where it was to go."""
+    overrides = image.configs.topic(topic)
+    return [
+        ConfigRecord(ResourceType.TOPIC, topic, name, None) for name in REPLICAS if overrides.get(name) == ALL_REPLICAS
+    ]
+
+
+def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "") -> list[MetadataRecord]:
+    """Unless something is still on its way; `tenant_id` is that of one who is not any more."""
+    others_move = any(t.state is TenantState.MOVING and t.id != tenant_id for t in image.tenants.values())
+    if others_move or any(partition.is_reassigning for partition in image.topics.partitions()):
+        return []
+    return [
+        ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)
+        for name in RATES
+        if image.configs.cluster().get(name) == str(policy.access.move_bytes_per_second)
+    ]
+
+
+def may_throttle_ranges(image: MetadataImage, policy: ControllerPolicy, topic: str) -> bool:
+    """Whether the throttle is ours to set, so that it is known as ours when it is to go: not beside an operator's."""
+    rate, cluster = str(policy.access.move_bytes_per_second), image.configs.cluster()
+    overrides = image.configs.topic(topic)
+    return (
+        policy.access.move_bytes_per_second > 0
+        and all(cluster.get(name, rate) == rate for name in RATES)
+        and all(overrides.get(name, ALL_REPLICAS) == ALL_REPLICAS for name in REPLICAS)
+    )
+
+
+def ranges_lifted(image: MetadataImage, policy: ControllerPolicy) -> list[MetadataRecord]:
+    """What was set for moves of the internal topics that cells have ranges of, when none is under way."""
+    rate = str(policy.access.move_bytes_per_second)
+    if any(image.configs.cluster().get(name) != rate for name in RATES):
+        return []
+    records = [record for topic in KEYED_TOPICS for record in lifted(image, topic)]
+    return records + rate_lifted(image, policy) if records else []
