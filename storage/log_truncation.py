@@ -163,10 +163,15 @@ def truncate_fully_and_start_at(
         context.health.fail(f"truncate {log.directory}: {error}")
         raise context.health.error() from error
     log.start_segment(offset, context.clock.wall_ms())
-    log.create_active_files()
     log.leader_epochs.clear()
     log.producers.reset(offset)
     log.log_start_offset = offset
     context.log_starts_changed = True
     _end_at(log, log.active, offset)
     log.flushed_end_offset = log.flush_requested_offset = log.recovery_point = offset
+    try:
+        log.create_active_files()
+    except ProtocolError:
+        if context.health.offline is not None:
+            raise
+        log.active.exists = False  # for want of room: they come with the first batch

@@ -13,7 +13,7 @@ from storage.audit_trail import AuditPending
 from storage.checkpoint_files import LEADER_EPOCHS, replace_file, write_whole
 from storage.log_truncation import Reason, truncate_fully_and_start_at
 from storage.producer_snapshot import decode_snapshot
-from storage.segment import SNAPSHOT_SUFFIX, file_stem
+from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_stem
 
 if TYPE_CHECKING:
     from storage.partition_log import PartitionLog
@@ -33,9 +33,7 @@ async def begin(log: PartitionLog, start: Callable[[], None]) -> None:
     """
     beginnings, directory = log.context.beginnings, log.directory
     while True:
-        if directory in beginnings:
-            await asyncio.wait([beginnings[directory]])
-            continue
+        await settled(log)
         try:
             start()
             break
@@ -57,6 +55,13 @@ async def begin(log: PartitionLog, start: Callable[[], None]) -> None:
     except asyncio.CancelledError:
         await outlast(asyncio.ensure_future(at_rest.wait()))
         raise
+
+
+async def settled(log: PartitionLog) -> None:
+    """Return when nothing is being written any more of where it begins, or a log of its name before it."""
+    beginnings = log.context.beginnings
+    while (task := beginnings.get(log.directory)) is not None:
+        await asyncio.wait([task])
 
 
 async def _finish(log: PartitionLog, at_rest: asyncio.Event) -> None:
@@ -84,7 +89,7 @@ def start_at(
     """An empty log that begins and ends at `offset`, with all that is known of [log_start_offset, offset).
 
     `epochs` are (leader epoch, start offset) in order. Raises ValueError when the snapshot is damaged, and nothing has
-    happened; ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses. Call `make_durable` before anything relies on
+    happened; ProtocolError(KAFKA_STORAGE_ERROR) when the disk fails. Call `make_durable` before anything relies on
     this start after a loss of power.
     """
     decode_snapshot(producer_snapshot)
@@ -96,14 +101,14 @@ def start_at(
     log.leader_epochs.truncate_from_start(log.log_start_offset)
     log.epochs_changed = True
     log.producers.load_snapshot(producer_snapshot, offset, log.context.clock.wall_ms())
-    log.write_producer_snapshot(offset)
+    log.snapshots.append(offset)  # `make_durable` writes it
 
 
 async def make_durable(log: PartitionLog) -> None:
     """The epochs, the snapshot and the names of the files, on the device, unless the log is closed meanwhile. Nothing
     may be appended before. Raises ProtocolError."""
     context, disk = log.context, log.context.disk
-    path = file_stem(log.directory, log.log_end_offset) + SNAPSHOT_SUFFIX
+    stem, is_named = file_stem(log.directory, log.log_end_offset), log.active.exists
     snapshot, epochs = log.producers.snapshot(), log.leader_epochs.encode()
     while log.pending_writes and not log.closed:  # the names of the files are among what waits for a slow disk
         if context.health.offline is not None:
@@ -113,7 +118,9 @@ async def make_durable(log: PartitionLog) -> None:
 
     def write() -> None:
         if not log.closed:
-            write_whole(disk, path, snapshot)  # no flush does it: they look at snapshots above the recovery point
+            write_whole(disk, stem + SNAPSHOT_SUFFIX, snapshot)  # no flush does it: they look above the recovery point
+        if not log.closed and not is_named:
+            write_whole(disk, stem + LOG_SUFFIX, b"")  # there was no room for it before
         if not log.closed:
             replace_file(disk, log.directory, LEADER_EPOCHS, epochs)
 

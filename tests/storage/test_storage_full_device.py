@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
+from storage import tier_start
 from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.log_context import DirectoryConfig
 from storage.log_flusher import FlushDepth
+from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.storage.log_workbench import ENOSPC, FOREVER, TOPIC_ID, Workbench, append, produced, read_all
 
 LIMITS = DirectoryConfig(free_bytes_min=1, upkeep_interval_ms=5, checkpoint_interval_ms=5)
@@ -122,6 +124,39 @@ async def test_checkpoints_and_flushes_wait_for_room(bench: Workbench) -> None:
     await bench.restart(clean=True)
     assert bench.directory.stopped_cleanly
     assert bench.directory.high_watermark_checkpoint("rolling", 0) == 3
+
+
+@pytest.mark.parametrize("from_tier", [False, True])
+@pytest.mark.parametrize("upkeep", [False, True])
+async def test_a_log_that_begins_anew_without_room_takes_batches_once_there_is_some(
+    bench: Workbench, *, from_tier: bool, upkeep: bool
+) -> None:
+    bench.config = replace(FOREVER, remote_storage_enable=from_tier)
+    log = await bench.log()
+    append(log, produced())
+    await log.flush()
+    fill(bench)
+    if upkeep:
+        await until(lambda: bench.directory.free_space_state is FreeSpace.REFUSED)
+    beginning: asyncio.Task[None] | None = None
+    if from_tier:
+        nothing = encode_snapshot(Snapshot([], []))
+        beginning = asyncio.create_task(tier_start.begin(log, lambda: log.start_at(100, 0, [(1, 0)], nothing)))
+    else:
+        log.truncate_fully_and_start_at(100)
+    await until(lambda: log.log_end_offset == 100)
+    assert (log.local_log_start_offset, log.size_bytes) == (100, 0)
+    refused(lambda: append(log, produced()))
+    assert bench.directory.offline is None
+    clear(bench)
+    await until(lambda: bench.directory.free_space_state is FreeSpace.PLENTY)
+    if beginning is not None:
+        await beginning
+    for _ in range(2):
+        append(log, produced())
+    await bench.restart(clean=False)
+    log = await bench.log()
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0 if from_tier else 100, 100, 102)
 
 
 async def test_a_sync_without_room_is_final(bench: Workbench) -> None:
