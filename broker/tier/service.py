@@ -30,6 +30,7 @@ from common.ports import Ports
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.partitions import PartitionImage
 from object_store.store import ObjectStore
+from storage import tier_start
 from storage.audit_trail import AuditTrail
 from tiering.keys import TierRoot
 from tiering.partition_tier import PartitionTier
@@ -384,6 +385,7 @@ class TierService:
         if led.held and self._must_adopt(partition):
             incarnation = self._hosted.image.incarnation
             await adopt(led, self._services.store, self._services.root, self._calls, incarnation)
+        await tier_start.settled(partition.log)  # it may have begun there as a follower
         if lost_committed(led):
             await self._begin_again(led)
         if led.held:
