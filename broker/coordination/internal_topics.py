@@ -11,10 +11,13 @@ from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
 from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
+from tiering.cluster_file import FIRST_INCARNATION
 from wire.messages import CreateTopicsRequest
 
 CREATE_TOPICS_VERSION = 7
 RETRY_PAUSE_S = 0.5
+BROKERS_AWAITED_S = 30.0
+"""How long a topic of a rebuilt cluster waits for the brokers that others are placed on: they start one by one."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class InternalTopics:
         self._clock = clock
         self._under_way: dict[str, None] = {}
         self._not_before: dict[str, float] = {}
+        self._short_since: dict[str, float] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -111,9 +115,7 @@ class InternalTopics:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _create_topic(self, topic: InternalTopic) -> None:
-        replicas = topic.replication_factor
-        if not topic.exact:
-            replicas = max(1, min(replicas, len(self._image().unfenced_brokers())))
+        replicas = topic.replication_factor if topic.exact else self._replicas_now(topic)
         creatable = CreateTopicsRequest.CreatableTopic(
             name=topic.name,
             num_partitions=topic.partitions,
@@ -136,3 +138,18 @@ class InternalTopics:
                 fields = {"topic": topic.name, "error": error_name(result.error_code)}
                 _log.warning("internal topic not created", extra=fields)
                 raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _replicas_now(self, topic: InternalTopic) -> int:
+        """As many as there are brokers, up to the factor. Raises COORDINATOR_NOT_AVAILABLE while more are expected."""
+        image = self._image()
+        serving = {broker.broker_id for broker in image.unfenced_brokers()}
+        if len(serving) < topic.replication_factor and image.incarnation > FIRST_INCARNATION:
+            placed = (
+                replica for other in image.topics for one in other.partitions.values() for replica in one.replicas
+            )
+            now_s = self._clock.monotonic()
+            since_s = self._short_since.setdefault(topic.name, now_s)
+            if now_s - since_s < BROKERS_AWAITED_S and not serving.issuperset(placed):
+                self._not_before[topic.name] = now_s + RETRY_PAUSE_S
+                raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return max(1, min(topic.replication_factor, len(serving)))

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.coordination.internal_topics import InternalTopics, group_topic
+from broker.coordination.internal_topics import (
+    BROKERS_AWAITED_S,
+    RETRY_PAUSE_S,
+    InternalTopics,
+    audit_topic,
+    group_topic,
+)
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
-from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC
+from kraft.records import PartitionRecord, TopicRecord
 from tests.broker.broker_world import BrokerWorld
+from tests.tiering.tier_world import WorldClock
+
+TOPIC_ID = bytes(15) + b"\1"
 
 
 @pytest.mark.parametrize(("exact", "alive", "asked"), [(True, 1, 3), (False, 1, 1), (False, 2, 2), (True, 3, 3)])
@@ -29,3 +40,37 @@ async def test_a_factor_that_was_set_is_asked_for_whoever_is_there(exact: bool, 
         await topics.ensure(GROUP_TOPIC)
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert requests[0].topics[0].replication_factor == asked
+
+
+async def test_a_rebuilt_clusters_topics_wait_for_the_brokers_that_are_named_and_not_for_ever() -> None:
+    world = BrokerWorld()
+    world.replay(TopicRecord("flights", TOPIC_ID), PartitionRecord(TOPIC_ID, 0, (0, 1, 2), (0,), 0))
+    world.image = replace(world.image, incarnation=2)
+    _, *others = world.image.brokers
+    for broker in others:
+        world.set_fenced(broker, True)
+    asked: list[int] = []
+
+    async def create(request: Any, version: int) -> Any:
+        asked.append(request.topics[0].replication_factor)
+        raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT)
+
+    clock = WorldClock()
+    topics = InternalTopics([group_topic(), audit_topic()], lambda: world.image, create, clock)
+
+    async def ensured(name: str) -> list[int]:
+        asked.clear()
+        with pytest.raises(ProtocolError, match="COORDINATOR_NOT_AVAILABLE"):
+            await topics.ensure(name)
+        clock.now_s += RETRY_PAUSE_S
+        return list(asked)
+
+    assert await ensured(GROUP_TOPIC) == []
+    world.set_fenced(others[0], False)
+    assert await ensured(GROUP_TOPIC) == []
+    world.set_fenced(others[1], False)
+    assert await ensured(GROUP_TOPIC) == [3]
+    world.set_fenced(others[1], True)
+    assert await ensured(AUDIT_TOPIC) == []
+    clock.now_s += BROKERS_AWAITED_S
+    assert await ensured(AUDIT_TOPIC) == [2]
