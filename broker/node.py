@@ -213,6 +213,7 @@ class BrokerNode:
             config.secret,
             config.limits.socket_request_max_bytes,
             asyncio.get_running_loop().time,
+            config.node_id,
         )
 
     def _make_chain(self) -> RequestChain:

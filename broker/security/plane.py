@@ -16,6 +16,7 @@ from broker.security.authorizer import Authorizer, AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import ConnectionRates
 from broker.security.credentials import Credentials
+from broker.security.departures import Departures
 from broker.security.exchange import OAUTHBEARER, PLAIN, SCRAM_SHA_256, Authenticated, Exchange
 from broker.security.login import Login
 from broker.security.oauth import KeySet, OauthExchange
@@ -51,6 +52,7 @@ class Security:
         secret: bytes,
         frame_bytes_max: int,
         now: Callable[[], float],
+        broker_id: int = -1,
     ) -> None:
         self.config = config
         self.image = image
@@ -62,6 +64,7 @@ class Security:
         self.key_set = KeySet(config.oauth, ports.clock)
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
+        self.departures = Departures(image, broker_id, self._close_left_behind)
         self.authenticated = 0  # exchanges that succeeded, since the start
         self.open: FrameHandler
         self.shut: FrameHandler
@@ -103,6 +106,7 @@ class Security:
             if count >= limits.get(CONNECTIONS_MAX, self.config.tenant_connections_max):
                 return "too many connections of the tenant"
             self._of_tenant[tenant] = count + 1
+            self.departures.look(tenant)
         self._logins.setdefault(user, {})[login] = None
         self.rates.logged_in(login.session)
         return ""
@@ -121,6 +125,7 @@ class Security:
                 self._of_tenant[tenant] = left
             else:
                 del self._of_tenant[tenant]
+                self.departures.forget(tenant)
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over ACLs, and end the connections of keys and tenants that are gone."""
@@ -139,6 +144,15 @@ class Security:
                 for login in list(self._logins.get(key, ())):
                     self.failures.report("key revoked", login.session.client_host, listener=login.session.listener)
                     login.session.connection.close()
+        for tenant in self._of_tenant if delta.brokers_changed else access.tenants_changed:
+            if tenant in self._of_tenant:
+                self.departures.look(tenant)
+
+    def _close_left_behind(self, tenant: str) -> None:
+        left = [login for logins in self._logins.values() if _tenant_of(logins) == tenant for login in logins]
+        logger.info("connections of a tenant of another cell closed", extra={"tenant": tenant, "count": len(left)})
+        for login in left:
+            login.session.connection.close_after_flush()
 
     # APIs --------------------------------------------------------------------------------------------------
 

@@ -22,16 +22,20 @@ from kraft.records import (
     AclResource,
     ApiKeyRecord,
     MetadataRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
     RemoveAclRecord,
     RemoveApiKeyRecord,
     ScramCredentialRecord,
     ScramMechanism,
     TenantRecord,
     TenantState,
+    TopicRecord,
 )
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 
+OWN = 0  # the broker
 TENANT, KEY, ACL = "lkc-aaaaaa", "TKAAAAAAAAAAAAAA", b"a" * 16
 READ, TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
 READS = AclRecord(
@@ -51,6 +55,9 @@ class Connection:
         self.handler: Any = None
         self.is_closed = False
 
+    def close_after_flush(self) -> None:
+        self.is_closed = True
+
     def close(self, reason: str | None = None) -> None:
         self.is_closed = True
 
@@ -61,7 +68,7 @@ class World:
         ports: Any = SimpleNamespace(clock=MachineClock(), random=machine_random())
         config = SecurityConfig(tenant_domain="example.org", tenant_connections_max=2)
         now = asyncio.get_running_loop().time
-        self.security = Security(config, ports, lambda: self.image, b"secret", 1 << 20, now)
+        self.security = Security(config, ports, lambda: self.image, b"secret", 1 << 20, now, OWN)
         self.security.open = self.security.shut = lambda *_: None
         self.change(
             TenantRecord(TENANT, "one", "default", 0),
@@ -144,3 +151,87 @@ async def test_a_name_that_is_not_the_tenants_knows_none_of_its_keys(name: str) 
     _, _, login = World().come(name)
     login.handshake(1, "SCRAM-SHA-256")
     assert login._services.admit(login, KEY) == "revoked meanwhile"
+
+
+MOVED: MetadataRecord = TenantRecord(TENANT, "one", "west", 0)
+MOVING = TenantRecord(TENANT, "one", "default", 0, target_cell="west", state=TenantState.MOVING)
+OWN_TOPIC, GROUPS = b"t" * 16, b"g" * 16
+
+
+def brokers(*cells: str) -> list[MetadataRecord]:
+    return [RegisterBrokerRecord(b, bytes([b]) * 16, (), None, cell=cell, fenced=False) for b, cell in enumerate(cells)]
+
+
+def replicas(topic_id: bytes, name: str, *replicas: int) -> list[MetadataRecord]:
+    return [TopicRecord(name, topic_id), PartitionRecord(topic_id, 0, replicas, replicas, replicas[0])]
+
+
+@pytest.mark.parametrize(
+    ("records", "stays"),
+    [
+        ([], True),
+        ([MOVING], True),
+        ([MOVED], False),
+        ([MOVED, *replicas(OWN_TOPIC, f"{TENANT}_t", 0, 1)], True),
+        ([MOVED, *replicas(OWN_TOPIC, f"{TENANT}_t", 1)], False),
+        ([MOVED, *replicas(OWN_TOPIC, "lkc-bbbbbb_t", 0)], False),
+        ([MOVED, *replicas(GROUPS, "__consumer_offsets", 0)], True),
+        ([MOVED, *replicas(GROUPS, "__consumer_offsets", 1)], False),
+    ],
+    ids=[
+        "at home",
+        "on its way",
+        "gone",
+        "a replica left",
+        "replicas elsewhere",
+        "another's",
+        "its groups left",
+        "none",
+    ],
+)
+async def test_connections_that_a_moved_tenant_leaves_behind_close_when_nothing_of_it_is_here(
+    records: list[MetadataRecord], stays: bool
+) -> None:
+    world = World()
+    world.change(*brokers("default", "west"))
+    early, early_session, _ = world.log_in()
+    world.change(*records)
+    late, late_session, _ = world.log_in()  # by a name that it still knew
+    departures = world.security.departures
+    assert not early.is_closed and not late.is_closed, "its clients have time to go by themselves"
+    assert (TENANT in departures._timers) == (MOVED in records)
+    for _ in range(2):
+        if timer := departures._timers.get(TENANT):
+            timer.cancel()
+            departures._due(TENANT)  # as when the time has come
+    assert early.is_closed == late.is_closed == (not stays)
+    early_session.closed()
+    late_session.closed()
+    assert not departures._timers, "nothing waits for who is gone"
+
+
+async def test_they_close_by_themselves_after_a_while_and_not_where_the_tenant_came_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.security.departures.LEFT_ALONE_S", 0.01)
+    world, closed = World(), asyncio.Event()
+    world.change(*brokers("default", "west"))
+    connection, session, _ = world.log_in()
+    monkeypatch.setattr(connection, "close_after_flush", closed.set)
+    world.change(MOVED)
+    world.change(TenantRecord(TENANT, "one", "default", 0))
+    assert not world.security.departures._timers
+    world.change(MOVED)
+    async with asyncio.timeout(30):
+        await closed.wait()
+    session.closed()
+
+
+async def test_a_broker_that_is_in_another_cell_now_lets_its_tenants_go() -> None:
+    world = World()
+    world.change(*brokers("default", "west"))
+    _, session, _ = world.log_in()
+    assert not world.security.departures._timers
+    world.change(*brokers("west"))
+    assert TENANT in world.security.departures._timers
+    session.closed()

@@ -1,0 +1,65 @@
+"""Connections that tenants leave behind at brokers of a cell where they no longer live.
+
+Whoever asks there for a partition or a group is told that they are led elsewhere, and goes; but a connection that is
+used for nothing but metadata, or kept alive, would stay for good. A while after nothing of the tenant's is left at this
+broker its connections close, and its clients find brokers of its cell by the addresses that they know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kraft.controller.topic_names import KEYED_TOPICS
+from kraft.image.cells import cell_of
+from kraft.image.key_ranges import range_for, range_to_ask
+from kraft.image.metadata import MetadataImage
+from kraft.image.tenants import TenantImage
+from kraft.tenant_usage import topics_of
+
+LEFT_ALONE_S = 60.0
+"""For clients to go by themselves; also how often it is looked at again whether something is left here."""
+
+
+class Departures:
+    """`close` closes what a tenant has here. Tell it of tenants that have connections: `look` when one comes or what is
+    known of the tenant or of this broker changes, `forget` when the last one is gone."""
+
+    def __init__(self, image: Callable[[], MetadataImage], broker_id: int, close: Callable[[str], None]) -> None:
+        self._image = image
+        self._broker_id = broker_id
+        self._close = close
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def look(self, tenant_id: str) -> None:
+        if not self._is_elsewhere(tenant_id):
+            self.forget(tenant_id)
+        elif tenant_id not in self._timers:
+            self._timers[tenant_id] = asyncio.get_running_loop().call_later(LEFT_ALONE_S, self._due, tenant_id)
+
+    def forget(self, tenant_id: str) -> None:
+        timer = self._timers.pop(tenant_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _due(self, tenant_id: str) -> None:
+        del self._timers[tenant_id]
+        if self._is_elsewhere(tenant_id) and not self._keeps(self._image().tenants[tenant_id]):
+            self._close(tenant_id)
+        self.look(tenant_id)
+
+    def _is_elsewhere(self, tenant_id: str) -> bool:
+        image = self._image()
+        tenant, own = image.tenants.get(tenant_id), image.brokers.get(self._broker_id)
+        return tenant is not None and own is not None and cell_of(own) not in (tenant.cell, tenant.home)
+
+    def _keeps(self, tenant: TenantImage) -> bool:
+        """Whether a replica of the tenant's partitions is here, or of those that keep its groups."""
+        image, own = self._image(), self._broker_id
+        if any(own in one.replicas for topic in topics_of(image, tenant) for one in topic.partitions.values()):
+            return True
+        for topic in filter(None, map(image.topics.get, KEYED_TOPICS)):
+            for held in (range_for(topic, tenant), range_to_ask(topic, tenant)):
+                if held is not None and any(own in topic.partitions[i].replicas for i in range(held.first, held.end)):
+                    return True
+        return False
