@@ -43,8 +43,8 @@ def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED) -> in
         log.leader_epochs.truncate_from_end(log.log_end_offset)
         log.epochs_changed = True
         return log.log_end_offset
-    if offset <= log.segments[0].base_offset or offset <= log.log_start_offset:
-        offset = min(offset, log.log_start_offset)  # of a tiered log nothing is left here: it is read anew
+    if offset < log.segments[0].base_offset or offset <= log.log_start_offset:
+        offset = min(offset, log.log_start_offset)  # the tiered part of the log diverged, too: it is read anew
         truncate_fully_and_start_at(log, offset, reason)
         return offset
     number = segment_at(log, offset)

@@ -336,6 +336,36 @@ async def test_a_cut_below_what_is_left_begins_at_the_logs_start(bench: Workbenc
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("from_tier", [False, True])
+async def test_a_cut_of_all_that_is_left_keeps_what_the_tier_has(bench: Workbench, from_tier: bool) -> None:
+    """A follower whose leader ends where its own local part begins has lost nothing of the tier, nor its place."""
+    leader = await filled(bench)
+    base, end = leader.segments[3].base_offset, leader.log_end_offset
+    closed = leader.closed_segment_at(leader.segments[2].base_offset)
+    assert closed is not None
+    _, contents = read_out(leader, closed)
+    known = leader.leader_epochs.epoch_of(base - 1)
+    log = leader
+    if from_tier:
+        log = bench.directory.create_log("u", 0, bytes(15) + b"u", TIERED)
+        epochs = LeaderEpochCache.decode(contents.leader_epochs).entries()
+        log.start_at(base, 0, epochs, contents.producer_snapshot)
+        await tier_start.make_durable(log)
+        region = leader.read(base, 1 << 20, end)
+        assert region is not None
+        data = region.read()
+        region.release()
+        assert log.append_as_follower(memoryview(data), 0, len(data)) is not None
+    else:
+        log.update_config(replace(TIERED, local_retention_ms=0))
+        log.delete_old_segments(NOW_MS, end, base)
+    assert log.local_log_start_offset == base < log.log_end_offset
+    assert log.truncate_to(base) == base
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, base, base)
+    assert log.leader_epochs.epoch_of(base - 1) == known
+    assert [view.last_sequence for view in log.producers.views()] == [base - 1]
+
+
 def test_epochs_before_the_first_known_one_are_taken_in() -> None:
     cache = LeaderEpochCache()
     cache.assign(5, 100)
