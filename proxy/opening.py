@@ -38,6 +38,7 @@ from proxy.sockets import (
     local_address,
     peek,
     refuse,
+    send_ahead,
     wake_at,
 )
 from proxy.turnstile import Turnstile
@@ -330,8 +331,7 @@ class Opening:
             authority = self._name if reception.client_context is not None else None
             local = reception.bound or local_address(self.client)
             header = encode(ProxyHeader(self.peer, local, authority))
-            send = broker.send if broker.tls is None else broker.tls.write
-            if send(header) < len(header):
+            if send_ahead(broker, header) < len(header):
                 raise ConnectionError("a fresh connection took no header")
         elif reception.broker_context is None and not is_connected(broker):
             raise BlockingIOError

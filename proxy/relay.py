@@ -36,6 +36,7 @@ class Room:
 class Flow:
     """One direction. `rest` is what a full sink has not taken. `ended`: the source has said so. `untold`: the source
     has an end or an error that no event announces, because OpenSSL took it from the descriptor with what came before.
+    `ragged`: the source ended without close_notify, after which OpenSSL wants to be asked for none either.
     `parked`: TLS has to write before it can read on (an answer to a key update), and the descriptor takes nothing."""
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Flow:
         "ended",
         "moved",
         "parked",
+        "ragged",
         "relay",
         "rest",
         "room",
@@ -61,7 +63,7 @@ class Flow:
             self._receive = self._receive_records
         self._send: Callable[[memoryview], int] = sink.send if sink.tls is None else sink.tls.write
         self.rest: memoryview | None = None
-        self.ended = self.untold = self.parked = False
+        self.ended = self.ragged = self.untold = self.parked = False
         self.moved = 0
 
     def pump(self) -> None:
@@ -98,7 +100,8 @@ class Flow:
         take = self._take
         try:
             count = take(RECORD_BYTES, whole)
-        except ssl.SSLEOFError:  # an end without close_notify, as many clients make it
+        except ssl.SSLEOFError:  # as many clients end
+            self.ragged = True
             return 0
         if count < RECORD_BYTES:
             return count
@@ -228,8 +231,8 @@ class Relay:
         held = up.rest is not None or down.rest is not None
         up.leave()
         down.leave()
-        for sock in (self.client, self.broker):
-            if not held and sock.tls is not None:
+        for sock, ragged in ((self.client, up.ragged), (self.broker, down.ragged)):
+            if not held and sock.tls is not None and not ragged:
                 say_end(sock)  # in the clear the close itself says it
             try:  # noqa: SIM105  once for each connection
                 sock.close()

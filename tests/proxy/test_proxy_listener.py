@@ -60,6 +60,16 @@ async def test_the_broker_learns_who_the_client_is_and_what_it_asked_for(
         assert proxy.listener.moved_bytes() == (5, 5)
 
 
+async def test_the_broker_learns_of_a_client_that_says_nothing(
+    authority: Authority, certificate: ssl.SSLContext
+) -> None:
+    async with running(certificate) as proxy:
+        client = await asyncio.to_thread(blocking_client, proxy.port, authority.client_context())
+        with client:
+            await until(lambda: proxy.broker.headers)
+        assert proxy.broker.headers[0].authority == HOST
+
+
 @pytest.mark.parametrize("tls", ["none", "client", "both"])
 async def test_bytes_survive_backpressure_in_both_directions(
     authority: Authority, certificate: ssl.SSLContext, tmp_path: Path, tls: str

@@ -84,6 +84,7 @@ class FakeTls:
 
     def __init__(self, sock: FakeSocket) -> None:
         self.incoming, self.write = sock.incoming, sock.send
+        self.said = 0
 
     def read(self, size: int, view: memoryview) -> int:
         assert size == RECORD_BYTES <= len(view)
@@ -96,6 +97,7 @@ class FakeTls:
         return len(piece)
 
     def shutdown(self) -> None:
+        self.said += 1
         raise ssl.SSLWantReadError
 
 
@@ -154,6 +156,27 @@ def test_records_come_through_in_order_and_so_does_the_end_behind_them(
     assert broker.sent == b"".join(records)
     assert up.ended or ended == [relay]
     assert CLIENT not in poll.readers
+
+
+@pytest.mark.parametrize(("end", "said"), [(b"", 1), (ssl.SSLEOFError(), 0)])
+def test_an_end_is_answered_in_its_own_way(end: bytes | Exception, said: int) -> None:
+    """OpenSSL is not to be asked for close_notify after an error, and an end without it is one; the other direction
+    still finishes."""
+    poll, client, broker, _, ended = make(tls=True)
+    assert client.tls is not None
+    tls = client.tls
+    client.incoming.extend([b"request", end])
+    for _ in range(2):
+        poll.readers[CLIENT]()
+    assert broker.sent == b"request"
+    assert broker.shut
+    assert not ended
+    broker.incoming.extend([b"answer", b""])
+    for _ in range(2):
+        poll.readers[BROKER]()
+    assert client.sent == b"answer"
+    assert tls.said == said
+    assert ended
 
 
 def test_neither_a_burst_nor_a_room_ends_right_behind_a_piece_that_the_kernel_sends() -> None:
