@@ -1,4 +1,4 @@
-"""The small text files of a log directory: encoded, decoded, and replaced whole or not at all.
+"""The small text files of a log directory, encoded and decoded.
 
 Formats are Apache Kafka's: offset checkpoints (version 0, count, "topic partition offset" lines), `meta.properties`
 (version 1), `partition.metadata` (version 0) and the clean-stop marker `.kafka_cleanshutdown` (version 0, JSON).
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from common.identifiers import parse_uuid, uuid_text
-from common.ports import Buffer, Disk, File
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -20,7 +19,6 @@ CLEAN_STOP = ".kafka_cleanshutdown"
 RUN = ".tidelog_run"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
-TEMPORARY_SUFFIX = ".tmp"
 
 TopicPartition = tuple[str, int]
 
@@ -108,50 +106,3 @@ def decode_run(data: bytes) -> tuple[str, int] | None:
     except (ValueError, KeyError, TypeError):
         return None
     return (cache, epoch) if isinstance(cache, str) and isinstance(epoch, int) else None
-
-
-def write_fully(file: File, data: Buffer, position: int) -> None:
-    """All of `data`, also where the disk takes it piece by piece."""
-    written = file.pwrite(data, position)
-    if written < len(data):
-        with memoryview(data) as view:
-            while written < len(view):
-                written += file.pwrite(view[written:], position + written)
-
-
-def read_whole(disk: Disk, path: str) -> bytes | None:
-    """The bytes of a small file, None when there is no such file."""
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        size = file.size()
-        return file.pread(size, 0) if size else b""
-    finally:
-        file.close()
-
-
-def write_whole(disk: Disk, path: str, data: Buffer) -> None:
-    """All that the file is to hold, on the device; its name need not be yet."""
-    file = disk.open(path, create=True)
-    try:
-        file.truncate(0)
-        write_fully(file, data, 0)
-        file.fsync()
-    finally:
-        file.close()
-
-
-def replace_file(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Write a temporary file, fsync it, rename it over `name`, fsync the directory. Blocks: call it in a thread."""
-    path = join(directory, name)
-    temporary = path + TEMPORARY_SUFFIX
-    write_whole(disk, temporary, data)
-    disk.rename(temporary, path)
-    disk.sync_directory(directory)
-
-
-def join(directory: str, name: str) -> str:
-    """A path below the disk's root; the root itself is ""."""
-    return f"{directory}/{name}" if directory else name

@@ -15,14 +15,8 @@ from typing import Any, NamedTuple
 
 from common.lifecycle import duty
 from common.ports import Disk
-from storage.checkpoint_files import (
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
-    TopicPartition,
-    encode_offsets,
-    replace_file,
-)
+from common.whole_files import replace_file
+from storage.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, encode_offsets
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
 
 Offsets = Mapping[TopicPartition, int]

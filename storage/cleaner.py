@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from common.errors import ProtocolError
-from storage.checkpoint_files import TopicPartition, decode_offsets, encode_offsets, join, read_whole, replace_file
+from common.whole_files import join, read_whole, replace_file
+from storage.checkpoint_files import TopicPartition, decode_offsets, encode_offsets
 from storage.cleaning_pass import CleaningPass, PassInput
 from storage.compaction import CleaningPlan, CompactionSegment, plan_cleaning
 from storage.log_config import FOREVER_MS

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
+from common.whole_files import read_whole, write_fully, write_whole
 from records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, iterate_batches, read_header
 from storage import transaction_index
-from storage.checkpoint_files import read_whole, write_fully, write_whole
 from storage.compaction import CleaningPlan, CompactionSegment, OffsetMap, group_segments
 from storage.compaction_filter import BatchFilter, FilterCounts, FilterSettings, Report, TransactionTracker, index_batch
 from storage.log_config import LogConfig

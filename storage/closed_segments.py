@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
+from common.whole_files import read_whole
 from records.batch import HEADER_BYTES, PREFIX_BYTES, iterate_batches, read_header
-from storage.checkpoint_files import read_whole
 from storage.leader_epochs import LeaderEpochCache
 from storage.log_reads import segment_at
 from storage.offset_index import OffsetIndex

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from common.errors import StorageFailure
 from common.identifiers import random_uuid
 from common.ports import Disk
+from common.whole_files import join, read_whole, replace_file
 from storage import checkpoint_files
 from storage.checkpoint_files import (
     CLEAN_STOP,
@@ -16,9 +17,6 @@ from storage.checkpoint_files import (
     RUN,
     MetaProperties,
     TopicPartition,
-    join,
-    read_whole,
-    replace_file,
 )
 
 DELETE_SUFFIX = "-delete"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from common.checksum import crc32c
 from common.ports import Disk, File
-from storage.checkpoint_files import join, read_whole, replace_file, write_fully
+from common.whole_files import join, read_whole, replace_file, write_fully
 
 FILE_BYTES = 256 << 10
 SUFFIX = ".journal"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from common.ports import Disk, File
+from common.whole_files import join, write_fully
 from records.audit_event import AuditEvent, AuditSource, decode_audit_event, encode_audit_event
 from storage import journal_files
 from storage.audit_trail import Act
-from storage.checkpoint_files import join, write_fully
 from storage.journal_files import FILE_BYTES, encode_entry, entries_in, file_name
 
 CHUNK_BYTES_MAX = FILE_BYTES // 4

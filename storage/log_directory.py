@@ -12,6 +12,7 @@ from types import MappingProxyType
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from common.ports import Ports
+from common.whole_files import join, replace_file, write_fully
 from storage import checkpoint_files, directory_acts
 from storage.audit_trail import AuditTrail, audited, require
 from storage.checkpoint_files import (
@@ -22,9 +23,6 @@ from storage.checkpoint_files import (
     RECOVERY_POINTS,
     RUN,
     TopicPartition,
-    join,
-    replace_file,
-    write_fully,
 )
 from storage.checkpoints import Checkpoints
 from storage.clean_flush import flush_completely

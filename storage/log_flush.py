@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.checkpoint_files import PARTITION_METADATA, join
+from common.whole_files import join
+from storage.checkpoint_files import PARTITION_METADATA
 from storage.log_flusher import FlushDepth, FlushJob
 from storage.segment import (
     INDEX_SUFFIX,

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from common.lifecycle import duty
 from common.ports import Clock, Disk
-from storage.checkpoint_files import LEADER_EPOCHS, replace_file
+from common.whole_files import replace_file
+from storage.checkpoint_files import LEADER_EPOCHS
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, SyncFailed
 
 JOBS_PER_TURN_MAX = 64

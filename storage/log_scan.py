@@ -4,10 +4,10 @@ import contextlib
 
 from common.errors import ProtocolError
 from common.ports import Disk
+from common.whole_files import read_whole, write_fully
 from records.audit_event import AuditKind
 from records.batch import CONTROL, BatchHeader
 from storage.audit_trail import Act, AuditPermits, require_agreed
-from storage.checkpoint_files import read_whole, write_fully
 from storage.loaded_log import LoadedLog
 from storage.open_files import OpenFiles
 from storage.producer_replay import load_newest, marker_of, replay_segments

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import duty
 from common.ports import Buffer, Clock, Disk, File
-from storage.checkpoint_files import write_fully
+from common.whole_files import write_fully
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
 from storage.open_files import FileHandle
 

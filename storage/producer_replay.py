@@ -9,10 +9,10 @@ from typing import Protocol
 
 from common.errors import ProtocolError
 from common.ports import Disk
+from common.whole_files import read_whole
 from records.batch import CONTROL, BatchHeader
 from records.control import EndMarker, read_marker
 from storage.batch_walk import walk
-from storage.checkpoint_files import read_whole
 from storage.producer_marks import ProducerMark
 from storage.producer_state import ProducerStates
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_stem

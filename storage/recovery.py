@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
 from common.ports import Disk
+from common.whole_files import TEMPORARY_SUFFIX, join, read_whole
 from records.audit_event import AuditKind
 from storage import checkpoint_files
 from storage.audit_trail import Act, AuditPermits, require_agreed
-from storage.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA, TEMPORARY_SUFFIX, join, read_whole
+from storage.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA
 from storage.leader_epochs import LeaderEpochCache
 from storage.loaded_log import LoadedLog, empty_log
 from storage.log_config import LogConfig

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from common.errors import ProtocolError
 from common.ports import Disk, File
+from common.whole_files import read_whole, write_fully
 from records.batch import HEADER_BYTES, BatchHeader, iterate_batches, read_header
 from storage import offset_index, time_index
 from storage.batch_walk import walk
-from storage.checkpoint_files import read_whole, write_fully
 from storage.index_file import IndexFile, used_bytes
 from storage.offset_index import OffsetIndex
 from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LargestTimestamp, Segment

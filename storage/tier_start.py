@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from common.errors import ProtocolError
 from common.outlasting import outlast
+from common.whole_files import replace_file, write_whole
 from storage.audit_trail import AuditPending
-from storage.checkpoint_files import LEADER_EPOCHS, replace_file, write_whole
+from storage.checkpoint_files import LEADER_EPOCHS
 from storage.log_truncation import Reason, truncate_fully_and_start_at
 from storage.producer_snapshot import decode_snapshot
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_stem

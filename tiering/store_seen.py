@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from common.ports import Disk
-from storage.checkpoint_files import read_whole, replace_file
+from common.whole_files import read_whole, replace_file
 
 FILE_NAME = "tier-store-seen"
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from common.machine import MachineDisk, MachineFile
+from common.whole_files import read_whole
 from records.batch import BatchHeader, iterate_batches, read_header
 from records.control import read_marker
 from records.record import Record, decode_records
 from storage import transaction_index
-from storage.checkpoint_files import read_whole
 from storage.cleaning_pass import CleaningPass, PassInput
 from storage.compaction import CompactionSegment, plan_cleaning
 from storage.log_config import LogConfig

@@ -10,10 +10,11 @@ import pytest
 
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
+from common.whole_files import TEMPORARY_SUFFIX, join
 from records.batch import iterate_batches
 from records.control import MarkerKind
 from storage import tier_start
-from storage.checkpoint_files import PARTITION_METADATA, TEMPORARY_SUFFIX, join
+from storage.checkpoint_files import PARTITION_METADATA
 from storage.closed_segments import ClosedSegment, Contents
 from storage.leader_epochs import LeaderEpochCache
 from storage.log_config import LogConfig
