@@ -70,6 +70,8 @@ def test_an_interruption_at_any_moment_is_quiet_and_harmless(tmp_path: Path, wor
 INTERRUPTER = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run without it, in the background
+
 class Interrupter:
     def find_spec(name, path=None, target=None):
         program, module = os.environ["INTERRUPTED_AT"].split(" ")
