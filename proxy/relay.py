@@ -7,6 +7,7 @@ full does a flow keep a copy of the rest (at most the room's size) and stop read
 
 from __future__ import annotations
 
+import mmap
 import ssl
 from collections.abc import Callable
 
@@ -28,7 +29,8 @@ class Room:
     __slots__ = ("records", "whole")
 
     def __init__(self, size: int = ROOM_BYTES) -> None:
-        self.whole = memoryview(bytearray(size))
+        # Whole pages: where an array begins in a line of the cache is chance, and copying to it costs accordingly.
+        self.whole = memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         count = min(size // RECORD_BYTES, BURST_RECORDS)
         self.records = [self.whole[one * RECORD_BYTES : (one + 1) * RECORD_BYTES] for one in range(1, count)]
 
