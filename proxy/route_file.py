@@ -16,6 +16,7 @@ import msgspec
 
 from common.checksum import crc32c
 from common.ports import Disk
+from common.whole_files import write_fully
 from proxy.networks import NetworkRules, Networks
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 
@@ -98,9 +99,7 @@ def save_table(disk: Disk, table: RoutingTable) -> None:
         disk.remove(FILE_NEW)
     file = disk.open(FILE_NEW, create=True)
     try:
-        at = 0
-        while at < len(data):
-            at += file.pwrite(memoryview(data)[at:], at)
+        write_fully(file, data, 0)
     finally:
         file.close()
     disk.rename(FILE_NEW, FILE)
