@@ -42,7 +42,7 @@ RESULTS, WORK = HERE / "results", HERE / "work"
 PARTITIONS = 4
 TIER_TIMEOUT_S = 180
 IDLE_S = 5.0
-WARM_UPS = 2  # rounds that do not count: Java compiles as it goes
+WARM_UPS = 5  # rounds that do not count: Java compiles as it goes, and is not done after two
 SETTINGS = {
     "tidelog.tier.enable": "true",
     "tidelog.tier.roll.ms": "20000",

@@ -1,8 +1,9 @@
 """Located records as Arrow arrays.
 
-Keys and values of all records, with the gaps between them, are one binary array over the payload itself, of which
-`take` picks every second or fourth element: the copying happens inside Arrow, in one pass. Positions come from a
-`RecordTable`, which has checked them; Arrow would follow wrong ones out of the payload.
+A field of all records is an array of views into the payload (Arrow's BinaryView: length and position, or the bytes
+themselves when they are few), which Arrow casts to plain binary: it adds up the lengths first, so the copying is one
+pass into memory of the right size. Positions come from a `RecordTable`, which has checked them; Arrow would follow
+wrong ones out of the payload.
 """
 
 from __future__ import annotations
@@ -16,40 +17,41 @@ from spark_offload.record_table import RecordTable
 from spark_offload.varints import Bytes, DamagedRecords, Integers, read_varints
 
 NO_LENGTH = -1  # of a null key or value
+_INLINE_BYTES = 12  # what fits into a view itself has to be there
 MICROSECONDS = 1_000
 TIMESTAMP_MAX = (2**63 - 1) // MICROSECONDS
 _ACROSS_MIN = 64  # records with an i-th header; below, they are read one by one
 
 
 def binary_column(view: memoryview, at: Integers, length: Integers) -> pa.Array:
-    """The bytes at each place; null where the length is -1. Places grow and do not overlap."""
-    (column,) = _taken(view, (at, length))
-    return column
+    """The bytes at each place; null where the length is -1."""
+    views = np.zeros((len(at), 4), np.int32)  # of each: length, its first bytes (nobody compares), buffer, position
+    views[:, 0] = length
+    views[:, 3] = at
+    present = None
+    if len(at) and length.min() <= _INLINE_BYTES:
+        if (absent := length < 0).any():
+            views[absent, 0] = 0
+            present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+        short = length <= _INLINE_BYTES
+        _put_inline(views, bytes_of(view), at, slice(None) if short.all() else np.flatnonzero(short))
+    buffers = [present, pa.py_buffer(views), pa.py_buffer(view)]
+    return pa.Array.from_buffers(pa.binary_view(), len(at), buffers).cast(pa.binary())
 
 
-def key_and_value_columns(view: memoryview, records: RecordTable) -> tuple[pa.Array, pa.Array]:
-    """Both at once, for half the price of the boundaries."""
-    key, value = _taken(view, (records.key_at, records.key_length), (records.value_at, records.value_length))
-    return key, value
-
-
-def _taken(view: memoryview, *fields: tuple[Integers, Integers]) -> list[pa.Array]:
-    """One array per field. The fields of a row lie in the order given, before those of the next row."""
-    rows = len(fields[0][0])
-    width = 2 * len(fields)  # each field and the gap after it
-    bounds = np.zeros(width * rows + 1, np.int32)
-    for place, (at, length) in enumerate(fields):
-        bounds[2 * place : -1 : width] = at
-        bounds[2 * place + 1 : -1 : width] = at + np.maximum(length, 0)
-    if rows:
-        bounds[-1] = bounds[-2]
-    pieces = pa.Array.from_buffers(pa.binary(), width * rows, [None, pa.py_buffer(bounds), pa.py_buffer(view)])
-    columns = []
-    for place, (_, length) in enumerate(fields):
-        rows_of_field = np.arange(2 * place, width * rows, width, dtype=np.int32)
-        absent = length < 0
-        columns.append(pieces.take(pa.array(rows_of_field, mask=absent if absent.any() else None)))
-    return columns
+def _put_inline(views: npt.NDArray[np.int32], data: Bytes, at: Integers, short: slice | Integers) -> None:
+    """The bytes of the `short` rows go into their views, and what follows them in `data` with them."""
+    at = at[short]
+    inside = max(len(data) - _INLINE_BYTES + 1, 0)  # places that as many bytes follow
+    if inside:
+        four: npt.NDArray[np.int32] = np.ndarray(inside, np.int32, data, strides=(1,))
+        eight: npt.NDArray[np.int64] = np.ndarray(inside, np.int64, data, 4, strides=(1,))
+        held = np.minimum(at, inside - 1)
+        views[short, 1] = four[held]
+        views.view(np.int64)[short, 1] = eight[held]
+    for row in np.flatnonzero(at >= inside).tolist():
+        last = data[int(at[row]) :].tobytes().ljust(_INLINE_BYTES, b"\0")
+        views[row if isinstance(short, slice) else short[row], 1:] = np.frombuffer(last, np.int32)
 
 
 def timestamp_column(milliseconds: Integers) -> pa.Array:
@@ -69,7 +71,7 @@ def headers_column(view: memoryview, records: RecordTable, column_type: pa.ListT
     count = records.header_count
     first = np.cumsum(count) - count
     places = _locate_headers(bytes_of(view), records, first)
-    keys, values = _taken(view, (places[0], places[1]), (places[2], places[3]))
+    keys, values = binary_column(view, places[0], places[1]), binary_column(view, places[2], places[3])
     pairs = pa.StructArray.from_arrays([_as_text(keys), values], fields=list(column_type.value_type))
     bounds = np.append(first, first[-1] + count[-1] if len(count) else 0).astype(np.int32)
     none = count == 0

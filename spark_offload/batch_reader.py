@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_offload.options import ReadOptions
-from spark_offload.task import read_input, store_at
+from spark_offload.task import read_input, spared_collector, store_at
 
 
 class TierReader(DataSourceReader):
@@ -24,11 +24,12 @@ class TierReader(DataSourceReader):
         from spark_offload.planning import plan_batch  # noqa: PLC0415
         from spark_offload.pushdown import PushedBounds  # noqa: PLC0415
 
-        store = store_at(self.options.tier)
-        bounds = PushedBounds()
-        for one in self.filters:
-            bounds = bounds.with_filter(one)
-        return [InputPartition(task) for task in store.wait(lambda: plan_batch(store.store, self.options, bounds))]
+        with spared_collector():
+            store = store_at(self.options.tier)
+            bounds = PushedBounds()
+            for one in self.filters:
+                bounds = bounds.with_filter(one)
+            return [InputPartition(task) for task in store.wait(lambda: plan_batch(store.store, self.options, bounds))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_input(self.options, self.schema, partition)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_offload.aborted import AbortedRanges
-from spark_offload.arrow_columns import binary_column, headers_column, key_and_value_columns, timestamp_column
+from spark_offload.arrow_columns import binary_column, headers_column, timestamp_column
 from spark_offload.batch_scan import BatchTable, scan_batches
 from spark_offload.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
 from spark_offload.options import INFLATED_BYTES_MAX
@@ -91,11 +91,9 @@ class Decoder:
         low, high = np.searchsorted(records.offset, (bounds.start, bounds.end)).tolist()
         names = set(self.schema.names)
         columns: dict[str, pa.Array] = {}
-        if KEY in names and VALUE in names:
-            columns[KEY], columns[VALUE] = key_and_value_columns(payload.view, records)
-        elif KEY in names:
+        if KEY in names:
             columns[KEY] = binary_column(payload.view, records.key_at, records.key_length)
-        elif VALUE in names:
+        if VALUE in names:
             columns[VALUE] = binary_column(payload.view, records.value_at, records.value_length)
         if TIMESTAMP in names:
             columns[TIMESTAMP] = timestamp_column(records.timestamp)

@@ -18,7 +18,7 @@ from spark_offload.payload import Payload
 from spark_offload.varints import VARINT_BYTES_MAX, Bytes, DamagedRecords, Integers, read_varints
 
 PART_RECORDS = 8_192  # a part's columns and bytes fit the second cache of a core
-ACROSS_MIN = 48  # batches; below, a step over all of them costs more than the same records one by one
+ACROSS_MIN = 8  # batches; below, a step over all of them costs more than the same records one by one
 _UNKNOWN = 1 << 40  # leads out of every payload
 
 

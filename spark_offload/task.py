@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -27,28 +28,43 @@ def store_at(uri: str) -> BlockingStore:
     return BlockingStore(uri)
 
 
-@lru_cache(1)
-def spare_the_collector() -> None:
-    """Leave what a worker of Spark has imported out of further searches for garbage; no other process.
+@contextmanager
+def spared_collector() -> Iterator[None]:
+    """Around a task: at the end of a process's first one, all that it has imported leaves the search for garbage.
 
-    Spark's worker makes such a search after every task, and walking through some hundred thousand objects that live
-    as long as the process took it longer than many a task.
+    Spark's processes for Python make such a search after every task, and walking through some hundred thousand objects
+    that live as long as the process took it longer than many a task. At the end, because half of what a task needs is
+    imported on its way. No other process is touched: the driver may be anybody's.
     """
-    if TaskContext.get() is not None:
-        gc.collect()
-        gc.freeze()
+    try:
+        yield
+    finally:
+        if _is_sparks_own():
+            _spare_the_collector()
+
+
+@lru_cache(1)
+def _spare_the_collector() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def _is_sparks_own() -> bool:
+    """Whether this process was begun by Spark's daemon for Python, be it for tasks or for planning."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "pyspark.daemon"
 
 
 def read_input(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task's splits. Spark stands for no tasks at all with one whose value is None."""
-    spare_the_collector()
-    fields = to_arrow_schema(schema, timezone="UTC")
-    for split in partition.value or ():
-        decoder = Decoder(
-            fields,
-            split.topic,
-            split.partition,
-            AbortedRanges(split.aborted),
-            inflated_bytes_max=options.inflated_batch_bytes,
-        )
-        yield from read_split(store_at(options.tier), split, decoder, chunk_bytes=options.chunk_bytes)
+    with spared_collector():
+        fields = to_arrow_schema(schema, timezone="UTC")
+        for split in partition.value or ():
+            decoder = Decoder(
+                fields,
+                split.topic,
+                split.partition,
+                AbortedRanges(split.aborted),
+                inflated_bytes_max=options.inflated_batch_bytes,
+            )
+            yield from read_split(store_at(options.tier), split, decoder, chunk_bytes=options.chunk_bytes)

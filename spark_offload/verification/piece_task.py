@@ -14,7 +14,7 @@ from object_store.errors import ObjectMissing, StoreError
 from records.batch import HEADER_BYTES, MAGIC, read_header
 from spark_offload.arrow_columns import binary_column
 from spark_offload.producer_snapshots import snapshot_entries
-from spark_offload.task import spare_the_collector, store_at
+from spark_offload.task import spared_collector, store_at
 from spark_offload.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
 from spark_offload.verification.checks import Check, Findings
@@ -55,9 +55,9 @@ class TaskSettings(Protocol):
 
 def check_pieces(settings: TaskSettings, pieces: Sequence[Piece]) -> list[PieceResult]:
     """What a Spark task does."""
-    spare_the_collector()
-    store = store_at(settings.tier)
-    return [check_piece(store, settings, piece) for piece in pieces]
+    with spared_collector():
+        store = store_at(settings.tier)
+        return [check_piece(store, settings, piece) for piece in pieces]
 
 
 def check_piece(store: Getter, settings: TaskSettings, piece: Piece) -> PieceResult:
