@@ -38,6 +38,7 @@ def check_partition(
     path: PartitionPath,
     patience: Patience,
     pause: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Disagreement]:
     """What disagrees about one partition. The state is read first: what changes meanwhile makes the bucket newer, and
     all is looked at again, a few times. Without `bucket` the state alone is read.
@@ -48,6 +49,9 @@ def check_partition(
     found: list[Disagreement] = []
     look = 0
     while look < LOOKS or (patience.looks > 0 and _is_behind(found)):
+        if look == LOOKS:
+            rest = f"looking again for up to {patience.looks * PAUSE_S:.0f} s"
+            say(f"{path.topic}-{path.partition}: the manifest is behind __tier_state; {rest}")
         if look:
             pause(PAUSE_S)
         if look >= LOOKS:

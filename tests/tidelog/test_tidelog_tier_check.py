@@ -22,6 +22,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: list[Disagreement]) -> None:
         self.looks = list(looks)
         self.looked = 0
+        self.said: list[str] = []
         monkeypatch.setattr(tier_check, "read_state", lambda *_: State(True, 0, 0, 0, 27, []))
         monkeypatch.setattr(tier_check, "_compare", self._compare)
 
@@ -33,7 +34,7 @@ class Cluster:
         client: Any = None
         bucket: Any = (None, None)
         self.looked = 0
-        return check_partition(client, bucket, PATH, patience, lambda _: None)
+        return check_partition(client, bucket, PATH, patience, lambda _: None, self.said.append)
 
 
 @pytest.mark.parametrize("looks", [1, LOOKS + 1, PATIENT_LOOKS])
@@ -41,6 +42,7 @@ def test_a_manifest_that_catches_up_late_is_no_disagreement(monkeypatch: pytest.
     cluster = Cluster(monkeypatch, *([BEHIND, ORPHAN] for _ in range(looks)), [ORPHAN])
     assert cluster.check(Patience()) == [ORPHAN]
     assert cluster.looked == looks + 1
+    assert len(cluster.said) == (looks >= LOOKS)  # who waits for long is told what for
 
 
 def test_one_that_never_catches_up_is_told_and_holds_up_the_others_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,4 +57,4 @@ def test_one_that_never_catches_up_is_told_and_holds_up_the_others_no_more(monke
 def test_what_no_manifest_would_cure_is_told_soon(monkeypatch: pytest.MonkeyPatch, found: list[Disagreement]) -> None:
     cluster, patience = Cluster(monkeypatch, found), Patience()
     assert cluster.check(patience) == found
-    assert (cluster.looked, patience.looks) == (LOOKS, PATIENT_LOOKS)
+    assert (cluster.looked, patience.looks, cluster.said) == (LOOKS, PATIENT_LOOKS, [])

@@ -59,7 +59,7 @@ def check(
         down = store_trouble(answers, tier)
         with contextlib.nullcontext() if down else opened_store(answers, tier) as opened:
             for path in paths:
-                found += rows(path, check_partition(client, opened, path, patience))
+                found += rows(path, check_partition(client, opened, path, patience, say=_say))
     report = {"partitions": len(paths), "store": down or "answers", "disagreements": found}
     if as_json:
         print(json.dumps(report))
@@ -70,6 +70,11 @@ def check(
         show(found, as_json=False, columns=columns, empty=f"{len(paths)} partitions agree" if not down else "-")
     if down or any(not row["harmless"] for row in found):
         raise typer.Exit(1)
+
+
+def _say(text: str) -> None:
+    """Beside the answer, which programs read."""
+    print(text, file=sys.stderr)
 
 
 def restore(
