@@ -95,7 +95,7 @@ def _secured(plain: socket.socket, host: str, where: str, context: ssl.SSLContex
         ) from None
     except TimeoutError:
         raise Refusal(f"{where} does not answer a TLS handshake; security.protocol may not be its own") from None
-    except (ssl.SSLEOFError, ConnectionError, EOFError):
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, EOFError):
         raise Refusal(f"{where} ended the TLS handshake; it may be one without TLS (security.protocol)") from None
     except ssl.SSLError as error:
         if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):

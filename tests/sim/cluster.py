@@ -45,7 +45,7 @@ from tests.sim.operator import Operator
 from tests.sim.plan import FAULTS_MS, Plan, draw_plan
 from tests.sim.rewriter import Rewriter
 from tests.sim.tier_watch import Intent, TierWatch
-from tests.sim.world import WALL_START_MS, Main, World, collect_dead, no_collection
+from tests.sim.world import WALL_START_MS, Main, World, collect_dead, handled_cancellation, no_collection
 from tiering.keys import TierRoot
 from wire.messages import CreateTopicsRequest
 
@@ -179,6 +179,7 @@ class Cluster:
                     starting.result()
                 raise NodeStopped(await ended)
             except asyncio.CancelledError:
+                handled_cancellation()
                 starting.cancel()
                 await asyncio.wait([starting])
                 await program.stop()

@@ -12,7 +12,7 @@ from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from tests.sim import nemesis
 from tests.sim.loop import SimLoop, SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis, Targets
-from tests.sim.world import World, no_collection
+from tests.sim.world import World, handled_cancellation, no_collection
 
 VOTERS = {number: (f"voter-{number}", 9094) for number in (1, 2, 3)}
 NAMES = [address[0] for address in VOTERS.values()]
@@ -110,6 +110,7 @@ class QuorumRun:
         try:
             raise QuorumStopped(await ended)
         finally:
+            handled_cancellation()
             proposing.cancel()
             await asyncio.wait([proposing])
             await quorum.stop()

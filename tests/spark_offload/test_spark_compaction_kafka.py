@@ -35,7 +35,8 @@ SUFFIXES = {
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kafka")
     with tarfile.open(FIXTURE) as packed:
-        packed.extractall(folder, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        packed.extractall(folder)
     return folder
 
 
