@@ -22,11 +22,13 @@ CODE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 MISSING = {"NoSuchKey", "NotFound", "404"}
 DENIED = {
     "ExpiredToken": "the credentials have expired",
+    "InvalidAccessKeyId": "the access key is not known",
     "InvalidToken": "the credentials are not known",
     "NoSuchBucket": "there is no such bucket",
     "PermanentRedirect": "the bucket is in another region; give it in the URI",
     "AuthorizationHeaderMalformed": "the bucket is in another region; give it in the URI",
     "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key",
 }
 FULL = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
 LATER = {
@@ -129,7 +131,7 @@ def _of_answer(error: aws.ClientError, store: str, operation: str, key: str) -> 
 
 
 def _of_code(status: int, code: str, store: str, operation: str, key: str) -> Fault:
-    reason = f"{status} {code}".strip()
+    reason = f"{status} {code}".strip() if code != str(status) else code  # to HEAD, which has no body, the code is it
     if code in DENIED:
         return Fault(StoreDenied(store, operation, key, DENIED[code]), False)
     if code in FULL or status == 507:

@@ -161,11 +161,15 @@ class TierDescriptions:
         )
 
     async def _store(self, plane: Plane, image: MetadataImage) -> StoreStatus:
-        """Whether the store answers now; a broker that has nothing to copy would not know."""
-        answers, reason = True, ""
+        """Whether the store answers now; a broker that has nothing to copy would not know.
+
+        It is asked for the file itself: the answer to HEAD has no body, so S3 says the same of an object and of a
+        bucket that are not there, and no reason why it refuses.
+        """
+        answers, reason, asked_ms = True, "", self._clock.wall_ms()
         try:
             async with asyncio.timeout(PROBE_S):
-                await plane.store.head(plane.root.cluster_file)
+                await plane.store.get(plane.root.cluster_file)
                 if plane.guard.missing is not None:
                     await plane.guard.check()
         except ObjectMissing:
@@ -177,7 +181,7 @@ class TierDescriptions:
             answers, reason = False, error.reason if isinstance(error, StoreError) else str(error)
         health, counts, trouble = plane.store.health, plane.service.copier.counts, plane.export_trouble
         if not answers and not health.since_ms:
-            since_ms = plane.guard.missing_since_ms if plane.guard.missing is not None else self._clock.wall_ms()
+            since_ms = plane.guard.missing_since_ms if plane.guard.missing is not None else asked_ms
         else:
             since_ms = health.since_ms
         return StoreStatus(

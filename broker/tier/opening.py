@@ -55,11 +55,12 @@ class LateStore:
 
     @contextmanager
     def _watched(self, *, writes: bool) -> Iterator[None]:
-        """Any other error is an answer too."""
+        """Any other error is an answer too. Trouble begins with the call that meets it, which may try for minutes."""
+        began_ms = self._clock.wall_ms()
         try:
             yield
         except _TROUBLE as error:
-            since_ms = self.health.since_ms or self._clock.wall_ms()
+            since_ms = self.health.since_ms or began_ms
             self.health = StoreHealth(since_ms, error.reason, self.health.writes_fail or writes)
             raise
         except StoreError:

@@ -205,6 +205,8 @@ def answer(status: int, code: str) -> ClientError:
         (answer(403, "AccessDenied"), StoreDenied, False),
         (answer(400, "ExpiredToken"), StoreDenied, False),
         (answer(400, "InvalidToken"), StoreDenied, False),
+        (answer(403, "InvalidAccessKeyId"), StoreDenied, False),
+        (answer(403, "SignatureDoesNotMatch"), StoreDenied, False),
         (answer(403, "403"), StoreDenied, False),
         (answer(301, "PermanentRedirect"), StoreDenied, False),
         (answer(400, "AuthorizationHeaderMalformed"), StoreDenied, False),
@@ -224,3 +226,4 @@ def test_what_an_answer_means(error: Exception, kind: type[StoreError], retriabl
     assert type(fault.error) is kind and fault.retriable is retriable
     assert str(fault.error).startswith("get 'key' in s3://bucket: ")
     assert "hunter2" not in str(fault.error)
+    assert "403 403" not in str(fault.error)

@@ -67,7 +67,12 @@ def check(
         if down:
             print(f"the object store does not answer, so __tier_state alone was read: {down}")
         columns = ["topic", "partition", "what", "disagreement"]
-        show(found, as_json=False, columns=columns, empty=f"{len(paths)} partitions agree" if not down else "-")
+        show(
+            found,
+            as_json=False,
+            columns=columns,
+            empty=f"{len(paths)} partitions " + ("agree" if not down else "can be read"),
+        )
     if down or any(not row["harmless"] for row in found):
         raise typer.Exit(1)
 
