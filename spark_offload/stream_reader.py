@@ -75,7 +75,7 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, last in stop.items():
             contents = self._contents.get(place)
             if contents is None:
-                self._lost(f"{place.words} is no longer in the tier")
+                self._left(place)
                 continue
             fail = self.options.fail_on_data_loss
             first = held(contents, began.get(place, contents.log_start), fail=fail)
@@ -113,10 +113,14 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = dict(began)
         for place in began:
             if place not in self._contents:
-                self._lost(f"{place.words} is no longer in the tier")
+                self._left(place)
         for place, contents in self._contents.items():
             places.setdefault(place, contents.log_start)
         return places
+
+    def _left(self, place: Place) -> None:
+        is_anew = any(other.words == place.words for other in self._contents)
+        self._lost(f"{place.words} is no longer in the tier" + (", another topic has its name now" if is_anew else ""))
 
     def _lost(self, what: str) -> None:
         if self.options.fail_on_data_loss:
