@@ -78,6 +78,12 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
+
 def _signed(
     subject: x509.Name,
     public: ec.EllipticCurvePublicKey,
@@ -96,8 +102,12 @@ def _signed(
         .not_valid_before(now - datetime.timedelta(days=60))
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=not names, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
-    if names:
+    if not names:  # from 3.13 on Python wants it of an authority
+        builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
+    else:
         kinds = [x509.IPAddress(ipaddress.ip_address(one)) if one[0].isdigit() else x509.DNSName(one) for one in names]
         builder = builder.add_extension(x509.SubjectAlternativeName(kinds), critical=False)
     return builder.sign(signer, hashes.SHA256())
