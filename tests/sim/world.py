@@ -277,7 +277,7 @@ class _TraceHandler(logging.Handler):
 
 def handled_cancellation() -> None:
     """The task that stops a node now is told to end no longer, as in a process, which stops in a task of its own.
-    Before 3.11.3 Python takes every timeout of a cancelled task for the cancellation itself."""
+    Python 3.11.2 takes every timeout of a cancelled task for the cancellation itself."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
