@@ -28,6 +28,41 @@ async def end_task(task: asyncio.Task[Any] | None) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+class OnDemand:
+    """A duty that runs while there is something to do: `work` returns when it finds nothing more.
+
+    Whoever adds something calls `begin`. That a task is over is asked of the task itself: its callbacks come a turn of
+    the loop later, and what was added in between would wait for whoever adds something next.
+    """
+
+    __slots__ = ("_failed", "_name", "_task", "_work")
+
+    def __init__(
+        self, name: str, work: Callable[[], Coroutine[Any, Any, None]], failed: Callable[[BaseException], None]
+    ) -> None:
+        """`failed` is told what ended `work`, unless that is a cancellation."""
+        self._name = duty(name)
+        self._work = work
+        self._failed = failed
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Work, unless that happens already."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work(), name=self._name)
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+
+    async def idle(self) -> None:
+        """Return when nothing is worked on."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait((self._task,))
+
+
 def watch_tasks(loop: asyncio.AbstractEventLoop, fatal: Callable[[str], None]) -> None:
     """Call `fatal` with a sentence when a duty ends with an exception, or anything breaks an invariant."""
 

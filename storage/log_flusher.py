@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common.lifecycle import duty
+from common.lifecycle import OnDemand
 from common.ports import Clock, Disk
 from common.whole_files import replace_file
 from storage.checkpoint_files import LEADER_EPOCHS
@@ -92,7 +92,7 @@ class Flushable(Protocol):
 class LogFlusher:
     """One per log directory; calls on the loop."""
 
-    __slots__ = ("_clock", "_disk", "_due", "_health", "_task", "_turn", "_wanted", "flush_count")
+    __slots__ = ("_clock", "_disk", "_due", "_health", "_turn", "_wanted", "_work", "flush_count")
 
     def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth) -> None:
         self._disk = disk
@@ -100,7 +100,7 @@ class LogFlusher:
         self._health = health
         self._wanted: dict[Flushable, FlushDepth] = {}
         self._due: dict[Flushable, float] = {}  # logs under flush.ms with unflushed bytes -> when to flush
-        self._task: asyncio.Task[None] | None = None
+        self._work = OnDemand("flush", self._run, self._stopped)
         self._turn: asyncio.Future[None] | None = None
         self.flush_count = 0
 
@@ -120,9 +120,8 @@ class LogFlusher:
     def request(self, log: Flushable, depth: FlushDepth) -> None:
         """Flush what `log` has written by the time its turn comes."""
         self._wanted[log] = max(depth, self._wanted.get(log, depth))
-        if self._task is None and self._health.offline is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("flush"))
-            self._task.add_done_callback(self._stopped)
+        if self._health.offline is None:
+            self._work.begin()
 
     async def _run(self) -> None:
         while self._wanted and self._health.offline is None:
@@ -160,10 +159,8 @@ class LogFlusher:
                 if not log.closed:  # deleted meanwhile: its directory has another name
                     raise
 
-    def _stopped(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            self._health.fail(f"flushing stopped: {task.exception()!r}")
+    def _stopped(self, error: BaseException) -> None:
+        self._health.fail(f"flushing stopped: {error!r}")
 
     async def turn_over(self) -> None:
         """Return when what a thread writes just now is written: what is planned from now on is of now."""
@@ -172,5 +169,4 @@ class LogFlusher:
 
     async def idle(self) -> None:
         """Return when nobody waits for a flush any more."""
-        while self._task is not None:
-            await asyncio.wait((self._task,))
+        await self._work.idle()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from common.errors import ErrorCode, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import OnDemand
 from common.ports import Buffer, Clock, Disk, File
 from common.whole_files import write_fully
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
@@ -50,8 +50,8 @@ class LogWriter:
         "_monotonic",
         "_queue",
         "_slow_write_s",
-        "_task",
         "_unwritten_bytes_max",
+        "_work",
         "slow",
         "slow_count",
         "unwritten_bytes",
@@ -67,7 +67,7 @@ class LogWriter:
         self._slow_write_s = slow_write_s
         self._unwritten_bytes_max = unwritten_bytes_max
         self._queue: deque[_Postponed] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._work = OnDemand("slow-writes", self._drain, self._stopped)
         self.slow = False
         self.slow_count = 0  # how often the disk became slow
         self.unwritten_bytes = 0
@@ -118,9 +118,7 @@ class LogWriter:
         handle.pin()  # the thread may use its file: eviction must not close it
         self._queue.append(_Postponed(owner, tag, handle, handle.file, copied, position))
         self.unwritten_bytes += len(copied)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain(), name=duty("slow-writes"))
-            self._task.add_done_callback(self._drained)
+        self._work.begin()
 
     async def _drain(self) -> None:
         queue = self._queue
@@ -161,10 +159,8 @@ class LogWriter:
         self.slow = seconds > self._slow_write_s
         self._finish(rest)  # last: what the owners append now may go straight to the disk
 
-    def _drained(self, task: "asyncio.Task[None]") -> None:
-        self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            self._health.fail(f"writing stopped: {task.exception()!r}")
+    def _stopped(self, error: BaseException) -> None:
+        self._health.fail(f"writing stopped: {error!r}")
 
     def _write_all(self, writes: list[_Postponed]) -> float:
         """In the thread, mostly: seconds of the slowest write."""
@@ -193,5 +189,4 @@ class LogWriter:
 
     async def drained(self) -> None:
         """Return when nothing waits any more, written or given up."""
-        while self._task is not None:
-            await asyncio.wait((self._task,))
+        await self._work.idle()

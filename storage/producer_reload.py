@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from common.errors import ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import OnDemand
 from common.ports import Clock, Disk
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, is_out_of_files
 from storage.producer_replay import Replay
@@ -25,7 +25,7 @@ READ_PER_BATCH_BYTES = 128  # about as long as a header takes to be read from am
 class ProducerReloads:
     """One per log directory; calls on the loop."""
 
-    __slots__ = ("_batches_max", "_bytes_max", "_clock", "_disk", "_health", "_task", "_waiting", "reload_count")
+    __slots__ = ("_batches_max", "_bytes_max", "_clock", "_disk", "_health", "_waiting", "_work", "reload_count")
 
     def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth, bytes_max: int) -> None:
         """Up to `bytes_max`, or the headers of as many batches as fit in there, are read at once."""
@@ -35,7 +35,7 @@ class ProducerReloads:
         self._bytes_max = bytes_max
         self._batches_max = bytes_max // READ_PER_BATCH_BYTES
         self._waiting: dict[PartitionLog, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._work = OnDemand("reload-producers", self._run, self._stopped)
         self.reload_count = 0  # how many logs a thread has read
 
     def reload(self, log: PartitionLog) -> None:
@@ -54,9 +54,7 @@ class ProducerReloads:
             if not is_out_of_files(error):
                 raise
         self._waiting[log] = None
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("reload-producers"))
-            self._task.add_done_callback(self._stopped)
+        self._work.begin()
 
     def _is_short(self, log: PartitionLog, replay: Replay) -> bool:
         if replay.mark is not None:
@@ -94,15 +92,12 @@ class ProducerReloads:
             self.reload_count += 1
             _adopt(log, replay.producers)
 
-    def _stopped(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            self._health.fail(f"reading producers stopped: {task.exception()!r}")
+    def _stopped(self, error: BaseException) -> None:
+        self._health.fail(f"reading producers stopped: {error!r}")
 
     async def idle(self) -> None:
         """Return when no log waits any more, or none ever will."""
-        while self._task is not None:
-            await asyncio.wait((self._task,))
+        await self._work.idle()
 
 
 def _give_up(log: PartitionLog, error: ProtocolError) -> None:

@@ -27,13 +27,15 @@ class LocalErasure:
 
     def begin(self, partition: Partition) -> None:
         """What is not in the tier yet stays: call again when the tier reaches further."""
-        if partition in self._tasks or self._stopped:
+        running = self._tasks.get(partition)
+        if self._stopped or (running is not None and not running.done()):
             return
         task = asyncio.get_running_loop().create_task(self._drop(partition), name="tier-drop-erased")
         self._tasks[partition] = task
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.pop(partition, None)
+            if self._tasks.get(partition) is task:
+                del self._tasks[partition]
             error = None if task.cancelled() else task.exception()
             if error is not None and not isinstance(error, ProtocolError):  # that is the disk, which tells itself
                 logger.error("erased records stay on the disk", exc_info=error, extra={"partition": repr(partition)})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.invariants import InvariantViolation
-from common.lifecycle import duty, watch_tasks
+from common.lifecycle import OnDemand, duty, watch_tasks
 
 
 async def fails(error: BaseException) -> None:
@@ -57,3 +57,37 @@ async def test_a_broken_invariant_stops_the_node_wherever_it_shows() -> None:
     loop.set_task_factory(None)
     loop.set_exception_handler(None)
     assert said == ["a broken invariant: in a callback"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_what_is_added_while_the_work_ends_is_worked_on(turns: int) -> None:
+    """Whichever turn of the loop it is added in, counted from the last step of the work before."""
+    waiting, done = ["first"], list[str]()
+    emptied, failures = asyncio.Event(), list[BaseException]()
+
+    async def work() -> None:
+        while waiting:
+            await asyncio.sleep(0)
+            done.append(waiting.pop())
+            emptied.set()
+
+    duty_on_demand = OnDemand("work", work, failures.append)
+    duty_on_demand.begin()
+    await emptied.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.append("second")
+    duty_on_demand.begin()
+    duty_on_demand.begin()
+    await duty_on_demand.idle()
+    assert (done, waiting, failures) == (["first", "second"], [], [])
+
+
+async def test_work_that_fails_is_told_and_begins_anew() -> None:
+    failures: list[BaseException] = []
+    failing = OnDemand("work", lambda: fails(OSError("gone")), failures.append)
+    for count in (1, 2):
+        failing.begin()
+        await failing.idle()
+        await asyncio.sleep(0)
+        assert [str(error) for error in failures] == ["gone"] * count

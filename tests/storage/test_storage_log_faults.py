@@ -129,6 +129,21 @@ async def test_after_a_slow_write_the_loop_writes_nothing_until_the_disk_caught_
     assert bench.directory.unwritten_bytes == 0
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_what_is_appended_as_the_thread_ends_its_writes_is_written_too(bench: Workbench, turns: int) -> None:
+    log, moved = await bench.log(), asyncio.Event()
+    bench.disk.slow_s = 1.0
+    append(log, produced())  # slow; from here on a thread writes
+    append(log, produced())
+    log.on_written = moved.set
+    await moved.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    append(log, produced())
+    await until(lambda: log.written_end_offset == log.log_end_offset == 3)
+    assert [header.base_offset for header in read_all(log)] == [0, 1, 2]
+
+
 async def test_under_steady_load_the_log_returns_to_the_fast_path(bench: Workbench) -> None:
     log = await bench.log()
     append(log, produced())
@@ -202,7 +217,9 @@ async def test_a_postponed_write_that_fails_takes_the_directory_offline(bench: W
     assert bench.directory.unwritten_bytes == 0
 
 
-async def test_with_flush_messages_1_only_what_is_on_the_device_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", range(5))
+async def test_with_flush_messages_1_only_what_is_on_the_device_counts(tmp_path: Path, turns: int) -> None:
+    """Also what is appended in the very turns of the loop in which the flush before it ends."""
     bench = Workbench(tmp_path, replace(FOREVER, flush_messages=1))
     log = await bench.log()
     moved = asyncio.Event()
@@ -211,7 +228,9 @@ async def test_with_flush_messages_1_only_what_is_on_the_device_counts(tmp_path:
     append(log, produced(3))
     assert (log.log_end_offset, log.readable_end_offset, log.written_end_offset) == (3, 3, 0)
     gate.set()
-    await asyncio.wait_for(moved.wait(), 10)
+    await moved.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
     assert log.written_end_offset == log.flushed_end_offset == 3
     assert "t-0/00000000000000000000.log" in bench.disk.fsyncs
     append(log, produced())
