@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 KAFKA_CLIENTS = "kafka-clients"
-TOPICS = {"1 KiB": "records-1k", "100 bytes": "records-100"}
+TOPICS = {"1 KiB": "records-1k", "100 bytes": "records-100", "1 KiB, long, no cluster": "records-1k-long"}
 WAYS = {
-    "decoder alone, 1 process": "decoder, 1 process",
-    "decoder alone, 2 processes": "decoder, 2 processes",
+    "decoder alone, one core": "decoder, one core",
+    "decoder alone, two cores": "decoder, two cores",
     "Spark, ready batches": "Spark, ready batches",
     "Spark from the tier": "Spark from the tier",
     "Spark from the tier, key": "of it the column `key`",

@@ -1,11 +1,12 @@
 """`python -m bench.spark`: Spark over the tier, beside the decoder without Spark and beside Spark's own Kafka source.
 
 An embedded cluster gets two topics, 1 KiB and 100-byte records, and copies them into its tier. Then, in rounds, the
-same records are counted over all columns: by the decoder alone in one process and in two; by Spark from the tier on
-two cores; by Spark on batches that are ready, which is what it takes for itself; by Spark from the brokers, through
-spark-sql-kafka-0-10. "Per core" is the clock's: two cores with Spark against the same two without it. CPU seconds of
-the brokers and of all that reads are taken from /proc beside it, for a machine that others use too. Prints medians
-and ratios, saves bench/results/spark.json, and ends 1 when a goal is missed, 2 without Java.
+same records are counted over all columns: by the decoder alone, bound to one core and on both; by Spark from the tier
+on two cores; by Spark on batches that are ready, which is what it takes for itself; by Spark from the brokers, through
+spark-sql-kafka-0-10. A third topic is long enough that what each query costs before its first and after its last byte
+does not decide; it is read from the bucket alone, when the cluster is down. CPU seconds of the brokers and of all that
+reads are taken from /proc beside it, for a machine that others use too. Prints medians and ratios, saves
+bench/results/spark.json, and ends 1 when a goal is missed, 2 without Java.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
+from itertools import cycle
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +45,9 @@ RESULTS, WORK = HERE / "results", HERE / "work"
 PARTITIONS = 4
 TIER_TIMEOUT_S = 180
 IDLE_S = 5.0
+ROUNDS = 5
 WARM_UPS = 5  # rounds that do not count: Java compiles as it goes, and is not done after two
+WARM_UPS_LONG = 2  # of the long topic, when the others were read
 SETTINGS = {
     "tidelog.tier.enable": "true",
     "tidelog.tier.roll.ms": "20000",
@@ -65,12 +70,12 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 """
 DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
 <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
-ALONE, ALONE_ON_ALL = "decoder alone, 1 process", "decoder alone, 2 processes"
+ALONE, ALONE_ON_ALL = "decoder alone, one core", "decoder alone, two cores"
 FROM_TIER, FROM_BROKERS, READY = "Spark from the tier", "Spark from the brokers", "Spark, ready batches"
 ON_ONE = "Spark on two cores : decoder on one"
 CORES = 2
 TASKS_PER_CORE = 4
-SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 64 << 20, 256 << 20
+SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 64 << 20, 512 << 20
 TIER_TO_DECODER_MIN = 0.7  # of 1 KiB records: Spark on its two cores beside the decoder on one of them
 TIER_TO_BROKERS_MIN = 1.0
 BROKER_CPU_MAX = 0.05
@@ -81,6 +86,8 @@ class Topic:
     name: str
     size: int
     records: int
+    replicas: int = 3
+    local_retention_bytes: int = -2  # as retention.bytes
 
     @property
     def megabytes(self) -> float:
@@ -93,6 +100,8 @@ class Topic:
 
 
 TOPICS = [Topic("records-1k", 1_024, 2_000_000), Topic("records-100", 100, 3_000_000)]
+# Three times as long; nobody reads it from the brokers, so they keep one copy and let that go.
+LONG = Topic("records-1k-long", 1_024, 6_000_000, replicas=1, local_retention_bytes=64 << 20)
 
 
 @dataclass(slots=True)
@@ -178,7 +187,9 @@ def jars_or_none(work: Path, console: Console) -> list[Path]:
 def fill(bootstrap: str, topic: Topic) -> None:
     """Values that compress like JSON would, keys of 13 bytes, in batches of about 100 KB."""
     admin = AdminClient({"bootstrap.servers": bootstrap})  # named: what is collected cancels its requests
-    admin.create_topics([NewTopic(topic.name, PARTITIONS, 3)])[topic.name].result(60)
+    config = {"local.retention.bytes": str(topic.local_retention_bytes)}
+    made = admin.create_topics([NewTopic(topic.name, PARTITIONS, topic.replicas, config=config)])
+    made[topic.name].result(60)
     producer = make_producer(bootstrap, **{"linger.ms": 20, "batch.size": 100_000})
     key_step = 7_919  # a prime, so that keys come in no order
     filler = b'"carrier":"UA","origin":"EWR","dest":"IAH","delay":12,' * (topic.size // 50 + 1)
@@ -225,9 +236,9 @@ def count_alone(uri: str, topic: Topic, part: int = 0, parts: int = 1) -> int:
     return sum(batch.num_rows for task in reader.partitions()[part::parts] for batch in reader.read(task))
 
 
-def count_on_all(processes: Executor, uri: str, topic: Topic) -> int:
+def count_on_all(bound: list[Executor], uri: str, topic: Topic) -> int:
     """The same by one process for each core."""
-    shares = [processes.submit(count_alone, uri, topic, part, CORES) for part in range(CORES)]
+    shares = [process.submit(count_alone, uri, topic, part, len(bound)) for part, process in enumerate(bound)]
     return sum(share.result() for share in shares)
 
 
@@ -252,55 +263,50 @@ def count_brokers(spark: SparkSession, bootstrap: str, topic: Topic) -> int:
 
 
 def ways_to_count(
-    spark: SparkSession, processes: Executor, bootstrap: str, uri: str, topic: Topic
+    spark: SparkSession, bound: list[Executor], bootstrap: str, uri: str, topic: Topic
 ) -> dict[str, Callable[[], int]]:
-    return {
-        ALONE: lambda: count_alone(uri, topic),
-        ALONE_ON_ALL: lambda: count_on_all(processes, uri, topic),
+    """`bound` has a process for each core. Without `bootstrap`, those that need no broker."""
+    in_turns = cycle(bound)  # the cores of a virtual machine are not equal
+    ways = {
+        ALONE: lambda: next(in_turns).submit(count_alone, uri, topic).result(),
+        ALONE_ON_ALL: lambda: count_on_all(bound, uri, topic),
         READY: lambda: count_ready(spark, topic),
         FROM_TIER: lambda: count_tier(spark, uri, topic),
         f"{FROM_TIER}, key": lambda: count_tier(spark, uri, topic, "key binary"),
         f"{FROM_TIER}, offset": lambda: count_tier(spark, uri, topic, "offset bigint"),
-        FROM_BROKERS: lambda: count_brokers(spark, bootstrap, topic),
     }
+    if bootstrap:
+        ways[FROM_BROKERS] = lambda: count_brokers(spark, bootstrap, topic)
+    return ways
 
 
 def measure(
-    spark: SparkSession,
-    processes: Executor,
-    cluster: EmbeddedCluster,
-    uri: str,
-    topics: list[Topic],
+    ways: dict[str, Callable[[], int]],
+    topic: Topic,
     rounds: int,
+    warm_ups: int,
     console: Console,
-    *,
-    with_brokers: bool,
-) -> list[Row]:
-    rows = []
-    idle = idle_cpu(cluster)
-    console.print(f"  nodes that nobody reads from: {idle:.3f} CPU seconds per second")
-    for topic in topics:
-        ways = ways_to_count(spark, processes, cluster.bootstrap, uri, topic)
-        if not with_brokers:
-            del ways[FROM_BROKERS]
-        taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
-        for number in range(WARM_UPS + rounds):
-            for way, count in ways.items() if number % 2 == 0 else reversed(ways.items()):
-                seconds, cpu, busy = timed(count, topic, cluster)
-                broker_cpu = max(busy - idle * seconds, 0.0)
-                spent = f"CPU {cpu:5.2f} s, of brokers {broker_cpu:5.2f} s"
-                console.print(f"  {topic.name:12} {way:28} {seconds:6.2f} s, {spent}")
-                if number >= WARM_UPS:
-                    taken[way].append((seconds, cpu, broker_cpu))
-        for way, figures in taken.items():
-            median, cpu, broker_cpu = (statistics.median(column) for column in zip(*figures, strict=True))
-            each = [round(figure[0], 3) for figure in figures]
-            rows.append(Row(topic.name, way, each, topic.megabytes / median, topic.records / median, cpu, broker_cpu))
-    return rows
+    cluster: EmbeddedCluster | None = None,
+) -> Iterator[Row]:
+    """One row for each way. Without `cluster` there are no nodes whose CPU could be told."""
+    taken: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    idle = idle_cpu(cluster) if cluster is not None else 0.0
+    for number in range(warm_ups + rounds):
+        for way, count in ways.items() if number % 2 == 0 else reversed(ways.items()):
+            seconds, cpu, busy = timed(way, count, topic, cluster)
+            broker_cpu = max(busy - idle * seconds, 0.0)
+            spent = f"CPU {cpu:5.2f} s, of brokers {broker_cpu:5.2f} s"
+            console.print(f"  {topic.name:15} {way:28} {seconds:6.2f} s, {spent}")
+            if number >= warm_ups:
+                taken[way].append((seconds, cpu, broker_cpu))
+    for way, figures in taken.items():
+        median, cpu, broker_cpu = (statistics.median(column) for column in zip(*figures, strict=True))
+        each = [round(figure[0], 3) for figure in figures]
+        yield Row(topic.name, way, each, topic.megabytes / median, topic.records / median, cpu, broker_cpu)
 
 
-def node_pids(cluster: EmbeddedCluster) -> list[int]:
-    return [node["pid"] for node in cluster.nodes() if node["pid"]]
+def node_pids(cluster: EmbeddedCluster | None) -> list[int]:
+    return [node["pid"] for node in cluster.nodes() if node["pid"]] if cluster is not None else []
 
 
 def idle_cpu(cluster: EmbeddedCluster) -> float:
@@ -311,19 +317,22 @@ def idle_cpu(cluster: EmbeddedCluster) -> float:
     return (cpu_seconds(pids) - before) / (time.perf_counter() - began)
 
 
-def timed(count: Callable[[], int], topic: Topic, cluster: EmbeddedCluster) -> tuple[float, float, float]:
-    """(seconds, CPU seconds of this process, Spark and its workers, CPU seconds of all nodes)."""
+def timed(
+    way: str, count: Callable[[], int], topic: Topic, cluster: EmbeddedCluster | None
+) -> tuple[float, float, float]:
+    """(seconds, CPU seconds of the decoder's processes or of Spark and its workers, CPU seconds of all nodes)."""
     pids = node_pids(cluster)
-    before, before_here, began = cpu_seconds(pids), cpu_seconds_here(), time.perf_counter()
+    alone = way in (ALONE, ALONE_ON_ALL)  # Java goes on compiling beside it, which is no cost of the decoder
+    before, before_here, began = cpu_seconds(pids), cpu_of_readers(alone=alone), time.perf_counter()
     found = count()
     seconds = time.perf_counter() - began
     if found != topic.records:
         raise RuntimeError(f"{topic.name}: {found} records instead of {topic.records}")
-    return seconds, cpu_seconds_here() - before_here, cpu_seconds(pids) - before
+    return seconds, cpu_of_readers(alone=alone) - before_here, cpu_seconds(pids) - before
 
 
-def cpu_seconds_here() -> float:
-    """Of this process and all below it: Spark's Java, Python's workers, and those of them that have ended."""
+def cpu_of_readers(*, alone: bool) -> float:
+    """Of the pool's processes, or of this one and all below it: Spark's Java, Python's workers, those that ended."""
     times: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -334,7 +343,7 @@ def cpu_seconds_here() -> float:
         pid = int(path.parent.name)
         times[pid] = sum(map(int, fields[11:15]))
         children.setdefault(int(fields[1]), []).append(pid)
-    ticks, below = 0, [os.getpid()]
+    ticks, below = 0, [child.pid or 0 for child in active_children()] if alone else [os.getpid()]
     while below:
         pid = below.pop()
         ticks += times.get(pid, 0)
@@ -345,11 +354,10 @@ def cpu_seconds_here() -> float:
 def goals(rows: list[Row]) -> list[Goal]:
     by_way = {(row.topic, row.way): row for row in rows}
     found = []
+    speed = by_way[LONG.name, FROM_TIER].mb_s / by_way[LONG.name, ALONE].mb_s
+    found.append(Goal(f"{LONG.name}: {ON_ONE}", speed, ">=", TIER_TO_DECODER_MIN))
     for topic in TOPICS:
-        alone, tier = by_way[topic.name, ALONE], by_way[topic.name, FROM_TIER]
-        if topic.size == 1_024:
-            speed = alone.cpu_s / statistics.median(tier.seconds)
-            found.append(Goal(f"{topic.name}: {ON_ONE}", speed, ">=", TIER_TO_DECODER_MIN))
+        tier = by_way[topic.name, FROM_TIER]
         if brokers := by_way.get((topic.name, FROM_BROKERS)):
             speed = tier.mb_s / brokers.mb_s
             found.append(Goal(f"{topic.name}: tier : brokers, speed", speed, ">=", TIER_TO_BROKERS_MIN))
@@ -362,14 +370,14 @@ def other_figures(rows: list[Row]) -> dict[str, float]:
     """What else the speed beside the decoder may mean, and the most that any source could reach in its place."""
     by_way = {(row.topic, row.way): row for row in rows}
     found: dict[str, float] = {}
-    for topic in TOPICS:
-        one, both = by_way[topic.name, ALONE], by_way[topic.name, ALONE_ON_ALL]
-        tier, ready = by_way[topic.name, FROM_TIER], by_way[topic.name, READY]
+    for name in dict.fromkeys(row.topic for row in rows):
+        one, both = by_way[name, ALONE], by_way[name, ALONE_ON_ALL]
+        tier, ready = by_way[name, FROM_TIER], by_way[name, READY]
         found |= {
-            f"{topic.name}: Spark : decoder alone, per core": tier.mb_s / both.mb_s,
-            f"{topic.name}: Spark : decoder alone, per CPU second": one.cpu_s / tier.cpu_s,
-            f"{topic.name}: {ON_ONE}": one.cpu_s / statistics.median(tier.seconds),
-            f"{topic.name}: decoder : decoder and Spark with ready batches, CPU": one.cpu_s / (one.cpu_s + ready.cpu_s),
+            f"{name}: {ON_ONE}": tier.mb_s / one.mb_s,
+            f"{name}: Spark on two cores : decoder on two": tier.mb_s / both.mb_s,
+            f"{name}: Spark : decoder alone, per CPU second": one.cpu_s / tier.cpu_s,
+            f"{name}: decoder : decoder and Spark with ready batches, CPU": one.cpu_s / (one.cpu_s + ready.cpu_s),
         }
     return found
 
@@ -390,26 +398,38 @@ def show(rows: list[Row], ratios: dict[str, float], reached: list[Goal], console
         console.print(f"{mark} {goal.what}: {goal.ratio:.2f} ({goal.sign} {goal.bound})")
 
 
-def run(work: Path, results: Path, console: Console, rounds: int = 3, scale: float = 1.0) -> int:
+def run(work: Path, results: Path, console: Console, rounds: int = ROUNDS, scale: float = 1.0) -> int:
     """0 when every goal is met, 1 when not, 2 when a tool is missing. `scale` changes the number of records."""
     topics = [replace(topic, records=int(topic.records * scale)) for topic in TOPICS]
+    long = replace(LONG, records=int(LONG.records * scale))
     try:
         jars = jars_or_none(work, console)
         spark = start_spark(work, jars)
     except MissingTool as missing:
         console.print(f"bench: {missing}")
         return 2
-    processes = ProcessPoolExecutor(CORES, get_context("spawn"))
+    cores = sorted(os.sched_getaffinity(0))[:CORES]
+    bound: list[Executor] = [
+        ProcessPoolExecutor(1, get_context("spawn"), os.sched_setaffinity, (0, {core})) for core in cores
+    ]
+    rows: list[Row] = []
     try:
-        with EmbeddedCluster(settings=SETTINGS) as cluster:
-            uri = (cluster.data / "tier").resolve().as_uri()
-            for topic in topics:
-                fill(cluster.bootstrap, topic)
-            for topic in topics:
-                wait_until_tiered(uri, topic)
-            rows = measure(spark, processes, cluster, uri, topics, rounds, console, with_brokers=bool(jars))
+        with tempfile.TemporaryDirectory(prefix="tidelog-") as directory:
+            data = Path(directory) / "data"
+            uri = (data / "tier").as_uri()
+            with EmbeddedCluster(settings=SETTINGS, data=data) as cluster:
+                for topic in [*topics, long]:
+                    fill(cluster.bootstrap, topic)
+                for topic in [*topics, long]:
+                    wait_until_tiered(uri, topic)
+                bootstrap = cluster.bootstrap if jars else ""
+                for topic in topics:
+                    ways = ways_to_count(spark, bound, bootstrap, uri, topic)
+                    rows += measure(ways, topic, rounds, WARM_UPS, console, cluster)
+            rows += measure(ways_to_count(spark, bound, "", uri, long), long, rounds, WARM_UPS_LONG, console)
     finally:
-        processes.shutdown()
+        for process in bound:
+            process.shutdown()
         spark.stop()
     reached, figures = goals(rows), other_figures(rows)
     show(rows, figures, reached, console)
@@ -422,7 +442,7 @@ def run(work: Path, results: Path, console: Console, rounds: int = 3, scale: flo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of records")
     options = parser.parse_args()
     WORK.mkdir(exist_ok=True)
