@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 FILE_BYTES_MAX = 4 << 20
@@ -39,16 +40,23 @@ def state_of(paths: Iterable[str]) -> FileState:
     return tuple(found)
 
 
+@contextmanager
+def in_memory(text: str) -> Iterator[str]:
+    """The path of a file with that text, which only memory holds: OpenSSL takes some things from files alone."""
+    handle = os.memfd_create("text", os.MFD_CLOEXEC)
+    try:
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(handle, data) :]
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
 def load_chain(context: ssl.SSLContext, certificates: str, key: str, password: str) -> None:
-    """Give `context` a chain and its key, which OpenSSL takes from files alone: here one that only memory holds.
+    """Give `context` a chain and its key.
 
     Raises ssl.SSLError: not a certificate, not its key, not the password.
     """
-    handle = os.memfd_create("chain", os.MFD_CLOEXEC)
-    try:
-        data = memoryview(f"{key}\n{certificates}\n".encode())
-        while data:
-            data = data[os.write(handle, data) :]
-        context.load_cert_chain(f"/proc/self/fd/{handle}", password=password)
-    finally:
-        os.close(handle)
+    with in_memory(f"{key}\n{certificates}\n") as path:
+        context.load_cert_chain(path, password=password)

@@ -6,8 +6,10 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from common.certificate_files import FileState, load_chain, read_pem, state_of
+from proxy.server_tls import ServerContext
 
 logger = logging.getLogger(__name__)
 
@@ -29,23 +31,17 @@ class ChainFiles:
         return [path for path in (self.certificate, self.key) if path]
 
 
-def server_context(files: ChainFiles) -> ssl.SSLContext:
-    """For clients. Without tickets: Kafka's clients hold a connection for hours, and there are no keys to keep.
-
-    An end without close_notify, as many clients make it, is an end and no error: frames have lengths, so none is taken
-    for whole that is cut, and what is on its way to the client still arrives.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
-    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
-    context.num_tickets = 0
-    _load(context, files)
-    return context
+def server_context(files: ChainFiles) -> ServerContext:
+    """For clients. Raises CertificateProblem."""
+    try:
+        chain = read_pem(files.certificate)
+        return ServerContext(chain, read_pem(files.key) if files.key else chain)
+    except (OSError, ValueError) as error:
+        raise CertificateProblem(f"{' or '.join(files.paths())}: {_words(error)}") from error
 
 
 def broker_context(files: ChainFiles, authority: str, *, check_hostname: bool = True) -> ssl.SSLContext:
-    """For connections to brokers, which want to see this proxy's certificate."""
+    """For connections to brokers, which want to see this proxy's certificate. Raises CertificateProblem."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
@@ -53,7 +49,11 @@ def broker_context(files: ChainFiles, authority: str, *, check_hostname: bool = 
         context.load_verify_locations(cadata=read_pem(authority))
     except (OSError, ValueError) as error:
         raise CertificateProblem(f"{authority}: {_words(error)}") from error
-    _load(context, files)
+    try:
+        chain = read_pem(files.certificate)
+        load_chain(context, chain, read_pem(files.key) if files.key else "", "")
+    except (OSError, ValueError) as error:
+        raise CertificateProblem(f"{' or '.join(files.paths())}: {_words(error)}") from error
     return context
 
 
@@ -68,21 +68,16 @@ def ends_at(files: ChainFiles) -> float:
     return min(one.not_valid_after_utc.timestamp() for one in chain)
 
 
-def _load(context: ssl.SSLContext, files: ChainFiles) -> None:
-    try:
-        chain = read_pem(files.certificate)
-        load_chain(context, chain, read_pem(files.key) if files.key else "", "")
-    except (OSError, ValueError) as error:
-        raise CertificateProblem(f"{' or '.join(files.paths())}: {_words(error)}") from error
-
-
 def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "no certificate with its key").lower().replace("_", " ")
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-class ReloadedContext:
+Context = TypeVar("Context")
+
+
+class ReloadedContext(Generic[Context]):
     """A context that follows its files. A set of files that does not fit leaves the old one in force, with one line.
 
     So does a certificate that has ended already.
@@ -90,9 +85,9 @@ class ReloadedContext:
 
     def __init__(
         self,
-        make: Callable[[], ssl.SSLContext],
+        make: Callable[[], Context],
         certificates: ChainFiles,
-        changed: Callable[[ssl.SSLContext], None],
+        changed: Callable[[Context], None],
         now_s: Callable[[], float],
         more_paths: Sequence[str] = (),
     ) -> None:
@@ -100,7 +95,10 @@ class ReloadedContext:
 
         Raises CertificateProblem: a proxy does not start with files that it cannot use.
         """
-        self._make, self._certificates, self._changed, self._now_s = make, certificates, changed, now_s
+        self._make = make
+        self._certificates = certificates
+        self._changed = changed
+        self._now_s = now_s
         self._paths = [*certificates.paths(), *more_paths]
         self._state: FileState = state_of(self._paths)
         self.context = make()

@@ -21,11 +21,13 @@ class ProxyLimits:
     seconds, rates in connections a second.
 
     `opening` connections are accepted and not yet through to a broker; beyond it the oldest makes room once it is
-    `crowd_patience_s` old. `idle_s` is longer than the brokers' own patience, so that these end idle connections.
+    `crowd_patience_s` old. `quick` ones have the faster library's TLS, which takes more memory. `idle_s` is longer than
+    the brokers' own patience, so that these end idle connections.
     """
 
     connections: int = 20_000
     opening: int = 512
+    quick: int = 1_000
     new_per_second: float = 2_000.0
     new_burst: float = 500.0
     address_connections: int = INT_MAX

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
 from proxy.routing import RoutingTable, TenantRoute
+from proxy.server_tls import ServerContext
 from proxy.sockets import (
     LISTEN_BACKLOG,
     Connection,
@@ -75,7 +75,7 @@ class ProxyListener:
     def openings(self) -> int:
         return len(self._openings)
 
-    def use_certificate(self, context: ssl.SSLContext) -> None:
+    def use_certificate(self, context: ServerContext) -> None:
         """The next handshakes use it; open connections keep what they have."""
         self._reception.client_context = context
 

@@ -29,6 +29,7 @@ from proxy.limits import Buckets, Counts, ProxyLimits
 from proxy.networks import NetworkRules
 from proxy.relay import Relay, Room
 from proxy.routing import Route, RouteSource, TenantRoute, find_route
+from proxy.server_tls import Places, ServerContext
 from proxy.sockets import (
     FULL,
     Connection,
@@ -59,7 +60,7 @@ class Reception:
     domain: str
     limits: ProxyLimits
     rules: NetworkRules
-    client_context: ssl.SSLContext | None
+    client_context: ServerContext | None
     broker_context: ssl.SSLContext | None
     header: bool
     addresses: Counts
@@ -68,6 +69,7 @@ class Reception:
     turnstile: Turnstile
     room: Room
     hosts: HostAddresses
+    quick_places: Places
     rates: Buckets = field(default_factory=Buckets)
     avoided: dict[Address, float] = field(default_factory=dict)
     rotation: int = 0
@@ -214,7 +216,7 @@ class Opening:
         if context is None:
             raise RuntimeError("a handshake without a certificate")
         try:
-            self.client.begin_tls(context)
+            self.client.accept_tls(context, self._reception.quick_places)
         except (OSError, ValueError) as error:
             self._fail(Cause.GONE, str(error))
             return

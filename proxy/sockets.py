@@ -2,7 +2,7 @@
 
 The proxy works below the ports of `common.ports`, because what it does exists only on a descriptor: TLS that OpenSSL
 reads and writes there itself, peeking at bytes that stay, and listeners that outlive the processes which accept on
-them. Nothing else in this room knows the socket module.
+them. Nothing else in this room makes or prepares a socket.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from common.ports import Address
+from proxy.server_tls import Places, ServerContext
 
 RawSocket: TypeAlias = socket.socket  # one that listens
 LISTEN_BACKLOG = 4_096
@@ -25,11 +26,11 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connection(socket.socket):
-    """A connected socket, and what speaks TLS on its descriptor once `begin_tls` was called.
+    """A connected socket, and what speaks TLS on its descriptor once `accept_tls` or `begin_tls` was called.
 
-    `tls` has `read`, `write`, `do_handshake` and `shutdown`. It is the object inside an `ssl.SSLSocket`, without that
-    wrapper's checks, system calls and second socket object, which cost as much as the TLS of a small request. An end
-    without close_notify is an SSLEOFError of `read`, unless the context ignores it.
+    `tls` has `read`, `write`, `do_handshake` and `shutdown`. It is a `ServerTls` or the object inside an
+    `ssl.SSLSocket`, without that wrapper's checks, system calls and second socket object, which cost as much as the TLS
+    of a small request. An end without close_notify is an SSLEOFError of `read`, unless the context ignores it.
     """
 
     __slots__ = ("tls",)
@@ -39,10 +40,14 @@ class Connection(socket.socket):
         self.tls: Any = None
         self.setblocking(False)
 
-    def begin_tls(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
-        """As the server, or as the client of `server_name`. Raises OSError, ValueError."""
-        name = None if server_name is None else server_name.encode("idna").decode("ascii")
-        self.tls = context._wrap_socket(self, server_name is None, name)  # type: ignore[attr-defined]
+    def accept_tls(self, context: ServerContext, places: Places) -> None:
+        """As the server. Raises OSError, ValueError."""
+        self.tls = context.accept(self, places)
+
+    def begin_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """As the client of `server_name`. Raises OSError, ValueError."""
+        name = server_name.encode("idna").decode("ascii")
+        self.tls = context._wrap_socket(self, False, name)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """The descriptor may be another connection's at once, so TLS must not know it any longer."""

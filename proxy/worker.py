@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from common.ports import Ports
 from common.settings import INT_MAX
-from proxy.certificates import ReloadedContext, broker_context, server_context
+from proxy.certificates import Context, ReloadedContext, broker_context, server_context
 from proxy.config import ProxyConfig
 from proxy.counters import worker_counters
 from proxy.failures import FailureLog
@@ -18,6 +19,7 @@ from proxy.listener import ProxyListener
 from proxy.opening import Reception
 from proxy.relay import Room
 from proxy.route_file import FileRoutes
+from proxy.server_tls import Places
 from proxy.shared_state import SharedState
 from proxy.sockets import RawSocket
 from proxy.turnstile import Turnstile
@@ -37,7 +39,7 @@ class ProxyWorker:
         self._now_s = lambda: ports.clock.wall_ms() / 1000
         self.routes = FileRoutes(ports.disk, lambda: shared.slots[STEWARD_SLOT].read_counters(1)[0])
         self._failures = FailureLog()
-        self._contexts: list[ReloadedContext] = []
+        self._contexts: list[ReloadedContext[Any]] = []
         self._reception = self._make_reception()
         self._listener = ProxyListener(self._loop, sock, self._reception)
         self._timers: list[asyncio.TimerHandle] = []
@@ -101,12 +103,13 @@ class ProxyWorker:
             turnstile=Turnstile(self._loop),
             room=Room(),
             hosts=HostAddresses(),
+            quick_places=Places(limits.quick),
         )
 
     def _counts(self) -> Counts:
         return Counts(lambda key: self._shared.elsewhere(self._slot, key), self._shared.slots[self._slot].write)
 
-    def _followed(self, context: ReloadedContext) -> ReloadedContext:
+    def _followed(self, context: ReloadedContext[Context]) -> ReloadedContext[Context]:
         self._contexts.append(context)
         return context
 

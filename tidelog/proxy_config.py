@@ -98,6 +98,7 @@ def _limits(values: Mapping[str, Any], workers: int) -> ProxyLimits:
     return ProxyLimits(
         connections=values["tidelog.proxy.connections.max"],
         opening=values["tidelog.proxy.opening.max"],
+        quick=values["tidelog.proxy.quick.connections.max"],
         new_per_second=values["tidelog.proxy.connection.rate"],
         new_burst=values["tidelog.proxy.connection.burst"],
         address_connections=values["tidelog.proxy.connections.per.address.max"],

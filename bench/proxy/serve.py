@@ -22,6 +22,7 @@ from proxy.networks import NetworkRules
 from proxy.opening import Reception
 from proxy.relay import Room
 from proxy.routing import BrokerRoute, RoutingTable, StaticRoutes, TenantRoute
+from proxy.server_tls import Places
 from proxy.sockets import listen
 from proxy.turnstile import Turnstile
 
@@ -47,6 +48,7 @@ def make_reception(backend: int, certificate: str | None, limits: ProxyLimits = 
         turnstile=Turnstile(loop),
         room=Room(),
         hosts=HostAddresses(),
+        quick_places=Places(limits.quick),
     )
 
 

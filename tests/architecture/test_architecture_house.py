@@ -21,6 +21,7 @@ WORLD_USERS = {
     "common/http_endpoint.py",
     "common/logs.py",  # stamps lines; no decision depends on it
     "proxy/sockets.py",  # peeks, shares a port among processes, and lends descriptors to OpenSSL: no port has that
+    "proxy/server_tls.py",  # that OpenSSL: told by the environment what it reads when it is loaded
     "spark_offload/java_home.py",  # prepares a machine for Spark
     "spark_offload/rewriting/spool.py",  # what does not fit an executor's memory
     # The simulator has an object store of its own.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-
 import pytest
 
+from proxy.server_tls import ServerContext
 from tests.proxy.proxy_world import Authority
 
 
@@ -15,5 +14,5 @@ def authority() -> Authority:
 
 
 @pytest.fixture(scope="session")
-def certificate(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+def certificate(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> ServerContext:
     return authority.server_context(tmp_path_factory.mktemp("tls") / "both.pem")

@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from common.host_names import bootstrap_host
 from common.ports import Address
+from proxy.certificates import ChainFiles, server_context
 from proxy.failures import FailureLog
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Counts, ProxyLimits
@@ -28,6 +29,7 @@ from proxy.networks import NetworkRules
 from proxy.opening import Reception
 from proxy.relay import Room
 from proxy.routing import BrokerRoute, RouteSource, RoutingTable, StaticRoutes, TenantRoute
+from proxy.server_tls import Places, ServerContext
 from proxy.sockets import listen
 from proxy.turnstile import Turnstile
 from wire.proxy_protocol import ProxyHeader, parse
@@ -64,7 +66,12 @@ class Authority:
         path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
         return path
 
-    def server_context(self, path: Path, names: tuple[str, ...] = (f"*.{DOMAIN}",)) -> ssl.SSLContext:
+    def server_context(self, path: Path, names: tuple[str, ...] = (f"*.{DOMAIN}",)) -> ServerContext:
+        """A proxy's."""
+        return server_context(ChainFiles(str(self.write(path, names))))
+
+    def broker_context(self, path: Path, names: tuple[str, ...]) -> ssl.SSLContext:
+        """A broker's own."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.num_tickets = 0
         context.load_cert_chain(self.write(path, names))
@@ -172,7 +179,7 @@ def table(*addresses: Address, cell: str = "default", **tenant: Any) -> RoutingT
     )
 
 
-def make_reception(routes: RouteSource, context: ssl.SSLContext | None, limits: ProxyLimits, **more: Any) -> Reception:
+def make_reception(routes: RouteSource, context: ServerContext | None, limits: ProxyLimits, **more: Any) -> Reception:
     loop = asyncio.get_running_loop()
     reception = Reception(
         ready=loop,
@@ -190,6 +197,7 @@ def make_reception(routes: RouteSource, context: ssl.SSLContext | None, limits: 
         turnstile=Turnstile(loop),
         room=Room(),
         hosts=HostAddresses(),
+        quick_places=Places(limits.quick),
     )
     return replace(reception, **more)
 
@@ -207,7 +215,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    context: ssl.SSLContext | None,
+    context: ServerContext | None,
     limits: ProxyLimits | None = None,
     *,
     broker: EchoBroker | None = None,

@@ -19,14 +19,8 @@ from proxy.certificates import (
     ends_at,
     server_context,
 )
+from proxy.server_tls import ServerContext
 from tests.proxy.proxy_world import Authority
-
-
-def test_the_server_context_makes_no_tickets_and_no_old_versions(authority: Authority, tmp_path: Path) -> None:
-    context = server_context(ChainFiles(str(authority.write(tmp_path / "both.pem", ("a.b",)))))
-    assert context.num_tickets == 0
-    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
-    assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_key_and_certificate_may_lie_in_two_files(authority: Authority, tmp_path: Path) -> None:
@@ -77,7 +71,7 @@ def test_the_brokers_authority_has_to_be_there(authority: Authority, tmp_path: P
 
 def test_a_changed_file_makes_a_new_context_and_a_bad_one_leaves_the_old(authority: Authority, tmp_path: Path) -> None:
     path = authority.write(tmp_path / "both.pem", ("a.b",))
-    files, seen = ChainFiles(str(path)), list[ssl.SSLContext]()
+    files, seen = ChainFiles(str(path)), list[ServerContext]()
     followed = ReloadedContext(lambda: server_context(files), files, seen.append, time.time)
     first = followed.context
     followed.look()

@@ -16,12 +16,12 @@ import pytest
 
 from common.host_names import broker_host
 from common.ports import Address
-from proxy.certificates import ChainFiles, server_context
 from proxy.failures import Cause
 from proxy.host_addresses import HostAddresses
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules, Networks
 from proxy.routing import RoutingTable, TenantRoute
+from proxy.server_tls import ServerContext
 from proxy.sockets import listen
 from tests.proxy.proxy_world import (
     DOMAIN,
@@ -43,7 +43,7 @@ from tests.proxy.proxy_world import (
 
 
 async def test_the_broker_learns_who_the_client_is_and_what_it_asked_for(
-    authority: Authority, certificate: ssl.SSLContext
+    authority: Authority, certificate: ServerContext
 ) -> None:
     async with running(certificate) as proxy:
 
@@ -61,7 +61,7 @@ async def test_the_broker_learns_who_the_client_is_and_what_it_asked_for(
 
 
 async def test_the_broker_learns_of_a_client_that_says_nothing(
-    authority: Authority, certificate: ssl.SSLContext
+    authority: Authority, certificate: ServerContext
 ) -> None:
     async with running(certificate) as proxy:
         client = await asyncio.to_thread(blocking_client, proxy.port, authority.client_context())
@@ -70,15 +70,16 @@ async def test_the_broker_learns_of_a_client_that_says_nothing(
         assert proxy.broker.headers[0].authority == HOST
 
 
-@pytest.mark.parametrize("tls", ["none", "client", "both"])
+@pytest.mark.parametrize("tls", ["none", "client", "lean", "both"])
 async def test_bytes_survive_backpressure_in_both_directions(
-    authority: Authority, certificate: ssl.SSLContext, tmp_path: Path, tls: str
+    authority: Authority, certificate: ServerContext, tmp_path: Path, tls: str
 ) -> None:
     data = random.Random(5).randbytes(24 << 20)
     context = None if tls == "none" else certificate
-    broker_tls = authority.server_context(tmp_path / "broker.pem", (LOOPBACK,)) if tls == "both" else None
+    broker_tls = authority.broker_context(tmp_path / "broker.pem", (LOOPBACK,)) if tls == "both" else None
     to_broker = authority.client_context() if tls == "both" else None
-    async with running(context, broker_tls=broker_tls, broker_context=to_broker) as proxy:
+    limits = ProxyLimits(quick=0 if tls == "lean" else 1)
+    async with running(context, limits, broker_tls=broker_tls, broker_context=to_broker) as proxy:
         client = authority.client_context() if context is not None else None
         small = socket.socket()
         small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
@@ -114,7 +115,7 @@ async def test_bytes_survive_backpressure_in_both_directions(
 
 @pytest.mark.parametrize("passes", [True, False])
 async def test_a_brokers_end_reaches_the_client_as_an_orderly_end(
-    authority: Authority, certificate: ssl.SSLContext, passes: bool
+    authority: Authority, certificate: ServerContext, passes: bool
 ) -> None:
     async with running(None if passes else certificate) as proxy:
 
@@ -134,7 +135,7 @@ async def test_a_brokers_end_reaches_the_client_as_an_orderly_end(
         await until(lambda: not proxy.listener.relays)
 
 
-async def test_an_end_right_behind_full_records_is_seen(authority: Authority, certificate: ssl.SSLContext) -> None:
+async def test_an_end_right_behind_full_records_is_seen(authority: Authority, certificate: ServerContext) -> None:
     """No event announces it: OpenSSL has taken it from the socket together with the burst before it."""
     async with running(certificate) as proxy:
 
@@ -173,7 +174,7 @@ async def test_a_clients_end_is_passed_on_and_the_reply_still_comes() -> None:
 async def test_an_end_without_a_word_of_tls_leaves_the_answers_their_way(authority: Authority, tmp_path: Path) -> None:
     """As clients end that close their socket and no more: what a broker says then still arrives."""
     words = random.Random(6).randbytes(1 << 20)
-    context = server_context(ChainFiles(str(authority.write(tmp_path / "proxy.pem", (f"*.{DOMAIN}",)))))
+    context = authority.server_context(tmp_path / "proxy.pem")
 
     async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -219,7 +220,7 @@ async def test_half_a_connection_is_not_kept_for_long(monkeypatch: pytest.Monkey
 
 
 async def test_an_idle_connection_is_closed(
-    authority: Authority, certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, certificate: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.listener.QUIET_S", 0.1)
     async with running(certificate, ProxyLimits(idle_s=0.3)) as proxy:
@@ -233,9 +234,9 @@ async def test_an_idle_connection_is_closed(
 
 
 async def test_the_broker_is_reached_over_tls_with_the_proxys_certificate(
-    authority: Authority, certificate: ssl.SSLContext, tmp_path: Path
+    authority: Authority, certificate: ServerContext, tmp_path: Path
 ) -> None:
-    broker_tls = authority.server_context(tmp_path / "broker.pem", (LOOPBACK,))
+    broker_tls = authority.broker_context(tmp_path / "broker.pem", (LOOPBACK,))
     broker_tls.verify_mode = ssl.CERT_REQUIRED
     broker_tls.load_verify_locations(cadata=authority.pem())
     to_broker = authority.client_context()
@@ -251,9 +252,9 @@ async def test_the_broker_is_reached_over_tls_with_the_proxys_certificate(
 
 
 async def test_a_broker_that_is_no_broker_of_ours_gets_nothing(
-    authority: Authority, certificate: ssl.SSLContext, tmp_path: Path
+    authority: Authority, certificate: ServerContext, tmp_path: Path
 ) -> None:
-    stranger = Authority.make().server_context(tmp_path / "stranger.pem", (LOOPBACK,))
+    stranger = Authority.make().broker_context(tmp_path / "stranger.pem", (LOOPBACK,))
     async with running(certificate, broker_tls=stranger, broker_context=authority.client_context()) as proxy:
 
         def talk() -> bytes:
@@ -267,7 +268,7 @@ async def test_a_broker_that_is_no_broker_of_ours_gets_nothing(
 
 
 async def test_another_broker_of_the_cell_is_tried_for_a_bootstrap_name_alone(
-    authority: Authority, certificate: ssl.SSLContext
+    authority: Authority, certificate: ServerContext
 ) -> None:
     broker = EchoBroker()
     async with running(certificate, broker=broker) as proxy:
@@ -314,7 +315,7 @@ def deaf_broker() -> Iterator[Address]:
         one.close()
 
 
-async def test_a_broker_that_does_not_answer_is_given_up(authority: Authority, certificate: ssl.SSLContext) -> None:
+async def test_a_broker_that_does_not_answer_is_given_up(authority: Authority, certificate: ServerContext) -> None:
     async with running(certificate, ProxyLimits(connect_timeout_s=0.3)) as proxy:
         live = proxy.routes.current.brokers[0].address
         with deaf_broker() as deaf:
@@ -349,7 +350,7 @@ async def test_what_comes_while_a_broker_is_awaited_waits_in_the_socket() -> Non
 
 
 async def test_a_name_that_is_found_too_late_is_not_taken_for_the_next_brokers(
-    authority: Authority, certificate: ssl.SSLContext
+    authority: Authority, certificate: ServerContext
 ) -> None:
     answered = asyncio.Event()
 
@@ -375,9 +376,7 @@ async def test_a_name_that_is_found_too_late_is_not_taken_for_the_next_brokers(
             assert proxy.broker.connections == 1
 
 
-async def test_a_drain_closes_the_quiet_first_and_all_in_time(
-    authority: Authority, certificate: ssl.SSLContext
-) -> None:
+async def test_a_drain_closes_the_quiet_first_and_all_in_time(authority: Authority, certificate: ServerContext) -> None:
     async with running(certificate, ProxyLimits(drain_s=1.0)) as proxy:
         context = authority.client_context()
         socks = [await asyncio.to_thread(blocking_client, proxy.port, context) for _ in range(8)]
@@ -412,7 +411,7 @@ async def test_a_drain_closes_the_quiet_first_and_all_in_time(
             sock.close()
 
 
-async def test_a_deleted_tenants_connections_end(authority: Authority, certificate: ssl.SSLContext) -> None:
+async def test_a_deleted_tenants_connections_end(authority: Authority, certificate: ServerContext) -> None:
     async with running(certificate) as proxy:
         context = authority.client_context()
         gone = await asyncio.to_thread(blocking_client, proxy.port, context)
@@ -431,7 +430,7 @@ async def test_a_deleted_tenants_connections_end(authority: Authority, certifica
     "rules", [NetworkRules(deny=Networks(("127.0.0.0/8",))), NetworkRules(Networks(("10.0.0.0/8",)))]
 )
 async def test_connections_from_an_address_that_the_tenant_now_denies_end(
-    certificate: ssl.SSLContext, terminates: bool, rules: NetworkRules
+    certificate: ServerContext, terminates: bool, rules: NetworkRules
 ) -> None:
     async with running(certificate if terminates else None) as proxy:
 
@@ -470,7 +469,7 @@ async def test_connections_from_an_address_that_the_tenant_now_denies_end(
 
 
 async def test_a_new_certificate_is_used_by_the_next_handshake(
-    authority: Authority, certificate: ssl.SSLContext, tmp_path: Path
+    authority: Authority, certificate: ServerContext, tmp_path: Path
 ) -> None:
     second = Authority.make()
     async with running(certificate) as proxy:

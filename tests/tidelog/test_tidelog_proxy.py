@@ -162,6 +162,19 @@ async def started(tmp_path: Path, authority: Authority, days: float = 30, **sett
         await broker.stop()
 
 
+async def test_its_handshakes_leave_no_tickets(tmp_path: Path, authority: Authority) -> None:
+    """Whatever else of the program loads OpenSSL's library."""
+
+    def tickets(world: World) -> bool:
+        with world.connect() as sock:
+            assert echoed(sock, b"x") == b"x"
+            assert sock.version() == "TLSv1.3" and sock.session is not None
+            return sock.session.has_ticket
+
+    async with started(tmp_path, authority) as world:
+        assert not await asyncio.to_thread(tickets, world)
+
+
 async def test_it_serves_what_it_knows_while_controllers_are_away_and_ends_in_order(
     tmp_path: Path, authority: Authority
 ) -> None:

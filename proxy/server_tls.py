@@ -1,0 +1,223 @@
+"""TLS with clients, on the descriptor of a connection: by the OpenSSL that the package cryptography brings, or `ssl`'s.
+
+`ssl` has the machine's OpenSSL, which is years older as a rule. The newer one ciphers AES-GCM in the vector units of
+today's processors, about twice as fast, and that is most of what a proxy does; but it keeps 24 kB of a connection where
+the older one keeps 17. So a process has places for so many connections of the newer one, and beyond them the older one
+serves. pyOpenSSL makes the newer one's contexts. Its connections check and copy with every call, which costs as much as
+the TLS of a small request; what lies under them is used directly, with the errors of `ssl`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+import sys
+from typing import Any, NoReturn
+
+from common.certificate_files import in_memory, load_chain
+
+# How many tickets a server sends is said nowhere but in OpenSSL's configuration, which is read once, when it is loaded.
+# A Kafka client holds its connection for hours: tickets cost each handshake something and save nothing.
+_CONFIGURATION = """openssl_conf = openssl
+[openssl]
+ssl_conf = ssl
+[ssl]
+system_default = tls
+[tls]
+NumTickets = 0
+"""
+_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
+_LIBRARY = "cryptography.hazmat.bindings._rust"
+
+if _LIBRARY not in sys.modules and "OPENSSL_CONF" not in os.environ:
+    with in_memory(_CONFIGURATION) as path:
+        os.environ["OPENSSL_CONF"] = path
+        try:
+            from cryptography.hazmat.bindings.openssl.binding import Binding
+        finally:
+            del os.environ["OPENSSL_CONF"]
+else:
+    from cryptography.hazmat.bindings.openssl.binding import Binding
+
+from cryptography.exceptions import UnsupportedAlgorithm  # noqa: E402  these load the library as well
+from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: E402
+from OpenSSL import SSL  # noqa: E402
+
+_lib, _ffi = Binding.lib, Binding.ffi
+_new, _free, _read, _write, _handshake = (
+    _lib.SSL_new,
+    _lib.SSL_free,
+    _lib.SSL_read,
+    _lib.SSL_write,
+    _lib.SSL_do_handshake,
+)
+_get_error, _pointer_to, _owned = _lib.SSL_get_error, _ffi.from_buffer, _ffi.gc
+
+_OPTIONS = SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | ssl.OP_IGNORE_UNEXPECTED_EOF
+_RELEASE_BUFFERS = 0x10  # SSL_MODE_RELEASE_BUFFERS of OpenSSL's ssl.h: an idle connection keeps none
+_ONE_RECORD_PER_WRITE = 0x1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets
+_SUITES_OF_1_2 = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL:!eNULL:!SHA1:!AESCCM"
+
+
+class Places:
+    """How many connections of a process may be quick, for the memory's sake. A place comes back by itself."""
+
+    __slots__ = ("most", "taken")
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+    def take(self, context: Any) -> Any:
+        """A connection's TLS that takes a place until it is gone."""
+        self.taken += 1
+        return _owned(_new(context), self._give_back)
+
+    def _give_back(self, tls: Any) -> None:
+        _free(tls)
+        self.taken -= 1
+
+
+class ServerContext:
+    """What a server shows clients, of TLS 1.2 on: a chain and its key, without a password, both somewhere in PEM text.
+
+    An end without close_notify, as many clients make it, is an end and no error: frames have lengths, so none is taken
+    for whole that is cut, and what is on its way to the client still arrives.
+
+    Raises ValueError, in words: not a certificate, not its key.
+    """
+
+    __slots__ = ("_lean", "_quick")
+
+    def __init__(self, certificates: str, key: str) -> None:
+        found = _KEY.search(key)
+        if found is None:
+            raise ValueError("no private key in it")
+        self._quick = _quick_context(certificates, found[0])
+        self._lean = _lean_context(certificates, found[0])
+
+    def accept(self, sock: socket.socket, places: Places) -> Any:
+        """`ServerTls`, or what `ssl` has inside its sockets, with the same methods. The descriptor stays the caller's.
+
+        Raises OSError, ValueError.
+        """
+        if places.taken < places.most:
+            return ServerTls(self._quick._context, sock.fileno(), places)
+        return self._lean._wrap_socket(sock, True, None)  # type: ignore[attr-defined]
+
+
+def _quick_context(certificates: str, key: str) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_options(_OPTIONS | SSL.OP_CIPHER_SERVER_PREFERENCE)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.clear_mode(_ONE_RECORD_PER_WRITE)
+    context.set_mode(_RELEASE_BUFFERS)
+    context.set_cipher_list(_SUITES_OF_1_2.encode())
+    try:
+        with in_memory(certificates) as path:
+            context.use_certificate_chain_file(path)
+        context.use_privatekey(_private_key(key))
+        context.check_privatekey()
+    except SSL.Error as error:
+        raise ValueError(_words(error)) from error
+    return context
+
+
+def _lean_context(certificates: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= _OPTIONS
+    context.num_tickets = 0
+    context.set_ciphers(_SUITES_OF_1_2)
+    try:
+        load_chain(context, certificates, key, "")
+    except ssl.SSLError as error:
+        raise ValueError((error.reason or "no certificate with its key").lower().replace("_", " ")) from error
+    return context
+
+
+class ServerTls:
+    """The server's side of one connection, non-blocking, with the methods of what `ssl` has inside its sockets."""
+
+    __slots__ = ("_ssl",)
+
+    def __init__(self, context: Any, fd: int, places: Places) -> None:
+        self._ssl = places.take(context)
+        _lib.SSL_set_fd(self._ssl, fd)
+        _lib.SSL_set_accept_state(self._ssl)
+
+    def do_handshake(self) -> None:
+        """Raises ssl.SSLWantReadError, ssl.SSLWantWriteError, OSError."""
+        result = _handshake(self._ssl)
+        if result != 1:
+            self._fail(result)
+
+    def read(self, size: int, room: memoryview) -> int:
+        """Up to `size` bytes of one record into `room`; 0 at the end. Raises as `do_handshake`."""
+        result: int = _read(self._ssl, _pointer_to(room), size)
+        if result > 0:
+            return result
+        try:
+            self._fail(result)
+        except ssl.SSLZeroReturnError:
+            return 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        """All of `data`, or nothing of it counts and it has to be written again. Raises as `do_handshake`."""
+        result: int = _write(self._ssl, _pointer_to(data), len(data))
+        if result <= 0:
+            self._fail(result)
+        return result
+
+    def shutdown(self) -> None:
+        """close_notify. Raises ssl.SSLWantReadError as long as that of the client has not come."""
+        result = _lib.SSL_shutdown(self._ssl)
+        if result == 0:
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "no close_notify yet")
+        if result < 0:
+            self._fail(result)
+
+    def version(self) -> str:
+        """Such as TLSv1.3."""
+        return bytes(_ffi.string(_lib.SSL_get_version(self._ssl))).decode()
+
+    def _fail(self, result: int) -> NoReturn:
+        number = _ffi.errno  # of the call that failed
+        kind = _get_error(self._ssl, result)
+        if kind == _lib.SSL_ERROR_WANT_READ:
+            raise ssl.SSLWantReadError(kind, "want read")
+        if kind == _lib.SSL_ERROR_WANT_WRITE:
+            raise ssl.SSLWantWriteError(kind, "want write")
+        if kind == _lib.SSL_ERROR_ZERO_RETURN:
+            raise _told(ssl.SSLZeroReturnError, kind, "ended by the client")
+        code = _lib.ERR_get_error()
+        words = _lib.ERR_reason_error_string(code) if code else _ffi.NULL
+        _lib.ERR_clear_error()  # what stays there is taken for an error of the next call
+        if kind == _lib.SSL_ERROR_SYSCALL:
+            if number:
+                raise OSError(number, os.strerror(number))
+            raise _told(ssl.SSLEOFError, kind, "an end without close_notify")
+        raise _told(ssl.SSLError, kind, "TLS failure" if words == _ffi.NULL else bytes(_ffi.string(words)).decode())
+
+
+def _told(error: type[ssl.SSLError], kind: int, words: str) -> ssl.SSLError:
+    """With the attribute that `ssl` gives its own."""
+    made = error(kind, words)
+    made.reason = words
+    return made
+
+
+def _private_key(text: str) -> Any:
+    try:
+        return load_pem_private_key(text.encode(), None)
+    except TypeError:
+        raise ValueError("its private key has a password") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("its private key does not load") from None
+
+
+def _words(error: SSL.Error) -> str:
+    found = error.args[0] if error.args else []
+    return found[-1][2] if found and found[-1][2] else "no certificate in it"
