@@ -49,7 +49,8 @@ class Peers:
     def __init__(self, work: Path) -> None:
         self._work = work
         self._running: list[subprocess.Popen[bytes]] = []
-        cores = sorted(os.sched_getaffinity(0))
+        self._allowed = os.sched_getaffinity(0)
+        cores = sorted(self._allowed)
         self.proxy_core, self._other_cores = cores[0], set(cores[1:]) or set(cores)
         self.certificate = tenants_certificate(work, authority(work), DOMAIN)
         first = free_ports(8)
@@ -62,6 +63,7 @@ class Peers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.sched_setaffinity(0, self._allowed)  # or the next ones would find one core for everything
         for process in self._running:
             process.send_signal(signal.SIGKILL)
             process.wait()
