@@ -9,6 +9,7 @@ the TLS of a small request; what lies under them is used directly, with the erro
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -57,6 +58,7 @@ _get_error, _pointer_to, _owned = _lib.SSL_get_error, _ffi.from_buffer, _ffi.gc
 
 _OPTIONS = SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | ssl.OP_IGNORE_UNEXPECTED_EOF
 _RELEASE_BUFFERS = 0x10  # SSL_MODE_RELEASE_BUFFERS of OpenSSL's ssl.h: an idle connection keeps none
+_GO_ON = 0x4  # SSL_MODE_AUTO_RETRY: one client's key updates, which are no data, would hold the loop in one call
 _ONE_RECORD_PER_WRITE = 0x1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets
 _SUITES_OF_1_2 = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL:!eNULL:!SHA1:!AESCCM"
 
@@ -70,9 +72,12 @@ class Places:
         self.most, self.taken = most, 0
 
     def take(self, context: Any) -> Any:
-        """A connection's TLS that takes a place until it is gone."""
+        """A connection's TLS that takes a place until it is gone. Raises OSError."""
+        made = _new(context)
+        if made == _ffi.NULL:
+            raise OSError(errno.ENOMEM, "no memory for TLS")
         self.taken += 1
-        return _owned(_new(context), self._give_back)
+        return _owned(made, self._give_back)
 
     def _give_back(self, tls: Any) -> None:
         _free(tls)
@@ -112,7 +117,7 @@ def _quick_context(certificates: str, key: str) -> SSL.Context:
     context.set_min_proto_version(SSL.TLS1_2_VERSION)
     context.set_options(_OPTIONS | SSL.OP_CIPHER_SERVER_PREFERENCE)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-    context.clear_mode(_ONE_RECORD_PER_WRITE)
+    context.clear_mode(_ONE_RECORD_PER_WRITE | _GO_ON)
     context.set_mode(_RELEASE_BUFFERS)
     context.set_cipher_list(_SUITES_OF_1_2.encode())
     try:
@@ -122,6 +127,8 @@ def _quick_context(certificates: str, key: str) -> SSL.Context:
         context.check_privatekey()
     except SSL.Error as error:
         raise ValueError(_words(error)) from error
+    except TypeError:  # pyOpenSSL's, of a key that cannot sign
+        raise ValueError("its private key is of a kind that no server has") from None
     return context
 
 

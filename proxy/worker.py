@@ -134,7 +134,9 @@ class ProxyWorker:
         self._timers.append(self._loop.call_later(seconds, lambda: None))
 
         def again() -> None:
+            self._timers[number] = self._loop.call_later(
+                seconds, again
+            )  # first: `action` may fail, and be well the next time
             action()
-            self._timers[number] = self._loop.call_later(seconds, again)
 
         again()

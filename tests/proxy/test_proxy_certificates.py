@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import x25519
 
 from proxy.certificates import (
     DAY_S,
@@ -31,7 +33,7 @@ def test_key_and_certificate_may_lie_in_two_files(authority: Authority, tmp_path
     server_context(ChainFiles(str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")))
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "no key", "another key"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "no key", "another key", "a key that cannot sign"])
 def test_files_that_do_not_fit_are_named(authority: Authority, tmp_path: Path, damage: str) -> None:
     path = authority.write(tmp_path / "both.pem", ("a.b",))
     text = path.read_text()
@@ -40,11 +42,14 @@ def test_files_that_do_not_fit_are_named(authority: Authority, tmp_path: Path, d
     if damage == "missing":
         path.unlink()
     else:
-        path.write_text({"empty": "", "no key": text[at:], "another key": other[: other.index("-----BEGIN CERT")]
-                         + text[at:]}[damage])  # fmt: skip
+        exchange = x25519.X25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        keys = {"another key": other[: other.index("-----BEGIN CERT")], "a key that cannot sign": exchange.decode()}
+        path.write_text("" if damage == "empty" else keys.get(damage, "") + text[at:])
     with pytest.raises(CertificateProblem, match=r"both\.pem"):
         server_context(ChainFiles(str(path)))
-    if damage not in {"no key", "another key"}:
+    if damage in {"missing", "empty"}:
         with pytest.raises(CertificateProblem, match=r"both\.pem"):
             ends_at(ChainFiles(str(path)))
 
