@@ -6,12 +6,14 @@ Files of an operator, not of a node: they lie outside the node's disk, and the s
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 FILE_BYTES_MAX = 4 << 20
+_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 
 FileState = tuple[tuple[int, int, int], ...]
 
@@ -25,6 +27,12 @@ def read_pem(path: str) -> str:
     if "-----BEGIN " not in text:
         raise ValueError("no PEM text in it")
     return text
+
+
+def private_key_in(text: str) -> str | None:
+    """The first private key of a PEM text, wherever it stands in it."""
+    found = _KEY.search(text)
+    return None if found is None else found[0]
 
 
 def state_of(paths: Iterable[str]) -> FileState:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import socket
 import ssl
 import sys
 from typing import Any, NoReturn
 
-from common.certificate_files import in_memory, load_chain
+from common.certificate_files import in_memory, load_chain, private_key_in
 
 # How many tickets a server sends is said nowhere but in OpenSSL's configuration, which is read once, when it is loaded.
 # A Kafka client holds its connection for hours: tickets cost each handshake something and save nothing.
@@ -29,7 +28,6 @@ system_default = tls
 [tls]
 NumTickets = 0
 """
-_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 _LIBRARY = "cryptography.hazmat.bindings._rust"
 
 if _LIBRARY not in sys.modules and "OPENSSL_CONF" not in os.environ:
@@ -90,17 +88,17 @@ class ServerContext:
     An end without close_notify, as many clients make it, is an end and no error: frames have lengths, so none is taken
     for whole that is cut, and what is on its way to the client still arrives.
 
-    Raises ValueError, in words: not a certificate, not its key.
+    Raises ValueError, in words, and ssl.SSLError: not a certificate, not its key.
     """
 
     __slots__ = ("_lean", "_quick")
 
     def __init__(self, certificates: str, key: str) -> None:
-        found = _KEY.search(key)
+        found = private_key_in(key)
         if found is None:
             raise ValueError("no private key in it")
-        self._quick = _quick_context(certificates, found[0])
-        self._lean = _lean_context(certificates, found[0])
+        self._quick = _quick_context(certificates, found)
+        self._lean = _lean_context(certificates, found)
 
     def accept(self, sock: socket.socket, places: Places) -> Any:
         """`ServerTls`, or what `ssl` has inside its sockets, with the same methods. The descriptor stays the caller's.
@@ -138,10 +136,7 @@ def _lean_context(certificates: str, key: str) -> ssl.SSLContext:
     context.options |= _OPTIONS
     context.num_tickets = 0
     context.set_ciphers(_SUITES_OF_1_2)
-    try:
-        load_chain(context, certificates, key, "")
-    except ssl.SSLError as error:
-        raise ValueError((error.reason or "no certificate with its key").lower().replace("_", " ")) from error
+    load_chain(context, certificates, key, "")
     return context
 
 

@@ -13,7 +13,7 @@ import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from common.certificate_files import FileState, load_chain, read_pem, state_of
+from common.certificate_files import FileState, load_chain, private_key_in, read_pem, state_of
 from common.lifecycle import duty
 from common.ports import Address, Clock, Network, SecureSocket, Socket, Wants
 from common.settings import SettingError
@@ -28,7 +28,6 @@ EXPIRY_SAID_AGAIN_MS = 12 * 3_600_000
 DAY_MS = 86_400_000
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_KEYS = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def _text(path: str, given: str, setting: str) -> str:
 
 def _give_identity(context: ssl.SSLContext, config: TlsConfig, store: str, certificates: str) -> None:
     setting = "ssl.keystore.location" if config.keystore_location else "ssl.keystore.certificate.chain"
-    key = _KEYS.search(store if config.keystore_location else config.keystore_key)
+    key = private_key_in(store if config.keystore_location else config.keystore_key)
     if not certificates:
         raise SettingError(f"{setting}: there is no certificate in it")
     if key is None:
@@ -198,7 +197,7 @@ def _give_identity(context: ssl.SSLContext, config: TlsConfig, store: str, certi
             else "ssl.keystore.key: it must hold the private key of ssl.keystore.certificate.chain as PEM text"
         )
     try:
-        load_chain(context, certificates, key[0], config.key_password)
+        load_chain(context, certificates, key, config.key_password)
     except ssl.SSLError as error:
         why = error.reason or "the key or its password (ssl.key.password) does not fit"
         raise SettingError(f"{setting}: key and certificates do not load: {why}") from error
