@@ -134,9 +134,8 @@ class ProxyWorker:
         self._timers.append(self._loop.call_later(seconds, lambda: None))
 
         def again() -> None:
-            self._timers[number] = self._loop.call_later(
-                seconds, again
-            )  # first: `action` may fail, and be well the next time
+            # first: an action that fails this time may be well the next
+            self._timers[number] = self._loop.call_later(seconds, again)
             action()
 
         again()
