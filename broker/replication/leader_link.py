@@ -333,12 +333,12 @@ class LeaderLink:
             self._services.start_from_tier(partition)
             return
         if verdict.action is Action.TRUNCATE:
-            self._tell("the leader's log parts from ours", partition, verdict.offset)
-            partition.truncate(verdict.offset)
+            self._truncate(partition, verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
         if verdict.action is Action.START_AGAIN:
-            self._tell("the leader's log begins above our end", partition, verdict.offset)
+            event, end = "the leader's log begins above our end", partition.log.log_end_offset
+            self._tell(logging.WARNING, event, partition, end, offset=verdict.offset)
             partition.start_again_at(verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
@@ -351,17 +351,37 @@ class LeaderLink:
         after = (partition.log.log_start_offset, partition.log.log_end_offset)
         self.followed.progressed(followed, moved=after != before)
 
-    def _tell(self, event: str, partition: Partition, offset: int) -> None:
-        """Why the log is about to be cut; the cut itself is audited by the log."""
-        logger.warning(
+    def _truncate(self, partition: Partition, offset: int) -> None:
+        """Give up what the leader does not have, and say so; raises as `Partition.truncate`, and then says nothing, for
+        the leader says the same again.
+
+        That is how any leader ends that led without writing, or wrote what was not committed: each restart has some.
+        Only what this replica knew to be committed ought never to go.
+        """
+        end, high_watermark = partition.log.log_end_offset, partition.high_watermark
+        partition.truncate(offset)
+        lost = partition.log.log_end_offset < high_watermark
+        self._tell(
+            logging.WARNING if lost else logging.INFO,
+            "the leader's log parts from ours",
+            partition,
+            end,
+            offset=partition.log.log_end_offset,
+            high_watermark=high_watermark,
+        )
+
+    def _tell(self, level: int, event: str, partition: Partition, end: int, **more: int) -> None:
+        """Why the log is cut, which ended at `end`; the cut itself is audited by the log."""
+        logger.log(
+            level,
             event,
             extra={
                 "partition": repr(partition),
-                "offset": offset,
-                "log_end_offset": partition.log.log_end_offset,
+                "log_end_offset": end,
                 "leader": self.leader,
                 "leader_epoch": partition.leader_epoch,
-            },
+            }
+            | more,
         )
 
     # resting -----------------------------------------------------------------------------------------------

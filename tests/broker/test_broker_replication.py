@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +142,51 @@ async def test_a_leader_that_wrote_nothing_follows_again(tmp_path: Path) -> None
             lab.controller.elect(leader)
         assert (await within(PATIENCE_S, produce(client, batch(b"two")))).error_code == 0
         assert all(broker.values() == [b"one", b"two"] for broker in lab.brokers)
+
+
+def _parted(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
+    """(level, high watermark, end before, end afterwards) of each log that was cut for its leader's sake."""
+    lines = [record.__dict__ for record in caplog.records if record.getMessage() == "the leader's log parts from ours"]
+    return [tuple(line[name] for name in ("levelno", "high_watermark", "log_end_offset", "offset")) for line in lines]
+
+
+async def test_a_leader_that_wrote_nothing_follows_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Lab(tmp_path, 2) as lab:
+        lab.controller.create_topic((0, 1))
+        client = await lab[0].connect()
+        assert (await produce(client, batch(b"kept"))).error_code == 0
+        await eventually(lambda: lab[1].partition.high_watermark == 1)
+        lab.controller.elect(0)
+        lab.controller.elect(1)
+        await eventually(lambda: _parted(caplog))
+    assert _parted(caplog) == [(logging.INFO, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_log_that_parts_from_its_leaders_is_a_warning_when_something_committed_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, committed: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Lab(tmp_path, 2) as lab:
+        lab.controller.create_topic((0, 1))
+        client = await lab[0].connect()
+        assert (await produce(client, batch(b"kept"))).error_code == 0
+        await lab[1].plane.fetchers.stop()
+        if committed:  # by the old leader alone, and lost in an unclean election
+            lab.controller.change(_isr((0,)))
+        assert (await produce(client, batch(b"lost"), acks=1)).error_code == 0
+        lab[1].plane.fetchers._stopped = False
+        lab[0].audit.slow = True  # a cut that waits for the audit is told of once
+        lab.controller.elect(1, isr=(1,))
+        await eventually(lambda: lab[0].audit.waiting)
+        assert not _parted(caplog)
+        lab[0].audit.flush()
+        await eventually(lambda: lab[0].bytes() == lab[1].bytes())
+    expected = (logging.WARNING, 2, 2, 1) if committed else (logging.INFO, 1, 2, 1)
+    assert _parted(caplog) == [expected]
 
 
 async def test_a_waiting_producer_hears_of_a_new_leader(tmp_path: Path) -> None:
