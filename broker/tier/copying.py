@@ -48,12 +48,16 @@ FINISHES_MAX = 10
 
 @dataclass(slots=True)
 class CopyCounts:
-    """Since the broker started."""
+    """Since the broker started. `failures` counts each attempt at a step of a copy once, whatever it failed at."""
 
     segments: int = 0
     bytes: int = 0
     failures: int = 0
     refused_since_ms: int = 0  # wall clock; since when the object store has taken nothing, 0 while it does
+
+
+class Overtaken(NotNow):
+    """The segment is not to be copied any more: part of normal life, and no failure."""
 
 
 class _Object(NamedTuple):
@@ -103,6 +107,20 @@ class Copier:
 
     async def copy_next(self, led: LedPartition) -> bool:
         """Copy one segment; False when there is none to copy now. Raises Fenced, NotNow, ProtocolError (this disk)."""
+        try:
+            return await self._copy_next(led)
+        except (Fenced, Overtaken):
+            raise
+        except Exception:
+            self.count_failure(led)
+            raise
+
+    def count_failure(self, led: LedPartition) -> None:
+        """A copy that was due has failed, unless somebody else leads or is to be asked first for the claim."""
+        if led.is_current and led.view is not None:
+            self.counts.failures += 1
+
+    async def _copy_next(self, led: LedPartition) -> bool:
         log = led.partition.log
         await self._drop_abandoned(led)
         closed = next_segment(led, led.known)
@@ -116,10 +134,11 @@ class Copier:
         try:
             await self._read(reader.steps())
             if log.generation != generation:
-                raise NotNow("the log was cut")
+                raise Overtaken("the log was cut")
             await self._copy(led, closed, reader)
         except FileNotFoundError as error:
-            raise NotNow("the segment has gone") from error
+            gone = "the segment has gone"
+            raise (NotNow if closed.segment in log.segments else Overtaken)(gone) from error
         finally:
             log.copying_offset = OFFSET_MAX
             reader.close()
@@ -176,17 +195,17 @@ class Copier:
                 return
             except StoreError as error:
                 failures += 1
-                self.counts.failures += 1
                 if not self.counts.refused_since_ms:
                     self.counts.refused_since_ms = self._ports.clock.wall_ms()
                 await self._pause(led, failures, str(error))
             if led.known.log_start_offset >= segment.end_offset:
                 await led.change(self._calls, lambda view: StartDelete(*_epochs(led), [segment.id]))
-                raise NotNow("the segment lies below the log's start by now")
+                raise Overtaken("the segment lies below the log's start by now")
 
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
-        """Between two attempts. Raises Fenced when this broker leads no longer."""
+        """Between two attempts, of which the first has failed. Raises Fenced when this broker leads no longer."""
         config = self._config
+        self.counts.failures += 1
         led.trouble = why
         bound_ms = min(config.backoff_min_ms * 2 ** min(failures - 1, 16), config.backoff_max_ms)
         if failures & (failures - 1) == 0:  # the first, second, fourth, …

@@ -22,8 +22,11 @@ def register_tier_metrics(metrics: Metrics, service: TierService) -> None:
     )
     metrics.counter("tidelog_tier_copied_segments_total", "Segments copied.", lambda: copied.segments)
     metrics.counter("tidelog_tier_copied_bytes_total", "Bytes of objects written.", lambda: copied.bytes)
-    metrics.counter("tidelog_tier_copy_failures_total", "Uploads that failed and were tried again.",
-                    lambda: copied.failures)  # fmt: skip
+    metrics.counter(
+        "tidelog_tier_copy_failures_total",
+        "Attempts to copy a segment that failed, at reading it, at uploading it or at writing the tier's state.",
+        lambda: copied.failures,
+    )
     metrics.gauge(
         "tidelog_tier_refused_since_ms",
         "Wall time in ms since when the object store has taken nothing; 0 while it does.",

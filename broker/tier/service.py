@@ -262,7 +262,12 @@ class TierService:
     def _consider_copy(self, led: LedPartition) -> None:
         if led.copying or self._running["copy"] >= self._config.copies_max:
             return
-        if next_segment(led, led.known) is not None:
+        try:
+            closed = next_segment(led, led.known)
+        except (NotNow, ProtocolError):
+            self.copier.count_failure(led)
+            raise
+        if closed is not None:
             del self._led[led.partition]
             self._led[led.partition] = led  # the others come first the next time
             self._begin(led, "copy", self._copy(led))
