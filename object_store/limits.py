@@ -43,3 +43,11 @@ class StoreLimits:
     """A directory of the caller's: objects on the same device are as near as that, and may be lent."""
     lock_timeout_s: float = 10.0
     """How long a replace in a directory waits for that of another process."""
+
+    @property
+    def s3_call_s(self) -> float:
+        """For how long a call without a body may ask S3, with all attempts and the pauses between them."""
+        pauses = (
+            min(self.backoff_max_s, self.backoff_first_s * 2.0**number) for number in range(self.attempts_max - 1)
+        )
+        return self.attempts_max * self.attempt_timeout_s + sum(pauses)

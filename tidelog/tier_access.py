@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from common.identifiers import parse_uuid
 from object_store.blocking import BlockingStore
 from object_store.errors import NoStore, ObjectMissing, StoreError
-from object_store.uri import InvalidStoreUri
+from object_store.limits import StoreLimits
+from object_store.uri import InvalidStoreUri, parse_uri
 from tidelog.admin_client import send
 from tidelog.output import EXIT_USAGE, fail
+from tidelog.waiting import told
 from tiering.checking import State
 from tiering.description import BrokerTier, StoreStatus, decode_broker, decode_page
 from tiering.keys import TierRoot
@@ -133,10 +135,14 @@ def opened_store(answers: Answers, uri: str | None) -> Iterator[tuple[BlockingSt
         fail(f"the object store does not answer as it should: {error}")
 
 
-def store_trouble(answers: Answers, uri: str | None) -> str:
-    """Why the store does not answer now; "" when it does. As `opened_store` otherwise."""
+def store_trouble(answers: Answers, uri: str | None, say: Callable[[str], None]) -> str:
+    """Why the store does not answer now; "" when it does. As `opened_store` otherwise. A store that hangs is given up
+    after a minute and more: `say` is told meanwhile."""
+    limits = StoreLimits()
     try:
-        with BlockingStore(_place(answers, uri)) as opened:
+        place = parse_uri(_place(answers, uri))
+        limit_s = 2 * limits.file_timeout_s if place.kind == "file" else limits.s3_call_s  # it is opened, then asked
+        with told(say, f"the object store {place.name} to answer", limit_s), BlockingStore(place, limits) as opened:
             opened.head(TierRoot(answers.cluster_id).cluster_file)
     except InvalidStoreUri as error:
         fail(f"--tier: {error}", EXIT_USAGE)

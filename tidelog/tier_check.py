@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from object_store.errors import ObjectMissing, StoreError
 from tidelog.tier_access import read_state
+from tidelog.waiting import told
 from tiering.checking import Disagreement, State, compare
 from tiering.keys import SegmentKey
 from tiering.manifest import DamagedManifest, Manifest, read_manifest
@@ -63,7 +64,7 @@ def check_partition(
             continue
         if bucket is None:
             return []
-        found = _compare(*bucket, path, state)
+        found = _compare(*bucket, path, state, say)
         if all(one.is_harmless for one in found):
             return found
     return found
@@ -73,7 +74,14 @@ def _is_behind(found: list[Disagreement]) -> bool:
     return all(one.is_behind or one.is_harmless for one in found)
 
 
-def _compare(store: BlockingStore, root: TierRoot, path: PartitionPath, state: State) -> list[Disagreement]:
+def _compare(
+    store: BlockingStore, root: TierRoot, path: PartitionPath, state: State, say: Callable[[str], None]
+) -> list[Disagreement]:
+    with told(say, f"the object store {store.name} to tell of {path.topic}-{path.partition}"):
+        return _compare_read(store, root, path, state)
+
+
+def _compare_read(store: BlockingStore, root: TierRoot, path: PartitionPath, state: State) -> list[Disagreement]:
     try:
         manifest: Manifest | None = store.wait(lambda: read_manifest(store.store, root, path))
     except (DamagedManifest, ObjectMissing) as error:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
+from object_store.limits import StoreLimits
 from tests.tiering.tier_world import PATH
-from tidelog import tier_check
+from tidelog import tier_access, tier_check
+from tidelog.commands import tier_repair
+from tidelog.tier_access import Answers, store_trouble
 from tidelog.tier_check import LOOKS, PATIENT_LOOKS, Patience, check_partition
+from tidelog.waiting import FIRST_S, told
 from tiering.checking import Disagreement, State
+from tiering.description import BrokerTier
 
 BEHIND = Disagreement("manifest", "it shows __tier_state up to offset 20, which stands at 27", is_behind=True)
 ORPHAN = Disagreement("objects", "named by nobody", is_harmless=True)
+ANSWERS = Answers([BrokerTier(broker_id=0, cluster_id="cluster-1")], [])
 WRONG = Disagreement("objects", "an object is missing")
 
 
@@ -58,3 +72,85 @@ def test_what_no_manifest_would_cure_is_told_soon(monkeypatch: pytest.MonkeyPatc
     cluster, patience = Cluster(monkeypatch, found), Patience()
     assert cluster.check(patience) == found
     assert (cluster.looked, patience.looks, cluster.said) == (LOOKS, PATIENT_LOOKS, [])
+
+
+# a store that hangs
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URI of a store that takes connections and never answers; it is given up after 4 s."""
+    limits = StoreLimits(attempt_timeout_s=4.0, attempts_max=1)
+    monkeypatch.setattr(tier_access, "StoreLimits", lambda: limits)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"s3://bucket/prefix?endpoint=http://127.0.0.1:{server.getsockname()[1]}&region=eu-central-1"
+
+
+def test_who_waits_for_a_store_that_hangs_is_told_soon(hung: str) -> None:
+    said: list[tuple[float, str]] = []
+    began = time.monotonic()
+    assert store_trouble(ANSWERS, hung, lambda text: said.append((time.monotonic() - began, text)))
+    ((after_s, text),) = said
+    assert FIRST_S <= 2.0
+    assert after_s < 4.0  # on any machine: before it is given up
+    assert text == "waiting for the object store s3://bucket/prefix to answer, for up to 4 s"
+
+
+def test_what_check_waits_for_is_not_mixed_into_its_json(
+    hung: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tier_repair, "admin_client", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(tier_access, "ask_brokers", lambda _: ANSWERS)
+    with pytest.raises(typer.Exit) as ended:
+        tier_repair.check(tier=hung, as_json=True)
+    out, err = capsys.readouterr()
+    assert ended.value.exit_code == 1
+    assert json.loads(out)["store"] != "answers"
+    assert err.startswith("waiting for the object store s3://bucket/prefix to answer")
+
+
+def test_who_waits_for_what_the_store_holds_of_a_partition_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    asked = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        asked.set()
+
+    def read(*_: object) -> list[Disagreement]:
+        assert asked.wait(30)
+        return [ORPHAN]
+
+    client: Any = None
+    bucket: Any = (SimpleNamespace(name="s3://bucket"), None)
+    monkeypatch.setattr(tier_check, "read_state", lambda *_: State(True, 0, 0, 0, 27, []))
+    monkeypatch.setattr(tier_check, "_compare_read", read)
+    assert check_partition(client, bucket, PATH, Patience(), say=say) == [ORPHAN]
+    assert said == [f"waiting for the object store s3://bucket to tell of {PATH.topic}-{PATH.partition}"]
+
+
+def test_it_is_said_again_and_no_more_after_the_end() -> None:
+    said: list[str] = []
+    twice = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
+            twice.set()
+
+    with told(say, "somebody", 90.0, first_s=0.0, every_s=0.01):
+        assert twice.wait(30)
+    told_before = len(said)
+    time.sleep(0.05)
+    assert len(said) == told_before
+    assert said[:2] == ["waiting for somebody, for up to 90 s", "waiting for somebody, for up to 90 s (0 s so far)"]
+    with told(say, "nobody"):
+        pass
+    assert len(said) == told_before, "what is quick is not told of"
+
+
+def test_the_bound_of_a_call_to_s3_counts_attempts_and_pauses() -> None:
+    limits = StoreLimits(attempt_timeout_s=10.0, attempts_max=4, backoff_first_s=1.0, backoff_max_s=3.0)
+    assert limits.s3_call_s == 4 * 10.0 + 1.0 + 2.0 + 3.0

@@ -56,7 +56,7 @@ def check(
         if topic is not None and not paths:
             fail(f"there is no tiered topic {topic}")
         patience = Patience()
-        down = store_trouble(answers, tier)
+        down = store_trouble(answers, tier, _say)
         with contextlib.nullcontext() if down else opened_store(answers, tier) as opened:
             for path in paths:
                 found += rows(path, check_partition(client, opened, path, patience, say=_say))
