@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from object_store.store import ObjectStore
 from spark_offload.aborted import first_open_offset
+from spark_offload.named_partitions import check_named
 from spark_offload.options import OptionError, ReadOptions
 from spark_offload.sections import read_section
 from tiering.keys import CLUSTER_FILE, NO_TENANT, PartitionPath, TierRoot, parse_topic_directory
-from tiering.manifest import DamagedManifest, read_manifest
+from tiering.manifest import DamagedManifest, read_manifest, read_newest_head
 from tiering.segment import PRODUCER_SNAPSHOT, TieredSegment
 
 PARALLEL_READS = 16
@@ -51,31 +52,51 @@ class OffsetRange:
         ]
 
 
+@dataclass(slots=True)
+class _Incarnation:
+    """A topic's directory: `numbers` are all partitions with a place in it, `contents` those that are chosen and have
+    something."""
+
+    topic: str
+    topic_id: bytes
+    numbers: list[int]
+    contents: list[PartitionContents] = field(default_factory=list)
+
+
 class Catalog:
     """Looks into one store, as one reader was asked to.
 
     A manifest that cannot be read is an error, or with `passes_over_damage` leaves its partition out: `damaged` has it
-    then, with the reason.
+    then, with the reason. Without `checks_partitions` nobody asks again whether named partitions are the topic's: for
+    one who looks every second.
     """
 
-    def __init__(self, store: ObjectStore, options: ReadOptions, *, passes_over_damage: bool = False) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        options: ReadOptions,
+        *,
+        passes_over_damage: bool = False,
+        checks_partitions: bool = True,
+    ) -> None:
         self.damaged: list[tuple[PartitionPath, str]] = []
         self._passes_over_damage = passes_over_damage
+        self._checks_partitions = checks_partitions
         self._store = store
         self._options = options
         self._reads = asyncio.Semaphore(PARALLEL_READS)
 
     async def contents(self) -> list[PartitionContents]:
-        """Every partition that the options choose, in order of topic and number.
+        """Every partition that the options choose and that has anything in the tier, in order of topic and number.
 
-        Raises OptionError when the bucket does not hold what they name, StoreError, ValueError for a manifest that
-        cannot be read.
+        Raises OptionError when the bucket does not hold a topic that they name, or the topic does not have a partition
+        that they name, StoreError, ValueError for a manifest that cannot be read.
         """
         root = await chosen_root(self._store, self._options.cluster_id)
         topics = await self._topics(root)
         found = await asyncio.gather(*(self._topic(root, topic, topic_id) for topic, topic_id in topics))
-        self._check(root, found)
-        return [contents for partitions in found for contents in partitions]
+        await self._check(root, found)
+        return [contents for one in found for contents in one.contents]
 
     async def _topics(self, root: TierRoot) -> list[tuple[str, bytes]]:
         options = self._options
@@ -88,36 +109,53 @@ class Catalog:
             return [entry for entry in there if re.fullmatch(options.topic_pattern, entry[0])]
         return [entry for entry in there if entry[0] in options.topics]
 
-    def _check(self, root: TierRoot, found: Sequence[Sequence[PartitionContents]]) -> None:
-        """Each topic that was named is there once: a name may have been given again after a topic was deleted."""
-        ids: dict[str, list[str]] = {}
-        for partitions in found:
-            if partitions:
-                ids.setdefault(partitions[0].path.topic, []).append(partitions[0].path.topic_id.hex())
-        for path, _ in self.damaged:
-            if path.topic_id.hex() not in ids.setdefault(path.topic, []):
-                ids[path.topic].append(path.topic_id.hex())
+    async def _check(self, root: TierRoot, found: Sequence[_Incarnation]) -> None:
+        """Each topic that was named is there once: a name may have been given again after a topic was deleted. So are
+        the partitions that were named of it."""
+        damaged = {path.topic_id for path, _ in self.damaged}
+        there = [one for one in found if one.contents or one.topic_id in damaged]
+        names = {one.topic for one in there}
+        if self._options.partitions:
+            there += [one for one in found if one.topic not in names and await self._lives(root, one)]
         where = f"{self._store.name}, cluster {root.cluster_id}"
         for topic in self._options.topics:
-            if topic not in ids:
-                raise OptionError(f"{where}, holds nothing of topic {topic!r}" + self._words_on_partitions())
-        for topic, topic_ids in ids.items():
+            if not any(one.topic == topic for one in there):
+                raise OptionError(f"{where}, holds nothing of topic {topic!r}")
+        for topic in dict.fromkeys(one.topic for one in there):
+            topic_ids = [one.topic_id.hex() for one in there if one.topic == topic]
             if len(topic_ids) > 1:
                 raise OptionError(
                     f"{where}, holds topics {topic!r} with the ids {', '.join(topic_ids)}: choose a topicId"
                 )
+        if self._options.topics and self._checks_partitions:  # a pattern's topics have the partitions that they have
+            for one in there:
+                named = self._options.partitions
+                await check_named(self._store, root, (one.topic, one.topic_id), one.numbers, named)
 
-    def _words_on_partitions(self) -> str:
-        return " in these partitions" if self._options.partitions else ""
+    async def _lives(self, root: TierRoot, found: _Incarnation) -> bool:
+        """Whether a topic of which nothing that was chosen is in the tier has other partitions there."""
+        tenant = "" if self._options.tenant == NO_TENANT else self._options.tenant
+        for number in found.numbers:
+            if self._options.wants_partition(number):
+                continue
+            try:
+                head = await read_newest_head(
+                    self._store, root, PartitionPath(found.topic, found.topic_id, number, tenant)
+                )
+            except DamagedManifest:
+                return True
+            if head is not None:  # topics are deleted whole
+                return not head.dropped_ms or bool(self._options.topic_id)
+        return False
 
-    async def _topic(self, root: TierRoot, topic: str, topic_id: bytes) -> list[PartitionContents]:
+    async def _topic(self, root: TierRoot, topic: str, topic_id: bytes) -> _Incarnation:
         tenant = "" if self._options.tenant == NO_TENANT else self._options.tenant
         names = await self._store.list_names(root.topic_prefix(topic, topic_id, tenant))
         numbers = sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())
         chosen = [number for number in numbers if self._options.wants_partition(number)]
         paths = [PartitionPath(topic, topic_id, number, tenant) for number in chosen]
         found = await asyncio.gather(*(self._partition(root, path) for path in paths))
-        return [contents for contents in found if contents is not None]
+        return _Incarnation(topic, topic_id, numbers, [contents for contents in found if contents is not None])
 
     async def _partition(self, root: TierRoot, path: PartitionPath) -> PartitionContents | None:
         """None for a partition without a manifest, and for one of a deleted topic that is not asked for by its id."""

@@ -37,6 +37,7 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Places = {}
         self._looked_s: float | None = None
         self._target: Places | None = None
+        self._checks_partitions = True  # once: a topic does not lose any
 
     # Spark's interface -------------------------------------------------------------------------------------
 
@@ -104,7 +105,9 @@ class TierStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = dict(zip(self._contents, ends, strict=True))
 
     async def _read_catalog(self, blocking: BlockingStore) -> tuple[list[PartitionContents], list[int]]:
-        found = await Catalog(blocking.store, self.options).contents()
+        catalog = Catalog(blocking.store, self.options, checks_partitions=self._checks_partitions)
+        found = await catalog.contents()
+        self._checks_partitions = False
         return found, await readable_ends(blocking.store, self.options, found)
 
     def _with_new_partitions(self, began: Places) -> Places:

@@ -65,6 +65,11 @@ async def _all_partitions(store: ObjectStore, root: TierRoot, options: ErasureOp
     wanted = options.reading()
     catalog = Catalog(store, wanted, passes_over_damage=True)
     there = [one.path for one in await catalog.contents()] + [path for path, _ in catalog.damaged]
+    if not there and options.topics:
+        names = ", ".join(map(repr, options.topics))
+        raise OptionError(
+            f"{store.name}, cluster {root.cluster_id}, holds nothing of topic {names} in these partitions"
+        )
     if len({path.topic_id for path in there}) != 1:
         raise OptionError("an erasure takes one topic")
     first, numbers = there[0], {path.partition for path in there}

@@ -140,7 +140,7 @@ def test_filters_leave_out_objects(read: Read) -> None:
     ("options", "words"),
     [
         ({"topic": "flight"}, "holds nothing of topic 'flight'"),
-        ({"partitions": "9"}, "in these partitions"),
+        ({"partitions": "0,9"}, "topic 'flights' has no partition 9: the tier has 0 to 1"),
         ({"topics": "x"}, "unknown option 'topics'"),
         ({"clusterId": "other"}, "cluster other, holds nothing"),
         ({"startingOffsets": '{"flights": {"0": 5000, "1": 0}}'}, "offset 5000 of flights-0 is not in the tier"),
