@@ -16,6 +16,7 @@ from object_store.errors import ObjectMissing, StoreError
 from object_store.store import ObjectInfo, ObjectStore
 from records.events import Event
 from spark_offload.catalog import chosen_root
+from spark_offload.named_partitions import check_named
 from spark_offload.options import OptionError, ReadOptions
 from tiering.audit_reading import ExportedAudit, read_audit
 from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file
@@ -102,7 +103,9 @@ async def look(store: ObjectStore, reading: ReadOptions, now_ms: int) -> BucketF
     for path, partition in sorted(await _partitions(store, found.root, reading)):
         found.partitions.append(PartitionFound(partition, position=positions.get((path.topic_id, path.partition))))
     if not found.partitions:
-        raise OptionError(f"{store.name}, cluster {found.root.cluster_id}, holds nothing of what was chosen")
+        names = " and ".join(map(repr, reading.topics))
+        what = f"topic {names} in these partitions" if names else "what was chosen"
+        raise OptionError(f"{store.name}, cluster {found.root.cluster_id}, holds nothing of {what}")
     places = asyncio.Semaphore(READS_AT_ONCE)
 
     async def one(partition: PartitionFound) -> None:
@@ -116,15 +119,27 @@ async def look(store: ObjectStore, reading: ReadOptions, now_ms: int) -> BucketF
 async def _partitions(
     store: ObjectStore, root: TierRoot, reading: ReadOptions
 ) -> list[tuple[PartitionPath, FoundPartition]]:
+    """Raises OptionError when a topic that was named is not there, or does not have a partition that was named."""
     names: list[str | None] = list(reading.topics) or [None]
-    topics = [topic for name in names for topic in await find_topics(store, root, name)]
     tenant = "" if reading.tenant == NO_TENANT else reading.tenant
-    return [
-        (partition.path, partition)
-        for topic in topics
+    topics = [
+        topic
+        for name in names
+        for topic in await find_topics(store, root, name)
         if (not reading.tenant or topic.tenant == tenant)
         and (not reading.topic_id or topic.topic_id.hex() == reading.topic_id)
         and (not reading.topic_pattern or re.fullmatch(reading.topic_pattern, topic.name))
+    ]
+    for name in reading.topics:
+        if not any(topic.name == name and topic.partitions for topic in topics):
+            of_id = f" with the id {reading.topic_id}" if reading.topic_id else ""
+            raise OptionError(f"{store.name}, cluster {root.cluster_id}, holds nothing of topic {name!r}{of_id}")
+    for topic in topics if reading.topics else ():
+        if reading.topic_id or not topic.is_dropped:
+            await check_named(store, root, (topic.name, topic.topic_id), list(topic.partitions), reading.partitions)
+    return [
+        (partition.path, partition)
+        for topic in topics
         for partition in topic.partitions.values()
         if reading.wants_partition(partition.path.partition)
     ]

@@ -99,7 +99,7 @@ def test_counts_are_a_table_or_json(tier: TierBuilder) -> None:
         (("erase", "--tier", "TIER", "--topic", "words", "--key-file", "EMPTY", "--key-format", "xml"), 2, "not 'xml'"),
         (("compact", "--tier", "TIER", "--topic", "words"), 2, "topic words is not compacted"),
         (("compact", "--tier", "TIER", "--topic", "nosuch"), 2, "nothing of topic 'nosuch'"),
-        (("verify", "--tier", "TIER", "--topic", "nosuch"), 2, "holds nothing of what was chosen"),
+        (("verify", "--tier", "TIER", "--topic", "nosuch"), 2, "holds nothing of topic 'nosuch'"),
         (("verify", "--tier", "file:///no/such/place"), 2, "--tier: file:///no/such/place: there"),
         (("read", "--tier", "CROWDED", "--topic", "words"), 2, "choose one with --cluster-id\n"),
         (("verify", "--tier", "CROWDED"), 2, "choose one with --cluster-id\n"),

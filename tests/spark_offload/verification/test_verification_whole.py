@@ -63,5 +63,21 @@ def test_a_bucket_without_the_topic_is_refused(tmp_path: Path) -> None:
     tier = VerifiedTier(tmp_path)
     history(tier, 1)
     tier.publish()
-    with pytest.raises(OptionError, match="holds nothing"):
-        verify_here(tier, topics=("other",))
+    for topics in (("other",), (tier.topic, "other")):
+        with pytest.raises(OptionError, match=r"cluster cluster-one, holds nothing of topic 'other'$"):
+            verify_here(tier, topics=topics)
+    with pytest.raises(OptionError, match=f"holds nothing of topic '{tier.topic}' with the id {7:032x}$"):
+        verify_here(tier, topics=(tier.topic,), topic_id=f"{7:032x}")
+    with pytest.raises(OptionError, match="holds nothing of what was chosen"):
+        verify_here(tier, tenant="nobody")
+
+
+def test_a_bucket_without_the_partition_is_refused(tmp_path: Path) -> None:
+    tier = VerifiedTier(tmp_path, number=1)
+    history(tier, 1)
+    tier.publish()
+    with pytest.raises(OptionError, match=f"topic '{tier.topic}' has no partition 9: the tier has 0 to 1 of it"):
+        verify_here(tier, topics=(tier.topic,), partitions="1,9")
+    with pytest.raises(OptionError, match=f"holds nothing of topic '{tier.topic}' in these partitions$"):
+        verify_here(tier, topics=(tier.topic,), partitions="0")
+    assert len(verify_here(tier, topics=(tier.topic,), partitions="0-1").partitions) == 1
