@@ -51,13 +51,28 @@ class CompactionReport(Report):
         }
 
     def lines(self) -> list[str]:
+        if not self.problems and all(row.state == UNCHANGED for row in self.partitions):
+            return [self._nothing()]
         rows = [_line(row) for row in self.partitions]
         swapped = [row for row in self.partitions if row.state == SWAPPED]
+        return [*rows, *bars(swapped), *(problem.line() for problem in self.problems), self._total(swapped)]
+
+    def _nothing(self) -> str:
+        count = len(self.partitions)
+        if not count:
+            return "nothing to compact: no compacted topic among what was chosen has anything in the tier"
+        return f"nothing to compact in {count:,} partition{'s' * (count > 1)}"
+
+    def _total(self, swapped: Sequence[PartitionRow]) -> str:
+        if not self.partitions:
+            return "nothing was compacted"
+        done = f"{len(swapped)} of {len(self.partitions)} partitions compacted"
+        if not swapped:
+            return done
         before, after = sum(row.bytes_before for row in swapped), sum(row.bytes_after for row in swapped)
         records = sum(row.records for row in self.partitions)
         speed = f", {records / self.seconds:,.0f} records/s" if self.seconds else ""
-        total = f"{len(swapped)} of {len(self.partitions)} partitions compacted, {before:,} to {after:,} bytes{speed}"
-        return [*rows, *bars(swapped), *(problem.line() for problem in self.problems), total]
+        return f"{done}, {before:,} to {after:,} bytes{speed}"
 
 
 def bars(rows: Sequence[PartitionRow]) -> list[str]:
