@@ -58,8 +58,9 @@ class ExportReport(Report):
             self.log_bytes_per_second = round(self.log_bytes / self.seconds)
 
     def lines(self) -> list[str]:
+        swept = [f"{self.swept} files that no commit names were removed"] * bool(self.swept)
         if not self.partitions and not self.problems:
-            return [f"{self.table}: nothing new to export"]
+            return [f"{self.table}: nothing new to export", *swept]
         most = max((max(one.log_bytes, one.file_bytes) for one in self.partitions), default=0)
         told = []
         for one in self.partitions:
@@ -77,8 +78,7 @@ class ExportReport(Report):
             )
         elif self.partitions:
             told.append(f"{self.table}: nothing was committed")
-        told += [f"{self.swept} files that no commit names were removed"] * bool(self.swept)
-        return told + Report.lines(self)
+        return told + swept + Report.lines(self)
 
 
 def _spans(spans: list[tuple[int, int]]) -> str:
