@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from object_store.directory_store import DirectoryStore
-from object_store.errors import StoreUnavailable
+from object_store.errors import StoreError, StoreUnavailable
 from object_store.limits import StoreLimits
 from object_store.off_loop import OffLoop, OffLoopStopped
 from object_store.opening import open_store
@@ -126,6 +127,11 @@ class BlockingStore:
             yield from infos
             if len(infos) < PAGE_KEYS:
                 return
+
+    def close_within(self, limit_s: float) -> None:
+        """For the end of a process: its connections are closed unless that takes longer. The thread goes with it."""
+        with contextlib.suppress(OffLoopStopped, CancelledError, TimeoutError, StoreError):
+            self._off_loop.begin(self.store.close).result(limit_s)
 
     def close(self) -> None:
         try:

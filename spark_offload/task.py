@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from weakref import ref
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -20,12 +23,23 @@ from spark_offload.options import ReadOptions
 from spark_offload.segment_reading import read_split
 
 STORES_MAX = 4
+CLOSE_AT_EXIT_S = 1.0
 
 
 @lru_cache(STORES_MAX)
 def store_at(uri: str) -> BlockingStore:
     """One store per process and place: a Spark worker lives through many tasks, and opening S3 takes its time."""
-    return BlockingStore(uri)
+    store = BlockingStore(uri)
+    atexit.register(_close_at_exit, ref(store), os.getpid())
+    return store
+
+
+def _close_at_exit(opened: ref[BlockingStore], process: int) -> None:
+    """Nobody else closes it. Spark plans a stream in a process that ends like any other, and aiohttp would tell of what
+    is still open. A process forked since has none of the store's threads."""
+    store = opened()
+    if store is not None and process == os.getpid():
+        store.close_within(CLOSE_AT_EXIT_S)
 
 
 @contextmanager
