@@ -31,6 +31,7 @@ from object_store.errors import NoStore, StoreError
 from object_store.uri import InvalidStoreUri
 from tidelog.interruption import Interruption
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
+from tidelog.python_workers import end_python_workers
 from tiering.manifest import DamagedManifest
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ class SparkJob:
 
     def close(self) -> None:
         if self._session is not None:
-            self._session.stop()
+            try:
+                end_python_workers(self._session)
+            finally:
+                self._session.stop()
 
 
 @contextmanager
@@ -126,18 +130,25 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
     with Interruption().block() as interruption:
         from tidelog.job_progress import open_progress  # noqa: PLC0415  after the check
 
-        with open_progress() as progress:
-            job = SparkJob(name, session, progress, interruption, as_json=as_json)
-            try:
-                yield job
-            except BaseException as error:
-                if interruption.heard or isinstance(error, KeyboardInterrupt):
-                    interruption.say()
-                else:
-                    _explain(error)
-                raise
-            finally:
-                job.close()
+        failure: BaseException | None = None
+        try:
+            with open_progress() as progress:
+                job = SparkJob(name, session, progress, interruption, as_json=as_json)
+                try:
+                    yield job
+                except BaseException as error:
+                    failure = error
+                    if interruption.heard or isinstance(error, KeyboardInterrupt):
+                        interruption.say()
+                    raise
+                finally:
+                    job.close()
+        except BaseException as error:
+            if interruption.heard or isinstance(error, KeyboardInterrupt):
+                interruption.say()
+            else:  # last, for Spark may say something while it ends
+                _explain(failure or error)
+            raise
     if job.failed:
         raise typer.Exit(EXIT_FAILED)
 

@@ -9,6 +9,7 @@ import pytest
 
 SCRIPT = """
 import os, signal, socket, sys, tempfile, threading, time
+from unittest.mock import MagicMock
 import typer
 from tidelog import spark_job
 
@@ -26,6 +27,7 @@ def hang():
     socket.socketpair()[0].recv(1)
 
 class Session:
+    sparkContext = MagicMock()  # whose Java has started nothing
     def stop(self): pass
 
 real = spark_job.open_session
