@@ -129,9 +129,13 @@ class BlockingStore:
                 return
 
     def close_within(self, limit_s: float) -> None:
-        """For the end of a process: its connections are closed unless that takes longer. The thread goes with it."""
-        with contextlib.suppress(OffLoopStopped, CancelledError, TimeoutError, StoreError):
-            self._off_loop.begin(self.store.close).result(limit_s)
+        """For the end of a process: its connections are closed unless that takes longer. The thread goes with it.
+
+        Does nothing in a process forked since, which has the store and not its thread.
+        """
+        if self._off_loop.runs:
+            with contextlib.suppress(OffLoopStopped, CancelledError, TimeoutError, StoreError):
+                self._off_loop.begin(self.store.close).result(limit_s)
 
     def close(self) -> None:
         try:

@@ -31,6 +31,11 @@ class OffLoop:
         self._thread: threading.Thread | None = None
         self._stopped = False
 
+    @property
+    def runs(self) -> bool:
+        """Whether its thread lives: not before the first call, nor in a process that was forked since."""
+        return self._thread is not None and self._thread.is_alive()
+
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine that `make` gives on the private loop.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,15 +29,15 @@ CLOSE_AT_EXIT_S = 1.0
 def store_at(uri: str) -> BlockingStore:
     """One store per process and place: a Spark worker lives through many tasks, and opening S3 takes its time."""
     store = BlockingStore(uri)
-    atexit.register(_close_at_exit, ref(store), os.getpid())
+    atexit.register(_close_at_exit, ref(store))
     return store
 
 
-def _close_at_exit(opened: ref[BlockingStore], process: int) -> None:
+def _close_at_exit(opened: ref[BlockingStore]) -> None:
     """Nobody else closes it. Spark plans a stream in a process that ends like any other, and aiohttp would tell of what
-    is still open. A process forked since has none of the store's threads."""
+    is still open."""
     store = opened()
-    if store is not None and process == os.getpid():
+    if store is not None:
         store.close_within(CLOSE_AT_EXIT_S)
 
 
