@@ -33,12 +33,18 @@ STUCK = """
 FORKED = """
     import atexit
     import os
+    import time
+    from spark_offload import task
 
+    task.CLOSE_AT_EXIT_S = 600
+    began_s = time.monotonic()
     child = os.fork()
     if not child:
         atexit._run_exitfuncs()  # the thread with the connections is its parent's
         os._exit(0)
-    os.waitpid(child, 0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert time.monotonic() - began_s < 60
+    task.CLOSE_AT_EXIT_S = 1
     try:
         store.get("nothing")
     except StoreError as error:
