@@ -1,7 +1,9 @@
 """fsync off the loop, for all logs of one directory together.
 
 One turn takes every log that asked, fsyncs their files in a thread and tells each how far it is on the device; who
-asks meanwhile waits for the next turn. A failed fsync is never tried again: the kernel may have dropped the pages.
+asks meanwhile waits for the next turn. Nobody else flushes a log that is in use: two threads would replace one small
+file at once, and one would tell of an end whose directory entry the other has yet to make durable. A failed fsync is
+never tried again: the kernel may have dropped the pages.
 """
 
 import asyncio
@@ -9,6 +11,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import OnDemand
 from common.ports import Clock, Disk
 from common.whole_files import replace_file
@@ -92,13 +95,14 @@ class Flushable(Protocol):
 class LogFlusher:
     """One per log directory; calls on the loop."""
 
-    __slots__ = ("_clock", "_disk", "_due", "_health", "_turn", "_wanted", "_work", "flush_count")
+    __slots__ = ("_clock", "_disk", "_due", "_health", "_turn", "_waiting", "_wanted", "_work", "flush_count")
 
     def __init__(self, disk: Disk, clock: Clock, health: DirectoryHealth) -> None:
         self._disk = disk
         self._clock = clock
         self._health = health
         self._wanted: dict[Flushable, FlushDepth] = {}
+        self._waiting: dict[Flushable, list[asyncio.Future[bool]]] = {}  # for the turn that takes the log
         self._due: dict[Flushable, float] = {}  # logs under flush.ms with unflushed bytes -> when to flush
         self._work = OnDemand("flush", self._run, self._stopped)
         self._turn: asyncio.Future[None] | None = None
@@ -123,32 +127,60 @@ class LogFlusher:
         if self._health.offline is None:
             self._work.begin()
 
+    async def flush(self, log: Flushable, depth: FlushDepth) -> bool:
+        """As `request`, and wait for the turn that takes `log`; whether there was anything to flush.
+
+        Raises ProtocolError(KAFKA_STORAGE_ERROR); what only files or room ran out for is tried again all the same.
+        """
+        if self._health.offline is not None:
+            raise self._health.error()
+        told = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(log, []).append(told)
+        self.request(log, depth)
+        return await told
+
     async def _run(self) -> None:
-        while self._wanted and self._health.offline is None:
-            logs = dict(list(self._wanted.items())[:JOBS_PER_TURN_MAX])
-            for log in logs:
-                del self._wanted[log]
-            planned = [(log, log.plan_flush(depth)) for log, depth in logs.items() if not log.closed]
-            jobs = [(log, job) for log, job in planned if job is not None]
-            try:
-                if jobs:
-                    self._turn = asyncio.ensure_future(asyncio.to_thread(self._run_jobs, jobs))
-                    await self._turn
-                    self.flush_count += len(jobs)
-                    for log, job in jobs:
-                        if not log.closed:
-                            log.flush_finished(job)
-            except OSError as error:
-                if not self._health.passes("flush", error):
-                    self._health.fail(f"flush: {error}")
-                    return
+        try:
+            while self._wanted and self._health.offline is None:
+                logs = dict(list(self._wanted.items())[:JOBS_PER_TURN_MAX])
+                for log in logs:
+                    del self._wanted[log]
+                await self._take_turn(logs)
+        finally:
+            if self._health.offline is not None:
+                for log in list(self._waiting):
+                    _refuse(self._waiting.pop(log), self._health.error())
+
+    async def _take_turn(self, logs: dict[Flushable, FlushDepth]) -> None:
+        planned = [(log, log.plan_flush(depth)) for log, depth in logs.items() if not log.closed]
+        jobs = [(log, job) for log, job in planned if job is not None]
+        waiting = {log: self._waiting.pop(log) for log in logs if log in self._waiting}
+        try:
+            if jobs:
+                self._turn = asyncio.ensure_future(asyncio.to_thread(self._run_jobs, jobs))
+                await self._turn
+                self.flush_count += len(jobs)
                 for log, job in jobs:
-                    log.flush_postponed(job)
-                for log, depth in logs.items():
-                    self._wanted[log] = max(depth, self._wanted.get(log, depth))
-                await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
-            finally:
-                self._turn = None
+                    if not log.closed:
+                        log.flush_finished(job)
+            flushed = {log for log, _ in jobs}
+            for log, told in waiting.items():
+                _tell(told, log in flushed)
+        except OSError as error:
+            refusal = self._health.refused("flush", error)
+            for told in waiting.values():
+                _refuse(told, refusal)
+            if self._health.offline is not None:
+                return
+            for log, job in jobs:
+                log.flush_postponed(job)
+            for log, depth in logs.items():
+                self._wanted[log] = max(depth, self._wanted.get(log, depth))
+            await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
+        finally:
+            self._turn = None
+            for told in waiting.values():
+                _refuse(told, ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the flush was broken off"))
 
     def _run_jobs(self, jobs: list[tuple[Flushable, FlushJob]]) -> None:
         synced: set[str] = set()
@@ -170,3 +202,15 @@ class LogFlusher:
     async def idle(self) -> None:
         """Return when nobody waits for a flush any more."""
         await self._work.idle()
+
+
+def _tell(told: list[asyncio.Future[bool]], is_flushed: bool) -> None:
+    for future in told:
+        if not future.done():
+            future.set_result(is_flushed)
+
+
+def _refuse(told: list[asyncio.Future[bool]], error: ProtocolError) -> None:
+    for future in told:
+        if not future.done():
+            future.set_exception(error)

@@ -4,7 +4,6 @@ One writer; every call runs on the event loop unless it says otherwise. Appends 
 reads in `log_reads`, truncation in `log_truncation`, removal of old segments in `segment_removal`.
 """
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -237,9 +236,10 @@ class PartitionLog(AppendableLog):
         return segment_removal.drop_erased(self, now_ms, min(high_watermark, tier_end_offset), erased_end_offset)
 
     async def flush(self, upto_offset: int | None = None, depth: FlushDepth = FlushDepth.DATA) -> int:
-        """fsync, in a thread, everything below `upto_offset` (the end); the new `flushed_end_offset`.
+        """Have everything below `upto_offset` (the end) on the device; the new `flushed_end_offset`.
 
-        With depth CLOSED the active segment is left alone, and `upto_offset` is at most where it begins.
+        With depth CLOSED the active segment is left alone, and `upto_offset` is at most where it begins. Raises
+        ProtocolError(KAFKA_STORAGE_ERROR).
         """
         target = self.log_end_offset if upto_offset is None else min(upto_offset, self.log_end_offset)
         while self.flushed_end_offset < target:
@@ -247,15 +247,8 @@ class PartitionLog(AppendableLog):
                 raise self._health.error()
             if self.pending_writes:
                 await self._writer.drained()
-            job = self.plan_flush(depth)
-            if job is None:
+            if not await self.context.flusher.flush(self, depth):
                 break
-            try:
-                await asyncio.to_thread(job.run, self.context.disk)
-            except OSError as error:
-                self.flush_postponed(job)
-                raise self._health.refused(f"flush {self.directory}", error) from error
-            self.flush_finished(job)
         return self.flushed_end_offset
 
     def close(self) -> None:

@@ -1,0 +1,173 @@
+"""One flush of a log at a time, whoever asks for it, and what it says is on the device."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from common.errors import ErrorCode, ProtocolError
+from common.ports import Disk
+from common.whole_files import read_whole
+from storage.checkpoint_files import LEADER_EPOCHS
+from storage.leader_epochs import LeaderEpochCache
+from storage.log_flusher import FlushDepth, FlushJob
+from storage.partition_log import PartitionLog
+from tests.storage.log_workbench import EIO, FOREVER, Workbench, append, produced
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["append", "epoch", "roll", "closed", "data", "complete", "cut", "cancel", "hold", "release", "turns"]
+    ),
+    max_size=30,
+)
+
+
+class FlushesSeen:
+    """Counts how many flushes of one log run at once; `open` cleared holds them all in their threads."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.most = 0
+        self._running = 0
+        self._lock = threading.Lock()
+        run = FlushJob.run
+
+        def counted(job: FlushJob, disk: Disk, synced: set[str] | None = None) -> None:
+            with self._lock:
+                self._running += 1
+                self.most = max(self.most, self._running)
+            self.open.wait(10)
+            try:
+                run(job, disk, synced)
+            finally:
+                with self._lock:
+                    self._running -= 1
+
+        patch.setattr(FlushJob, "run", counted)
+
+
+def epochs_on_disk(bench: Workbench, log: PartitionLog) -> list[tuple[int, int]]:
+    data = read_whole(bench.disk, f"{log.directory}/{LEADER_EPOCHS}")
+    return LeaderEpochCache.decode(data).entries() if data is not None else []
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(history=STEPS)
+async def test_no_two_flushes_of_a_log_at_once_and_its_epochs_are_those_of_its_recovery_point(
+    tmp_path_factory: pytest.TempPathFactory, history: list[str]
+) -> None:
+    bench = Workbench(tmp_path_factory.mktemp("flush"), replace(FOREVER, segment_bytes=300, index_interval_bytes=1))
+    log, epoch = await bench.log(), 1
+    asked: list[asyncio.Task[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        seen = FlushesSeen(patch)
+        for number, step in enumerate(history):
+            match step:
+                case "append" | "epoch":
+                    epoch += step == "epoch"
+                    append(log, produced(size=60), epoch)
+                case "roll":
+                    log.roll(0)
+                case "closed":
+                    asked.append(asyncio.create_task(log.flush(log.active.base_offset, FlushDepth.CLOSED)))
+                case "data" | "complete":
+                    asked.append(asyncio.create_task(log.flush(depth=FlushDepth[step.upper()])))
+                case "cut":
+                    log.truncate_to(log.log_end_offset - log.log_end_offset % 3)
+                case "cancel" if asked:
+                    asked[number % len(asked)].cancel()
+                case "hold":
+                    seen.open.clear()
+                case "release":
+                    seen.open.set()
+                case "turns":
+                    await turns()
+        seen.open.set()
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert await log.flush(depth=FlushDepth.COMPLETE) == log.log_end_offset
+        assert seen.most <= 1
+    assert bench.directory.offline is None
+    assert not [task for task in asked if not task.cancelled() and task.exception() is not None]
+    known = [entry for entry in log.leader_epochs.entries() if entry[1] < log.recovery_point]
+    assert epochs_on_disk(bench, log)[: len(known)] == known
+    await bench.directory.close()
+
+
+async def test_who_asks_during_a_flush_waits_for_one_that_has_what_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, seen = Workbench(tmp_path), FlushesSeen(monkeypatch)
+    log = await bench.log()
+    append(log, produced(3))
+    seen.open.clear()
+    first = asyncio.create_task(log.flush())
+    await until(lambda: seen.most)
+    append(log, produced(2))
+    second = asyncio.create_task(log.flush())
+    await turns()
+    assert not first.done()
+    seen.open.set()
+    assert await first == 3
+    assert await second == 5
+    await bench.directory.close()
+
+
+async def test_a_flush_that_the_disk_refuses_is_refused_to_all_who_wait(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    log, other = await bench.log(), await bench.log("u")
+    append(log, produced())
+    append(other, produced())
+    bench.disk.fsync_errno = EIO
+    for refusal in await asyncio.gather(log.flush(), log.flush(), other.flush(), return_exceptions=True):
+        assert isinstance(refusal, ProtocolError)
+        assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert bench.directory.offline is not None
+    with pytest.raises(ProtocolError):
+        await log.flush()
+    await bench.directory.close()
+
+
+async def test_a_want_of_files_is_told_and_the_flush_is_done_later(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced())
+    bench.disk.files_max = 0
+    with pytest.raises(ProtocolError, match="no more files"):
+        await log.flush()
+    assert log.flushed_end_offset == 0
+    bench.disk.files_max = None
+    await until(lambda: log.flushed_end_offset == 1)
+    assert bench.directory.offline is None
+    await bench.directory.close()
+
+
+async def test_a_log_that_is_closed_lets_nobody_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, seen = Workbench(tmp_path), FlushesSeen(monkeypatch)
+    log = await bench.log()
+    append(log, produced())
+    seen.open.clear()
+    first = asyncio.create_task(log.flush())
+    await until(lambda: seen.most)
+    second = asyncio.create_task(log.flush())
+    await turns()
+    log.close()
+    seen.open.set()
+    assert await asyncio.wait_for(asyncio.gather(first, second), 10) == [0, 0]
+    await bench.directory.close()
