@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from common.outlasting import outlast
 from common.ports import Disk
 from common.whole_files import read_whole, replace_file
 
@@ -23,20 +24,29 @@ class StoreSeen:
         self._disk = disk
         self._noted: int | None = None
         self._is_read = False
+        self._file = asyncio.Lock()
 
     async def noted(self) -> int | None:
         """None before the first note, also where it cannot be read."""
+        async with self._file:
+            return await self._known()
+
+    async def note(self, created_ms: int) -> None:
+        """For good, unless it is known; where the disk does not take it, for as long as this node runs."""
+        async with self._file:
+            if await self._known() is None:
+                self._noted = created_ms
+                data = f"{created_ms}\n".encode()
+                with contextlib.suppress(OSError):  # one thread at a time, though who waits for it may be cancelled
+                    await outlast(
+                        asyncio.ensure_future(asyncio.to_thread(replace_file, self._disk, "", FILE_NAME, data))
+                    )
+
+    async def _known(self) -> int | None:
         if not self._is_read:
             self._noted = await asyncio.to_thread(self._read)
             self._is_read = True
         return self._noted
-
-    async def note(self, created_ms: int) -> None:
-        """For good, unless it is known; where the disk does not take it, for as long as this node runs."""
-        if await self.noted() is None:
-            self._noted = created_ms
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(replace_file, self._disk, "", FILE_NAME, f"{created_ms}\n".encode())
 
     def _read(self) -> int | None:
         try:

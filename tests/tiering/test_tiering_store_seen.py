@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,29 @@ async def test_a_rebuild_goes_on_in_the_store_and_the_old_cluster_hears_of_it(
         await begin_incarnation(shared, ROOT, clock.wall_ms())
     with pytest.raises(StaleCluster):
         await node.guard.check()
+
+
+class CountingDisk(MachineDisk):
+    """Counts the threads that replace a file at once, and gives each some time."""
+
+    writing = most = 0
+
+    def rename(self, source: str, target: str) -> None:
+        self.writing += 1
+        self.most = max(self.most, self.writing)
+        time.sleep(0.01)
+        super().rename(source, target)
+        self.writing -= 1
+
+
+async def test_many_who_find_the_store_at_once_note_it_once(tmp_path: Path) -> None:
+    disk = CountingDisk(tmp_path)
+    seen = StoreSeen(disk)
+    first = asyncio.create_task(seen.note(7))
+    while not disk.most:  # noqa: ASYNC110  it is set in a thread
+        await asyncio.sleep(0.001)
+    first.cancel()
+    await asyncio.gather(*[seen.note(7) for _ in range(5)])
+    assert first.cancelled()
+    assert disk.most == 1
+    assert await StoreSeen(disk).noted() == 7
