@@ -134,7 +134,7 @@ class LogFlusher:
         """
         if self._health.offline is not None:
             raise self._health.error()
-        told = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(log, []).append(told)
         self.request(log, depth)
         return await told

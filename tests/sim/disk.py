@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from common.ports import Buffer, File, FileIdentity
-from tests.sim.loop import MS, Scheduler, SimLoop
+from tests.sim.loop import MS, FilesRaced, Scheduler, SimLoop
 
 SECTOR_BYTES = 512
 SYNC_NS = (100_000, 2_000_000)
@@ -111,6 +111,12 @@ class Device:
         if grows and self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def note_change(self, loop: SimLoop, directory: Directory, name: str, path: str) -> None:
+        """A file's name or bytes change, by a node."""
+        race = loop.file_races.changed((directory, name), path, loop.now_ns())
+        if race is not None:
+            self.scheduler.fail(FilesRaced(f"{loop.name}: {race}"))
+
     def new_file(self) -> FileNode:
         self.files_made += 1
         return FileNode(self.files_made)
@@ -204,10 +210,10 @@ def walk_files(directory: Directory) -> Iterator[FileNode]:
 
 
 class SimFile:
-    __slots__ = ("_closed", "device", "loop", "node")
+    __slots__ = ("_closed", "_place", "device", "loop", "node")
 
-    def __init__(self, device: Device, loop: SimLoop, node: FileNode) -> None:
-        self.device, self.loop, self.node = device, loop, node
+    def __init__(self, device: Device, loop: SimLoop, node: FileNode, place: tuple[Directory, str, str]) -> None:
+        self.device, self.loop, self.node, self._place = device, loop, node, place
         self._closed = False
 
     def _check_open(self) -> None:
@@ -227,12 +233,14 @@ class SimFile:
     def pwrite(self, data: Buffer, position: int) -> int:
         self._check_open()
         self.device.operate(self.loop, grows=position + len(data) > len(self.node.cached))
+        self.device.note_change(self.loop, *self._place)
         self.node.write(position, bytes(data))
         return len(data)
 
     def truncate(self, size: int) -> None:
         self._check_open()
         self.device.operate(self.loop)
+        self.device.note_change(self.loop, *self._place)
         self.node.write(size, None)
 
     def size(self) -> int:
@@ -269,8 +277,9 @@ class SimDisk:
                 raise FileNotFoundError(errno.ENOENT, path)
             self._device.operate(self._loop, grows=True)
             node = self._device.new_file()
+            self._device.note_change(self._loop, directory, name, path)
             self._device.change((directory, name, node))
-        return SimFile(self._device, self._loop, node)
+        return SimFile(self._device, self._loop, node, (directory, name, path))
 
     def cache_identity(self) -> str:
         return str(self._device.power_losses)
@@ -322,6 +331,9 @@ class SimDisk:
         if isinstance(there, Directory) and there.names:
             raise OSError(errno.ENOTEMPTY, target)
         self._device.operate(self._loop)
+        if isinstance(entry, FileNode):
+            self._device.note_change(self._loop, from_directory, from_name, source)
+            self._device.note_change(self._loop, to_directory, to_name, target)
         if entry is not there:
             self._device.change((from_directory, from_name, None), (to_directory, to_name, entry))
 
@@ -334,6 +346,7 @@ class SimDisk:
         if isinstance(entry, Directory):
             raise IsADirectoryError(errno.EISDIR, path)
         self._device.operate(self._loop)
+        self._device.note_change(self._loop, directory, name, path)
         self._device.change((directory, name, None))
 
     def remove_tree(self, path: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import heapq
 import random
 import weakref
@@ -22,6 +23,8 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from tests.sim.file_races import FileRaces
 
 NS = 1_000_000_000
 MS = NS // 1000
@@ -42,6 +45,9 @@ class Livelock(SimulationFailure): ...
 
 
 class LeakedTasks(SimulationFailure): ...
+
+
+class FilesRaced(SimulationFailure): ...
 
 
 class UnhandledException(SimulationFailure): ...
@@ -152,6 +158,7 @@ class SimLoop(_LoopBase):
         self.clock_error_ns = 0
         self.threads_held = False  # a stuck device: no thread gets on
         self.device_ns = 0  # what the running thread waits for its device
+        self.file_races = FileRaces()
         self.tasks: weakref.WeakSet[SimTask] = weakref.WeakSet()
         self.context = contextvars.Context()  # ports deliver in it: no leak from the sender's
         self.exceptions: Callable[[SimLoop, str, BaseException | None], None] = self._fail_run
@@ -338,18 +345,21 @@ class SimLoop(_LoopBase):
         begin_ns = max(self.now_ns(), self._threads[thread])
         effect_ns = begin_ns + self.random.randint(*THREAD_LATENCY_NS)
         self._threads[thread] = effect_ns
-        self.scheduler.at(effect_ns, self._take_effect, future, thread, func, args)
+        self.scheduler.at(effect_ns, self._take_effect, future, thread, begin_ns, func, args)
         return future
 
-    def _take_effect(self, future: SimFuture, thread: int, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _take_effect(
+        self, future: SimFuture, thread: int, begin_ns: int, func: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
         scheduler = self.scheduler
         if self.dead:
             scheduler.graveyard.append((future, func, args))
             return
         if self._paused or self.threads_held:
-            self._held_calls.append((self._take_effect, (future, thread, func, args)))
+            self._held_calls.append((self._take_effect, (future, thread, begin_ns, func, args)))
             return
         scheduler.in_thread = self
+        self.file_races.thread_begins(work_name(func, args), begin_ns)
         self.device_ns = 0
         outcome, error = None, None
         try:
@@ -359,6 +369,7 @@ class SimLoop(_LoopBase):
         finally:
             scheduler.in_thread = None
         end_ns = scheduler.now_ns + self.device_ns + self.random.randint(*THREAD_LATENCY_NS)
+        self.file_races.thread_ends(end_ns)
         self._threads[thread] = end_ns
         scheduler.at(end_ns, self.deliver, finish, future, outcome, error)
 
@@ -402,6 +413,16 @@ def finish(future: SimFuture, outcome: object, error: BaseException | None) -> N
         future.set_result(outcome)
     else:
         future.set_exception(error)
+
+
+def work_name(func: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Of what a thread is given, also where `asyncio.to_thread` wraps it: partial(context.run, func, …)."""
+    given: Any = func
+    while isinstance(given, functools.partial):
+        given, args = given.func, given.args + args
+    if args and isinstance(getattr(given, "__self__", None), contextvars.Context):
+        return work_name(args[0], args[1:])
+    return str(getattr(given, "__qualname__", type(given).__qualname__))
 
 
 def label(handle: asyncio.Handle) -> str:

@@ -15,7 +15,7 @@ from tests.sim.tier_bugs import SWAP_BUGS, TIER_BUGS
 
 pytestmark = pytest.mark.simulation
 SEEDS_MAX = 12
-FOUND_BY = ("InvariantBroken", "UnhandledException", "SimulationFailure", "NotServing")
+FOUND_BY = ("InvariantBroken", "FilesRaced", "UnhandledException", "SimulationFailure", "NotServing")
 
 
 def brokers(seed: int) -> tuple[str, str, str]:
@@ -55,6 +55,11 @@ def resets_while_a_follower_sleeps(seed: int) -> list[Fault]:
         for other in brokers(seed):
             faults += [Fault(at_ms + wait_ms, "reset", "producer", other, 1) for wait_ms in (150, 300, 450)]
     return sorted(faults)
+
+
+def leaders_die_on_slow_disks(seed: int) -> list[Fault]:
+    disks = [Fault(0, "slow_disk", name, "", 4_400) for name in brokers(seed)]
+    return disks + [Fault(700 + 1_200 * number, "kill", name, "", 500) for number, name in enumerate(brokers(seed))]
 
 
 def power_lost_in_a_small_isr(seed: int) -> list[Fault]:
@@ -111,6 +116,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "deny_the_log_to_old_readers": one_returns,
     "swap_inputs_that_changed": lambda seed: [],
     "delete_objects_with_the_swap": lambda seed: [],
+    "flush_beside_the_flusher": leaders_die_on_slow_disks,
 }
 
 

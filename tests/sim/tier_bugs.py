@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
 from storage import segment_removal, tier_start
+from storage.log_flusher import FlushDepth, LogFlusher
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
@@ -122,6 +124,19 @@ def deny_the_log_to_old_readers(replace: Replace) -> None:
     replace(FetchReader, "_is_doubtful", lambda self, position, partition, call, client: False)
 
 
+def flush_beside_the_flusher(replace: Replace) -> None:
+    """A copy has its segment flushed in a thread of its own, whatever the directory's flusher does to the log."""
+
+    async def flush(self: LogFlusher, log: Any, depth: FlushDepth) -> bool:
+        job = log.plan_flush(depth)
+        if job is not None:
+            await asyncio.to_thread(job.run, self._disk)
+            log.flush_finished(job)
+        return job is not None
+
+    replace(LogFlusher, "flush", flush)
+
+
 SWAP_BUGS = ("swap_inputs_that_changed", "delete_objects_with_the_swap")
 TIER_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
@@ -135,5 +150,6 @@ TIER_BUGS: dict[str, Callable[[Replace], None]] = {
         deny_the_log_to_old_readers,
         swap_inputs_that_changed,
         delete_objects_with_the_swap,
+        flush_beside_the_flusher,
     )
 }
