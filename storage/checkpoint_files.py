@@ -14,6 +14,7 @@ from common.identifiers import parse_uuid, uuid_text
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_STOP = ".kafka_cleanshutdown"
 RUN = ".tidelog_run"

@@ -81,6 +81,10 @@ class Checkpoints:
         waiting = self._waiting[name]
         return waiting[-1] if waiting else self._said[name]
 
+    def on_device(self, name: str) -> Offsets:
+        """What the file `name` says now."""
+        return self._said[name]
+
     def exceed(self, who: TopicPartition, recovery_point: int, offset: int) -> bool:
         """Whether a start after a loss of power might find more than this said of `who`: of the recovery point, and of
         the other two."""

@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from common.errors import ProtocolError
 from common.whole_files import join, read_whole, replace_file
-from storage.checkpoint_files import TopicPartition, decode_offsets, encode_offsets
+from storage.checkpoint_files import (
+    CLEANER_OFFSETS,
+    RECOVERY_POINTS,
+    TopicPartition,
+    decode_offsets,
+    encode_offsets,
+)
 from storage.cleaning_pass import CleaningPass, PassInput
 from storage.compaction import CleaningPlan, CompactionSegment, plan_cleaning
 from storage.log_config import FOREVER_MS
@@ -19,8 +25,6 @@ from storage.log_context import LogContext
 from storage.partition_log import PartitionLog
 from storage.segment import Segment
 from storage.segment_swap import remove_cleaned, swap_in
-
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 
 
 @dataclass(slots=True, frozen=True)
@@ -161,6 +165,7 @@ class LogCleaner:
         cleaning = CleaningPass(self._context.disk, given, self._reporter(log))
         await self._drive(cleaning.index())
         groups = await asyncio.to_thread(cleaning.groups)
+        await self._tell_recovery_point(log, cleaning.end_offset)
         for group in groups:
             await self._clean_group(log, generation, cleaning, [segments[view.base_offset] for view in group], group)
         self._clean[log.topic, log.partition] = _CleanUpTo(log.topic_id, generation, cleaning.end_offset)
@@ -178,6 +183,14 @@ class LogCleaner:
             records_dropped=counts.records_dropped,
             records_without_key=counts.records_without_key,
         )
+
+    async def _tell_recovery_point(self, log: PartitionLog, end_offset: int) -> None:
+        """Gaps between segments count as a loss above the recovery point that the next start reads: it comes first."""
+        checkpoints = self._context.checkpoints
+        if checkpoints.on_device(RECOVERY_POINTS).get((log.topic, log.partition), 0) < end_offset:
+            points = {(one.topic, one.partition): one.recovery_point for one in self._logs()}
+            if not await checkpoints.write(RECOVERY_POINTS, points):
+                raise _PassAborted
 
     async def _clean_group(
         self,

@@ -10,6 +10,7 @@ from common.whole_files import join, read_whole, replace_file
 from storage import checkpoint_files
 from storage.checkpoint_files import (
     CLEAN_STOP,
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     META_PROPERTIES,
@@ -35,6 +36,7 @@ class DirectoryState:
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
+    cleaned: dict[TopicPartition, int] = field(default_factory=dict)  # up to where each was compacted
     partitions: list[tuple[str, TopicPartition]] = field(default_factory=list)  # (name of its directory, partition)
     deleted: list[str] = field(default_factory=list)  # names of directories that were renamed for removal
     strays: int = 0  # directories that were set aside
@@ -52,6 +54,7 @@ def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
         state.recovery_points = _read_offsets(disk, path, RECOVERY_POINTS)
         state.high_watermarks = _read_offsets(disk, path, HIGH_WATERMARKS)
         state.log_starts = _read_offsets(disk, path, LOG_STARTS)
+        state.cleaned = _read_offsets(disk, path, CLEANER_OFFSETS)
         for name in disk.list(path):
             topic_partition = parse_name(name)
             if topic_partition is not None:

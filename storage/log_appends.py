@@ -260,11 +260,17 @@ class AppendableLog:
                 if position > run_at:
                     self._write_run(view[run_at:position], headers[first:number], _shifted(markers, first))
                     first, run_at = number, position
-                self._roll(header.base_offset, self.context.clock.wall_ms())
+                self._roll(self._next_segment(header), self.context.clock.wall_ms())
             if self.active.size == 0 and position == run_at:
                 self._start_roll_clock(header.max_timestamp)
             position += size
         self._write_run(view[run_at:position], headers[first:], _shifted(markers, first))
+
+    def _next_segment(self, header: BatchHeader) -> int:
+        """Where the segment begins that takes a leader's batch first: at the log's end, though the batch may lie behind
+        a gap that compaction left. So what lies between two segments after a loss of power is known to be lost."""
+        fits = header.next_offset <= self.log_end_offset + RELATIVE_OFFSETS_MAX
+        return self.log_end_offset if self.active.size and fits else header.base_offset
 
     def _must_roll(self, header: BatchHeader, run_bytes: int, size: int) -> bool:
         """Whether a batch of `size` bytes fits no more behind the active segment's and `run_bytes` more."""

@@ -198,6 +198,7 @@ class LogDirectory:
             config=config,
             clean=state.clean_epoch is not None,
             recovery_point=state.recovery_points.get(who, 0),
+            gaps_below=max(state.recovery_points.get(who, 0), state.cleaned.get(who, 0)),
             log_start_offset=state.log_starts.get(who, 0),
             now_ms=self._ports.clock.wall_ms(),
         )

@@ -35,12 +35,15 @@ from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, e
 class LogScan:
     """One log's segments on their way from trusted lengths to checked contents. In a thread."""
 
-    def __init__(self, disk: Disk, open_files: OpenFiles, audit: AuditPermits, now_ms: int, loaded: LoadedLog) -> None:
+    def __init__(
+        self, disk: Disk, open_files: OpenFiles, audit: AuditPermits, now_ms: int, loaded: LoadedLog, gaps_below: int
+    ) -> None:
         self._disk = disk
         self._open_files = open_files
         self._audit = audit
         self._now_ms = now_ms
         self._loaded = loaded
+        self._gaps_below = gaps_below
         self._aborted: list[AbortedTransaction] = []  # of the segment under the scan
         self.cut_segment: int | None = None  # base offset of the one whose end was cut: not on the device yet
 
@@ -94,8 +97,13 @@ class LogScan:
         ]
 
     def _is_hole(self, segment: Segment, end_offset: int) -> bool:
-        """A segment that does not begin where the one before ends: bytes are lost, unless compaction left the gap."""
-        return segment.base_offset < end_offset or not self._loaded.config.is_compacted
+        """A segment that does not begin where the one before ends: bytes are lost, unless compaction left the gap.
+
+        A loss of power can take the end of one segment and leave the next one, cleanly at a batch. No roll leaves a
+        gap, and what is compacted was noted to be on the device before: so above that a gap is a loss.
+        """
+        left_by_compaction = self._loaded.config.is_compacted and segment.base_offset <= self._gaps_below
+        return segment.base_offset < end_offset or not left_by_compaction
 
     def _scan_segment(self, segment: Segment, part: IndexedPart, is_last: bool) -> tuple[int, int]:
         """Where its sound batches end, as offset and as position; its indexes are on disk then."""

@@ -51,6 +51,7 @@ class RecoveryInput:
     config: LogConfig
     clean: bool  # the last run stopped in order
     recovery_point: int
+    gaps_below: int  # compaction may have left gaps between segments up to here; it takes only what is on the device
     log_start_offset: int
     now_ms: int
 
@@ -151,7 +152,7 @@ def _load_segments(
     if not clean:
         recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
         loaded.names_changed = loaded.epochs_changed = True
-        scan = LogScan(disk, open_files, audit, given.now_ms, loaded)
+        scan = LogScan(disk, open_files, audit, given.now_ms, loaded, given.gaps_below)
         scan.run(first_to_scan(bases, recovery_point), recovery_point)
         flushed = recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment)
     if loaded.log_end_offset < loaded.log_start_offset:

@@ -117,6 +117,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "swap_inputs_that_changed": lambda seed: [],
     "delete_objects_with_the_swap": lambda seed: [],
     "flush_beside_the_flusher": leaders_die_on_slow_disks,
+    "take_a_loss_for_compaction": power_lost_on_a_slow_disk,
 }
 
 

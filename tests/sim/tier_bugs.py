@@ -15,6 +15,7 @@ from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
 from storage import segment_removal, tier_start
 from storage.log_flusher import FlushDepth, LogFlusher
+from storage.log_scan import LogScan
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
@@ -137,6 +138,12 @@ def flush_beside_the_flusher(replace: Replace) -> None:
     replace(LogFlusher, "flush", flush)
 
 
+def take_a_loss_for_compaction(replace: Replace) -> None:
+    """After a loss of power any gap between two segments of a compacted log, as the tier's state is, counts as one that
+    compaction left."""
+    replace(LogScan, "_is_hole", lambda self, segment, end_offset: segment.base_offset < end_offset)
+
+
 SWAP_BUGS = ("swap_inputs_that_changed", "delete_objects_with_the_swap")
 TIER_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
@@ -151,5 +158,6 @@ TIER_BUGS: dict[str, Callable[[Replace], None]] = {
         swap_inputs_that_changed,
         delete_objects_with_the_swap,
         flush_beside_the_flusher,
+        take_a_loss_for_compaction,
     )
 }

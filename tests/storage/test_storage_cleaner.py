@@ -2,16 +2,19 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.machine import MachineClock, MachineFile
+from common.whole_files import read_whole
 from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records
+from storage.checkpoint_files import CLEANER_OFFSETS, RECOVERY_POINTS, decode_offsets
 from storage.checkpoints import Checkpoints
-from storage.cleaner import CLEANER_OFFSETS, CleanerConfig, LogCleaner
+from storage.cleaner import CleanerConfig, LogCleaner
 from storage.directory_health import DirectoryHealth
 from storage.loaded_log import empty_log
 from storage.log_config import LogConfig
@@ -24,6 +27,7 @@ from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput, load_log
 from storage.segment_swap import settle
 from storage.trash import Trash
+from tests.storage.log_workbench import truncate
 from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import CAP, UnsyncedDisk
 
@@ -118,8 +122,13 @@ class World:
     def reopen(self) -> PartitionLog:
         """What a new process finds after a kill."""
         self.disk.fuse = None
-        given = RecoveryInput("t-0", "t", 0, self.config, False, self.log.recovery_point, 0, 0)
-        return PartitionLog(self.context, load_log(self.disk, OpenFiles(self.disk), self.context.audit, given))
+        point, cleaned = (
+            decode_offsets(read_whole(self.disk, name) or b"0\n0\n").get(("t", 0), 0)
+            for name in (RECOVERY_POINTS, CLEANER_OFFSETS)
+        )
+        given = RecoveryInput("t-0", "t", 0, self.config, False, point, max(point, cleaned), 0, 0)
+        context = replace(self.context, health=DirectoryHealth())
+        return PartitionLog(context, load_log(self.disk, OpenFiles(self.disk), context.audit, given))
 
 
 def records_of(log: PartitionLog) -> list[Record]:
@@ -238,7 +247,7 @@ async def test_a_log_that_is_cut_during_a_pass_keeps_its_segments(tmp_path: Path
     await world.fill(60)
     task = asyncio.ensure_future(world.cleaner.clean_dirtiest())
     await until_it_writes(world)
-    world.log.truncate_to(40)
+    await truncate(world.log, 40)
     before = records_of(world.log)
     assert not await task
     assert records_of(world.log) == before

@@ -120,6 +120,38 @@ async def test_a_segment_that_lost_its_end_at_a_batch_boundary_ends_the_log(tmp_
     assert log.active.base_offset == second.base_offset
 
 
+@pytest.mark.parametrize("left", [0, 1])
+async def test_a_compacted_log_ends_there_too(tmp_path: Path, left: int) -> None:
+    """Also where nothing is left of the segment: nobody has compacted what is not on the device."""
+    bench, log = await filled(tmp_path, config=replace(SMALL, cleanup_policy=("compact",)))
+    assert len(log.segments) > 3
+    second, size = log.segments[1], read_all(log)[0].size
+    await bench.directory.close()
+    path = tmp_path / f"{second.stem}.log"
+    path.write_bytes(path.read_bytes()[: left * size])
+    await bench.start()
+    log = await bench.log()
+    assert log.log_end_offset == second.base_offset + 2 * left
+    assert log.active.base_offset == second.base_offset
+    causes = [fields["cause"] for event, fields in bench.audit_lines if event == "log_truncated"]
+    assert causes == ["segments behind damage"]
+
+
+async def test_what_was_on_the_device_may_have_gaps_and_what_follows_it_may_not(tmp_path: Path) -> None:
+    bench, log = await filled(tmp_path, config=replace(SMALL, cleanup_policy=("compact",)))
+    first, second, third = log.segments[1:4]
+    size = read_all(log)[0].size
+    await bench.directory.close()
+    for segment in (first, second, third):  # the recovery point comes to lie between the last two
+        path = tmp_path / f"{segment.stem}.log"
+        path.write_bytes(path.read_bytes()[:size])
+    (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\nt 0 {third.base_offset}\n")
+    await bench.start()
+    log = await bench.log()
+    assert [one.base_offset for one in log.segments] == [0, first.base_offset, second.base_offset, third.base_offset]
+    assert log.log_end_offset == third.base_offset + 2
+
+
 async def test_gaps_between_compacted_segments_are_no_damage(tmp_path: Path) -> None:
     bench = Workbench(tmp_path, replace(SMALL, cleanup_policy=("compact",)))
     log = await bench.log()
@@ -128,6 +160,8 @@ async def test_gaps_between_compacted_segments_are_no_damage(tmp_path: Path) -> 
         batch[0:8] = base.to_bytes(8, "big")
         log.append_as_follower(memoryview(batch), 0, len(batch))
     assert len(log.segments) > 2
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    assert ends == [base // 10 * 10 + 2 for base in ends], "each begins where the one before ends"
     log = await bench.restart(clean=False)
     assert [header.base_offset for header in read_all(log)] == list(range(0, 100, 10))
     region = log.read(15, 1, 92)
