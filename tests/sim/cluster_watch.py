@@ -79,7 +79,7 @@ class ClusterWatch:
         sequences = SequencesWithoutGap()
         self._stays = CommittedRecordsStay(self.committed, sequences)
         self._stays.told = self._told
-        self._knows_producers = LeaderKnowsProducers(sequences)
+        self._knows_producers = LeaderKnowsProducers(self.committed, sequences)
         self._in_sync = InSyncReplicasHoldCommitted(self.committed)
         self._acknowledged = AcknowledgedIsCommitted(self.committed)
         self._shown = ShownIsCommitted(self.committed)

@@ -198,16 +198,19 @@ class SequencesWithoutGap:
 class LeaderKnowsProducers:
     """Whoever begins to lead knows how far each idempotent producer had come, or it would take a batch twice.
 
-    A producer of whose batches none is left above the log start may be unknown, as in Apache Kafka.
+    A producer of whose batches none is left above the log start may be unknown, as in Apache Kafka. A late leader need
+    not know what was committed under those who have led after it.
     """
 
-    def __init__(self, sequences: SequencesWithoutGap) -> None:
+    def __init__(self, committed: CommittedLog, sequences: SequencesWithoutGap) -> None:
+        self._committed = committed
         self._sequences = sequences
 
     def led(self, state: ReplicaState, last_offsets: Mapping[int, int], log_start: int) -> None:
         """`last_offsets`: of each producer that the leader knows."""
+        until = self._committed.end_before(state.partition, state.leader_epoch)
         for producer_id, offset in self._sequences.last_offsets(state.partition):
-            if offset >= log_start and last_offsets.get(producer_id, -1) < offset:
+            if log_start <= offset < until and last_offsets.get(producer_id, -1) < offset:
                 text = f"producer {producer_id} came to {offset}, the leader knows {last_offsets.get(producer_id)}"
                 raise InvariantBroken(self, f"{state.node} {state.partition} epoch {state.leader_epoch}: {text}")
 

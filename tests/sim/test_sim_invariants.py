@@ -18,6 +18,7 @@ from tests.sim.invariants import (
     InSyncReplicasHoldCommitted,
     InvariantBroken,
     LeaderHoldsAllCommitted,
+    LeaderKnowsProducers,
     LoopsNeverBlock,
     MetadataAgrees,
     OneLeaderPerEpoch,
@@ -80,7 +81,8 @@ def state(node: str, high_watermark: int, **changes: object) -> ReplicaState:
 class Cluster:
     def __init__(self) -> None:
         self.log = CommittedLog()
-        self.stay = CommittedRecordsStay(self.log, SequencesWithoutGap())
+        self.sequences = SequencesWithoutGap()
+        self.stay = CommittedRecordsStay(self.log, self.sequences)
         self.replicas = [Replica(), Replica()]
 
     def append_all(self, sequence: int, **how: int) -> int:
@@ -154,6 +156,21 @@ def test_a_late_leader_need_not_have_what_later_epochs_committed() -> None:
     leader.led(state("broker-1", 1, leader_epoch=2), cluster.replicas[1].files)
     with pytest.raises(InvariantBroken, match="ends at 1"):
         leader.led(state("broker-1", 1, leader_epoch=4), cluster.replicas[1].files)
+
+
+def test_nor_know_the_producers_of_later_epochs() -> None:
+    cluster = Cluster()
+    cluster.append_all(0)
+    cluster.stay.advanced(state("broker-0", 1), cluster.replicas[0].files)
+    cluster.replicas[0].append(1, epoch=3)
+    cluster.stay.advanced(state("broker-0", 2, leader_epoch=3), cluster.replicas[0].files)
+    knows = LeaderKnowsProducers(cluster.log, cluster.sequences)
+    knows.led(state("broker-1", 1, leader_epoch=2), {7: 0}, 0)
+    knows.led(state("broker-1", 2, leader_epoch=4), {7: 1}, 0)
+    for last_offsets in ({7: 0}, {}):
+        with pytest.raises(InvariantBroken, match="producer 7 came to 1"):
+            knows.led(state("broker-1", 1, leader_epoch=4), last_offsets, 0)
+    knows.led(state("broker-1", 2, leader_epoch=4), {}, 2)  # nothing of it is left
 
 
 def test_high_watermarks_past_what_is_there() -> None:
