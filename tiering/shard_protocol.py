@@ -107,7 +107,8 @@ class Swap(msgspec.Struct, frozen=True, tag="swap"):
 
     Refused when an input is not COPY_FINISHED any more or ends at or below the log start, and, with
     `reaches_log_start`, when something above the log start lies below the first input. `erase_end` above 0: the
-    partition's records below that offset, at or below the tier's end, are erased by this.
+    partition's records below that offset, at or below the tier's end, are erased by this. `expires_ms` above 0: refused
+    after that time by the shard's wall clock, as the sweeper may have taken the outputs' objects.
     """
 
     leader_epoch: int
@@ -117,6 +118,7 @@ class Swap(msgspec.Struct, frozen=True, tag="swap"):
     outputs: list[TieredSegment]
     reaches_log_start: bool = False
     erase_end: int = 0
+    expires_ms: int = 0
 
 
 class Describe(msgspec.Struct, frozen=True, tag="describe"):

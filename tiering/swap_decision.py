@@ -26,6 +26,8 @@ def decide_swap(tier: PartitionTier, request: Swap, changes: Changes) -> Decisio
     known = [output.id for output in request.outputs if tier.value_of(output.id) is not None]
     if known and not any(_is_finished(tier.get(segment)) for segment in request.inputs):
         return changes.done(known)
+    if 0 < request.expires_ms < changes.now_ms:
+        raise RefusedError(RefusalCode.INVALID, "it came so late that the sweeper may have taken its objects")
     inputs = _inputs(tier, request)
     _check(tier, request, inputs)
     record = tier.record

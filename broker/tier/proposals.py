@@ -4,8 +4,9 @@ The store's one prefix for proposals is listed at intervals. Of a proposal that 
 looks whether its objects are there, has the shard exchange the segments, and writes the verdict. A leader that dies in
 between leaves a proposal without a verdict: the next one asks the shard again, which knows what was done.
 
-An output is taken over only while its object is young: the sweeper removes no object before it is twice as old, so it
-never removes one that is about to become a partition's.
+An output is taken over only while its object is young: the sweeper removes no object before it is twice as old. What is
+asked of the shard then holds for half of the time that is left, however long it waits on its way. So the sweeper, which
+is told what the shard has decided, never removes an object that is about to become a partition's.
 """
 
 from __future__ import annotations
@@ -204,10 +205,10 @@ class Proposals:
         proposal, problem = received.proposal, received.problem
         offset = -1
         if proposal is not None:
-            problem = await self._problem(led.known, proposal, info)
+            problem, expires_ms = await self._problem(led.known, proposal, info)
             if not problem:
                 try:
-                    offset = await self._swap(led, proposal)
+                    offset = await self._swap(led, proposal, expires_ms)
                 except Refusal as error:
                     if error.reply.error == RefusalCode.NOT_CLAIMED:
                         raise
@@ -226,34 +227,38 @@ class Proposals:
             tier_state_offset=offset,
         )
 
-    async def _problem(self, tier: PartitionTier, proposal: Proposal, info: ObjectInfo) -> str:
-        """What the shard cannot see; empty when it may be asked. Raises StoreError."""
+    async def _problem(self, tier: PartitionTier, proposal: Proposal, info: ObjectInfo) -> tuple[str, int]:
+        """What the shard cannot see, empty when it may be asked; and until when it may, in wall-clock milliseconds, 0
+        for ever. Raises StoreError."""
         if proposal.path != tier.path:
-            return f"the partition is {tier.path.tenant!r} {tier.path.topic} by name"
+            return f"the partition is {tier.path.tenant!r} {tier.path.topic} by name", 0
         incarnation = await self._guard.check()
         if proposal.incarnation != incarnation:
-            return f"it is of incarnation {proposal.incarnation} of the cluster, which is in {incarnation}"
+            return f"it is of incarnation {proposal.incarnation} of the cluster, which is in {incarnation}", 0
         if any(tier.value_of(output.id) is not None for output in proposal.outputs):
-            return ""  # made by an earlier leader; the shard knows
+            return "", 0  # made by an earlier leader; the shard knows
         if self._age_ms(info) > self._config.sweep_age_ms // 2:
-            return "it is too old"
+            return "it is too old", 0
         found = await asyncio.gather(*(self._output_problem(tier, output) for output in proposal.outputs))
-        return next(filter(None, found), "")
+        oldest_ms = min((modified_ms for _, modified_ms in found), default=0)
+        return next((problem for problem, _ in found if problem), ""), oldest_ms + self._config.sweep_age_ms * 3 // 4
 
-    async def _output_problem(self, tier: PartitionTier, output: TieredSegment) -> str:
+    async def _output_problem(self, tier: PartitionTier, output: TieredSegment) -> tuple[str, int]:
+        """And when the output's object was written."""
         key = self._root.segment_key(tier.path, output.id)
         async with self._heads:
             try:
                 info = await self._store.head(key)
             except ObjectMissing:
-                return f"{key} is missing"
+                return f"{key} is missing", 0
+        problem = ""
         if info.size != output.object_bytes:
-            return f"{key} has {info.size} bytes, not {output.object_bytes}"
-        if self._age_ms(info) > self._config.sweep_age_ms // 2:
-            return f"{key} is so old that the sweeper may take it"
-        return ""
+            problem = f"{key} has {info.size} bytes, not {output.object_bytes}"
+        elif self._age_ms(info) > self._config.sweep_age_ms // 2:
+            problem = f"{key} is so old that the sweeper may take it"
+        return problem, info.modified_ms
 
-    async def _swap(self, led: LedPartition, proposal: Proposal) -> int:
+    async def _swap(self, led: LedPartition, proposal: Proposal, expires_ms: int) -> int:
         """The offset in `__tier_state` from which on the swap holds."""
         request = Swap(
             led.leader_epoch,
@@ -263,6 +268,7 @@ class Proposals:
             proposal.outputs,
             proposal.reaches_log_start,
             proposal.erase_end or 0,
+            expires_ms,
         )
         done = await led.change(self._services.calls, lambda _: request)
         await self._service.swapped(led)

@@ -91,6 +91,9 @@ async def test_a_leader_takes_over_what_a_job_proposes(tmp_path: Path) -> None:
         assert manifest.segments[1].rewritten
         await lab.tiers[0].proposals.look()
         assert lab.bucket.count(Swap) == 1
+        (asked,) = [request for request in lab.bucket.requests if isinstance(request, Swap)]
+        written_ms = (await lab.bucket.store.head(ROOT.segment_key(PATH, proposal.outputs[0].id))).modified_ms
+        assert asked.expires_ms == written_ms + AGELESS.sweep_age_ms * 3 // 4, "before the sweeper may take the object"
         lab.controller.elect(1)
         await lab.copied(1)
         assert [one.id for one in lab.view(1).segments()] == kept  # type: ignore[union-attr]
@@ -244,7 +247,7 @@ async def test_a_replica_begins_behind_rewritten_segments(tmp_path: Path) -> Non
         await lab.tiers[0].proposals.look()
         assert (await verdict(lab, proposal)).accepted
         lab.bucket.now_ms = int(time.time() * 1000) + 1_000
-        assert lab.drop_local()
+        assert await lab.drop_local()
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
         await eventually(lambda: lab.controller.isr == (0, 1))
         old, new = lab.partition(0).log, lab.partition(1).log

@@ -88,6 +88,19 @@ def test_a_swap_may_be_repeated_for_as_long_as_an_output_is_known(driver: ShardD
     assert len(driver.log) > before
 
 
+def test_a_swap_that_comes_too_late_is_refused(driver: ShardDriver) -> None:
+    """Its objects may have gone to the sweeper; one that was made in time is known for good."""
+    inputs = finished(driver)[1:3]
+    driver.now_ms = 9_000
+    request = swap_of(inputs, [rewritten(inputs, 77)], expires_ms=9_000)
+    driver.now_ms = 9_001
+    assert driver.refused(request) == "INVALID"
+    driver.now_ms = 9_000
+    driver.done(request)
+    driver.now_ms = 9_001
+    driver.done(request)
+
+
 def test_an_input_that_changed_is_refused(driver: ShardDriver) -> None:
     inputs = finished(driver)[:2]
     driver.done(swap_of(inputs[:1], [rewritten(inputs[:1], 50)]))
