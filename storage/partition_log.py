@@ -251,6 +251,16 @@ class PartitionLog(AppendableLog):
                 break
         return self.flushed_end_offset
 
+    async def flush_closed(self) -> int:
+        """Have what is known of the closed segments on the device, indexes and producers included; the recovery point.
+
+        Raises ProtocolError(KAFKA_STORAGE_ERROR).
+        """
+        if self.pending_writes:
+            await self._writer.drained()
+        await self.context.flusher.flush(self, FlushDepth.CLOSED)
+        return self.recovery_point
+
     def close(self) -> None:
         """Let go of its files, without a flush; regions under send keep theirs."""
         self.closed = True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from records.audit_event import AuditKind
 from storage import retention
 from storage.audit_trail import Act, require
+from storage.log_flusher import FlushDepth
 from storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_stem
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
     """
     if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
         return 0
+    tier_end_offset = _producers_durable(log, tier_end_offset)
     limits = log.config.local_limits
     views = _views(log, limits.ms, now_ms)
     count = retention.plan_local(views, limits, log.log_start_offset, high_watermark, tier_end_offset, now_ms)
@@ -127,6 +129,7 @@ def drop_erased(log: PartitionLog, now_ms: int, bound: int, erased_end_offset: i
         return 0
     if log.active.base_offset < erased_end_offset:
         log.roll(now_ms)
+    bound = _producers_durable(log, bound)
     count = 0
     for segment, after in pairwise(log.segments):
         if segment.base_offset >= erased_end_offset or after.base_offset > bound or count == SEGMENTS_AT_ONCE_MAX:
@@ -136,6 +139,17 @@ def drop_erased(log: PartitionLog, now_ms: int, bound: int, erased_end_offset: i
         remove_locally(log, log.segments[:count], "erasure")
         log.context.log_starts_changed = True
     return count
+
+
+def _producers_durable(log: PartitionLog, tier_end_offset: int) -> int:
+    """Up to where local segments may go to the tier's care, at most `tier_end_offset`.
+
+    What producers did in them is then known from the snapshot where the next segment begins alone, and a loss of power
+    may take that: it is on the device up to the recovery point. What is not is asked for, and goes the next time.
+    """
+    if log.recovery_point < min(tier_end_offset, log.active.base_offset):
+        log.context.flusher.request(log, FlushDepth.CLOSED)
+    return min(tier_end_offset, log.recovery_point)
 
 
 def _views(log: PartitionLog, retention_ms: int, now_ms: int) -> list[retention.SegmentView]:

@@ -66,8 +66,9 @@ class LocalErasure:
             return 0 if log.closed else partition.drop_erased(self._clock.wall_ms())
 
         while True:
-            if not await audited(drop):
-                return
+            flushed = log.recovery_point
+            if not await audited(drop) and await log.flush_closed() <= flushed and not await audited(drop):
+                return  # in the turn of that last look: what is asked from now on begins anew
             await asyncio.sleep(0)
 
 

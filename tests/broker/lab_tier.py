@@ -115,6 +115,7 @@ class LabTier:
         log.update_config(replace(log.config, remote_storage_enable=True, local_retention_bytes=0))
         if len(log.segments) > keep:
             bound = min(tier.tier_end_offset, log.segments[-keep].base_offset)
+            await log.flush_closed()
             segment_removal.drop_local_segments(log, NOW_MS, partition.high_watermark, bound)
         return tier
 

@@ -133,7 +133,7 @@ async def test_a_leader_that_contradicts_the_tier_has_its_follower_begin_there_e
         for _ in range(20):
             await produce(client, batch(bytes(200)))
         await lab.copied()
-        assert lab.drop_local() > 0
+        assert await lab.drop_local() > 0
         epochs = lab.partition(0).log.leader_epochs
         epochs.truncate_from_end(10)
         epochs.assign(1, 10)  # as if another leader had begun there, of whom the tier has never heard
@@ -161,7 +161,7 @@ async def test_a_replica_that_cannot_begin_from_the_tier_asks_ever_more_seldom(
         for _ in range(20):
             await produce(client, batch(bytes(200)))
         await lab.copied()
-        assert lab.drop_local() > 0
+        assert await lab.drop_local() > 0
         lab.tiers[1].store.faults.down = True
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
         await eventually(lambda: len(told(caplog, "a replica does not begin yet")) >= 3)

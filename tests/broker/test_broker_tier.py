@@ -58,7 +58,7 @@ async def test_an_untiered_topic_is_left_alone(tmp_path: Path) -> None:
         await filled(lab, 10)
         await asyncio.sleep(0.1)
         assert lab.bucket.requests == []
-        assert lab.drop_local() == 0
+        assert await lab.drop_local() == 0
         lab.controller.change(ConfigRecord(ResourceType.TOPIC, TOPIC, "remote.storage.enable", "true"))
         await lab.copied()
 
@@ -68,11 +68,11 @@ async def test_local_copies_go_once_the_tier_holds_them_and_reads_say_so(tmp_pat
         lab.create_tiered(0, local_retention_ms="0")
         lab.tiers[0].store.faults.down = True
         await filled(lab)
-        assert lab.drop_local() == 0, "nothing is in the tier"
+        assert await lab.drop_local() == 0, "nothing is in the tier"
         lab.tiers[0].store.faults.down = False
         await lab.copied()
         before = len(lab.partition().log.segments)
-        assert lab.drop_local() == before - 1
+        assert await lab.drop_local() == before - 1
         log = lab.partition().log
         assert (log.log_start_offset, log.local_log_start_offset) == (0, log.active.base_offset)
 
@@ -178,7 +178,7 @@ async def test_a_new_replica_begins_where_the_tier_ends(tmp_path: Path, delay_s:
             await produce(connection, batch(VALUE, producer_id=5, producer_epoch=0, base_sequence=number))
         await lab.copied()
         tier_end = lab.bucket.tier.tier_end_offset
-        assert lab.drop_local(log_append_time=True) > 3
+        assert await lab.drop_local(log_append_time=True) > 3
         assert lab.partition(0).log.local_log_start_offset == tier_end > 0
         lab.tiers[1].store.faults.delay_s = delay_s
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
@@ -209,7 +209,7 @@ async def test_a_leader_hears_of_a_new_replicas_place_once_it_is_durable(
         lab.create_tiered(0, local_retention_ms="0")
         await filled(lab)
         await lab.copied()
-        assert lab.drop_local() > 3
+        assert await lab.drop_local() > 3
         monkeypatch.setattr(tier_start, "make_durable", slow)
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1)))
         await begun.wait()
@@ -237,7 +237,7 @@ async def test_no_new_leader_hears_of_a_place_that_is_not_durable(
         lab.create_tiered(0, 1, local_retention_ms="0")
         await filled(lab)
         await lab.copied()
-        assert lab.drop_local() > 3
+        assert await lab.drop_local() > 3
         tier_end = lab.bucket.tier.tier_end_offset
         monkeypatch.setattr(tier_start, "make_durable", slow)
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, replicas=(0, 1, 2)))
@@ -263,7 +263,7 @@ async def test_followers_hear_of_the_tiers_end_and_drop_their_copies(tmp_path: P
         for node in (1, 2):
             await filled(lab, 1)
             await eventually(lambda: lab.partition(node).tier_end_offset == lab.bucket.tier.tier_end_offset)  # noqa: B023
-            assert lab.drop_local(node) > 0
+            assert await lab.drop_local(node) > 0
             assert lab.partition(node).log.local_log_start_offset <= lab.bucket.tier.tier_end_offset
 
 

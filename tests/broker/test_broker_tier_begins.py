@@ -64,7 +64,7 @@ async def dropped(lab: TierLab) -> None:
     """Broker 0's topic is in the tier, and its disk has the last segment alone."""
     await filled(lab)
     await lab.copied()
-    assert lab.drop_local() > 3
+    assert await lab.drop_local() > 3
 
 
 async def test_nobody_leads_before_it_is_durable_where_it_began_as_a_follower(tmp_path: Path) -> None:

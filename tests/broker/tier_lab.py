@@ -234,9 +234,10 @@ class TierLab(Lab):
 
         await eventually(done, "all closed segments are copied")
 
-    def drop_local(self, node: int = 0, *, log_append_time: bool = False) -> int:
+    async def drop_local(self, node: int = 0, *, log_append_time: bool = False) -> int:
         """As the broker's duty does from time to time, at a time soon after that of all batches: the clients' is long
         past, with `log_append_time` it is the machine's."""
         partition = self.partition(node)
+        await partition.log.flush_closed()
         now_ms = self[node].machinery.ports.clock.wall_ms() + 1 if log_append_time else self.bucket.now_ms
         return partition.log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset)

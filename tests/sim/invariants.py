@@ -126,11 +126,13 @@ class LeaderHoldsAllCommitted:
 
 
 class HighWatermarkNeverFalls:
-    """Within one leader epoch, on any replica."""
+    """Within one leader epoch, on any replica; but a follower's does with a log that is cut, as one is that had only
+    begun from the tier when its machine lost power. What a cut gives up is looked at by itself."""
 
     def moved(self, before: ReplicaState, state: ReplicaState) -> None:
         same = (before.life, before.leader_epoch) == (state.life, state.leader_epoch)
-        if same and state.high_watermark < before.high_watermark:
+        was_cut = not state.is_leader and state.end_offset < before.high_watermark
+        if same and state.high_watermark < before.high_watermark and not was_cut:
             text = f"from {before.high_watermark} to {state.high_watermark} in epoch {state.leader_epoch}"
             raise InvariantBroken(self, f"{state.node} {state.partition}: {text}")
 

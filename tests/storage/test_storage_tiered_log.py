@@ -1,7 +1,9 @@
 """A log whose history lies in a tier: what goes from the disk and what stays, what is read out for a copy, and how a
 replica begins where the tier ends."""
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +86,32 @@ async def test_local_retention_takes_only_what_the_tier_holds(bench: Workbench) 
 
 
 class Killed(BaseException): ...
+
+
+@pytest.mark.parametrize("how", ["retention", "erasure"])
+async def test_nothing_goes_before_its_producers_are_on_the_device(bench: Workbench, how: str) -> None:
+    """What they did is known from the snapshot behind it alone, which a loss of power may take."""
+    config = replace(TIERED, local_retention_ms=0)
+    await filled(bench, config=config)
+    log = await bench.restart(clean=False)  # all is written anew, and nothing of it is on the device
+    log.update_config(config)
+    assert log.recovery_point == 0
+    gate = bench.disk.fsync_gate = threading.Event()
+    end, tier_end = log.log_end_offset, log.active.base_offset
+
+    def drop() -> int:
+        if how == "retention":
+            return log.delete_old_segments(NOW_MS, end, tier_end)
+        return log.drop_erased(NOW_MS, end, tier_end, tier_end)
+
+    for _ in range(3):
+        assert drop() == 0
+        await asyncio.sleep(0.005)
+    gate.set()
+    assert await log.flush_closed() == tier_end
+    assert f"{log.directory}/{tier_end:020d}.snapshot" in bench.disk.fsyncs
+    assert drop() == 4
+    assert log.local_log_start_offset == tier_end
 
 
 def bases_from(log: PartitionLog, offset: int) -> list[int]:
