@@ -107,8 +107,7 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         ready_read, ready_write = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush_streams()
         # A node that is told to stop before it has run at all would take that as its parent's, and tell it to end.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
@@ -156,7 +155,7 @@ class Supervisor:
         except BaseException:
             logging.getLogger(__name__).exception("node ended")
         finally:
-            sys.stderr.flush()
+            _flush_streams()
             os._exit(status)
 
     def _told(self, child: Child) -> None:
@@ -466,6 +465,13 @@ class Supervisor:
             "metrics": f"127.0.0.1:{node.metrics_port}",
             "dir": str(node.directory(self._root)),
         }
+
+
+def _flush_streams() -> None:
+    """As far as a full disk takes it: what is left to say must not end a cluster that waits for room."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
 
 
 def main(arguments: list[str]) -> int:

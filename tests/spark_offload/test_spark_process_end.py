@@ -34,8 +34,10 @@ FORKED = """
     import atexit
     import os
     import time
+    import warnings
     from spark_offload import task
 
+    warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads, as this is
     task.CLOSE_AT_EXIT_S = 600
     began_s = time.monotonic()
     child = os.fork()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +116,25 @@ def test_a_stop_before_a_node_has_run_at_all_ends_that_node_alone(
         os.close(heard)
         os.close(wakes)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_a_full_disk_under_its_own_log_keeps_no_node_from_starting(
+    child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, node, _ = child
+    monkeypatch.setattr("tidelog.node_process.run_node", lambda *_, **__: 7)
+    with open("/dev/full", "w") as full:
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, full)
+        print("node ended by itself", file=sys.stderr)  # what a failed write leaves behind
+        try:
+            supervisor._start(node)
+            _, status = os.waitpid(node.pid, 0)
+        finally:
+            monkeypatch.undo()
+            with contextlib.suppress(OSError):
+                full.close()
+    assert os.waitstatus_to_exitcode(status) == 7
 
 
 @pytest.mark.processes
