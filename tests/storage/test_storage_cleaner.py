@@ -95,6 +95,7 @@ class World:
         self.log = PartitionLog(
             self.context, empty_log(self.context.open_files, "t-0", "t", 0, TOPIC_ID, config, clock.wall_ms())
         )
+        self.opened = [self.context.open_files]
         self.high_watermark: int | None = None
         self.cleaner = LogCleaner(
             self.context, "", lambda: [self.log], self._high_watermark, cleaner or CleanerConfig()
@@ -127,8 +128,13 @@ class World:
             for name in (RECOVERY_POINTS, CLEANER_OFFSETS)
         )
         given = RecoveryInput("t-0", "t", 0, self.config, False, point, max(point, cleaned), 0, 0)
-        context = replace(self.context, health=DirectoryHealth())
-        return PartitionLog(context, load_log(self.disk, OpenFiles(self.disk), context.audit, given))
+        context = replace(self.context, health=DirectoryHealth(), open_files=OpenFiles(self.disk))
+        self.opened.append(context.open_files)
+        return PartitionLog(context, load_log(self.disk, context.open_files, context.audit, given))
+
+    def close(self) -> None:
+        for files in self.opened:
+            files.close_all()
 
 
 def records_of(log: PartitionLog) -> list[Record]:
@@ -313,6 +319,7 @@ async def test_a_crash_at_any_point_loses_no_value(tmp_path: Path) -> None:
         batches = offsets_on_disk(world, found)
         assert batches == sorted(set(batches)), f"after {fuse} operations"
         assert not [name for name in world.disk.list("t-0") if name.endswith((".cleaned", ".swap", ".deleted"))]
+        world.close()
         if not crashed:
             break
     assert not crashed
