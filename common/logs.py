@@ -6,6 +6,7 @@ processor library would cost each idle node several megabytes, so the formatter 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -55,3 +56,11 @@ def configure_logs(level: str, node: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("kafka").setLevel(logging.WARNING)
+
+
+def flush_streams() -> None:
+    """Standard output and error, as far as a full disk takes them: what is left to say must end nobody who waits for
+    room."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from common.logs import configure_logs
+from common.logs import configure_logs, flush_streams
 from common.settings import SettingError
 from tidelog import control
 from tidelog.cluster_layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
@@ -107,7 +107,7 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         ready_read, ready_write = os.pipe()
-        _flush_streams()
+        flush_streams()
         # A node that is told to stop before it has run at all would take that as its parent's, and tell it to end.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
@@ -155,7 +155,7 @@ class Supervisor:
         except BaseException:
             logging.getLogger(__name__).exception("node ended")
         finally:
-            _flush_streams()
+            flush_streams()
             os._exit(status)
 
     def _told(self, child: Child) -> None:
@@ -465,13 +465,6 @@ class Supervisor:
             "metrics": f"127.0.0.1:{node.metrics_port}",
             "dir": str(node.directory(self._root)),
         }
-
-
-def _flush_streams() -> None:
-    """As far as a full disk takes it: what is left to say must not end a cluster that waits for room."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
 
 
 def main(arguments: list[str]) -> int:
