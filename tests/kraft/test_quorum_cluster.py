@@ -119,6 +119,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_commits_are_quick_and_arrive_everywhere(cluster: Cluster) -> None:
+    cluster.config.node.election_timeout_min_s = 3.0  # a machine that stands still must not cost the leadership
+    cluster.config.node.election_timeout_max_s = 4.0
+    cluster.config.node.leader_fallback_timeout_s = 10.0
     await cluster.start(1, 2, 3)
     leader = await cluster.leader()
     assert leader.offices == [(True, leader.quorum.term)]

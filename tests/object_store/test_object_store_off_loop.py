@@ -142,12 +142,14 @@ def test_a_plain_thread_uses_a_directory(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="closed"):
         store.get("t/one")
     store.close()
-    threads = threading.enumerate()  # one of an earlier store may still be ending
+    threads = set(threading.enumerate())  # one of an earlier store may still be ending
     with pytest.raises(StoreDenied):
         BlockingStore(f"file://{tmp_path}/none", LIMITS)
     with pytest.raises(InvalidStoreUri):
         BlockingStore("none")
-    assert not set(threading.enumerate()) - set(threads)
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_long_listing_is_held_a_page_at_a_time(tmp_path: Path) -> None:

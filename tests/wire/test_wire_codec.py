@@ -85,7 +85,7 @@ def test_a_damaged_frame_is_decoded_or_refused(case: tuple[Api, int], seed: int,
     else:
         frame = bytearray(encode_response(api.key, version, 5, response_message(api, version, rng))[4:])
     damage(frame, rng)
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         if is_request:
             decode_request(frame)
@@ -93,7 +93,7 @@ def test_a_damaged_frame_is_decoded_or_refused(case: tuple[Api, int], seed: int,
             decode_response(api.key, version, frame)
     except MalformedFrame:
         pass
-    assert time.perf_counter() - started < DECODE_S_MAX
+    assert time.thread_time() - started < DECODE_S_MAX
 
 
 def damage(frame: bytearray, rng: random.Random) -> None:
@@ -128,7 +128,7 @@ def test_claimed_counts_cost_neither_memory_nor_time() -> None:
     frames = [bytes(request_frame(api, api.max_version, rng))[:400] for api in APIS.values()]
     frames += [bytes(request_frame(api, api.min_version, rng))[:400] for api in APIS.values()]
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.thread_time()
     count = 0
     try:
         for frame in frames:
@@ -145,7 +145,7 @@ def test_claimed_counts_cost_neither_memory_nor_time() -> None:
         tracemalloc.stop()
     assert count > 5000
     assert peak < 2 << 20
-    assert time.perf_counter() - started < count * 0.005
+    assert time.thread_time() - started < count * 0.005
 
 
 def test_more_elements_than_the_limit_are_refused() -> None:
