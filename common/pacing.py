@@ -1,0 +1,158 @@
+"""Long work in slices, so that no callback holds a node's event loop, whatever a client sends.
+
+Work is a generator. It yields the cost of what it has done since its last yield, and returns its result. The pacer
+runs it until a slice is used up, and goes on in a later turn of the loop. One slice runs per turn; between slices the
+loop serves its sockets. Works of one lane run one after another; lanes take turns; the node's own lanes as a whole and
+the clients' lanes as a whole take turns as well, so that a crowd of clients cannot starve an election.
+
+The cost is counted and not measured, in units of about a microsecond of CPU on a slow core: the simulator slices as
+production does, and a test can bound a slice without a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Generator, Hashable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+Work = Generator[int, None, T]
+
+SLICE_COST = 1_000  # units; a work should yield several times per slice
+INLINE_COST = 4_000  # what works may use at once, without waiting, in one turn of the loop
+UNCOUNTED_COST = 20  # of a work that ends before its first yield
+
+
+def at_once(work: Work[T]) -> T:
+    """Run `work` to its end and return its result: for tests, and for callers that know it to be short."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+class _Job(Generic[T]):
+    __slots__ = ("done", "work")
+
+    def __init__(self, work: Work[T], done: asyncio.Future[T]) -> None:
+        self.work = work
+        self.done = done
+
+
+class Pacer:
+    """One per node and event loop; make it while that loop runs. Idle, it costs nothing."""
+
+    def __init__(self, slice_cost: int = SLICE_COST, inline_cost: int = INLINE_COST) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._slice_cost = slice_cost
+        self._inline_cost = inline_cost
+        self._inline_left = inline_cost
+        self._inline_used = False
+        self._own: dict[Hashable, deque[_Job[Any]]] = {}
+        self._clients: dict[Hashable, deque[_Job[Any]]] = {}
+        self._own_is_next = True
+        self._scheduled = False
+        self._last_cost = 0
+        self.slices = 0  # run since the start
+        self.costliest = 0  # units of the costliest slice since the start
+
+    def start(self, work: Work[T], lane: Hashable = None, *, own: bool = False) -> T | Awaitable[T]:
+        """The result at once when `work` ends within its first slice and nothing of its kind waits; else a future.
+
+        `lane` says on whose behalf the work is done: a connection, a tenant, a duty's name. `own` marks the node's own
+        work. An exception of the work is raised here or by the future. Cancelling the future ends the work.
+        """
+        lanes = self._own if own else self._clients
+        if not lanes and self._inline_left > 0:
+            self._note_inline_use()
+            try:
+                self._slice(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self._inline_left -= max(self._last_cost, UNCOUNTED_COST)
+        job = _Job(work, self._loop.create_future())
+        lanes.setdefault(lane, deque()).append(job)
+        self._schedule()
+        return job.done
+
+    async def run(self, work: Work[T], lane: Hashable = None, *, own: bool = False) -> T:
+        """The result of `work`. Cancelling the caller ends the work."""
+        outcome = self.start(work, lane, own=own)
+        if isinstance(outcome, asyncio.Future):
+            result: T = await outcome
+            return result
+        return outcome  # type: ignore[return-value]  # an awaitable that is no future is the work's own result
+
+    async def rest(self, lane: Hashable = None, *, own: bool = True) -> None:
+        """Return when it is the lane's turn: for a coroutine that does a slice of work between two rests."""
+        await self.run(_nothing(), lane, own=own)
+
+    def _note_inline_use(self) -> None:
+        if not self._inline_used:
+            self._inline_used = True
+            self._loop.call_soon(self._new_turn)
+
+    def _new_turn(self) -> None:
+        self._inline_used = False
+        self._inline_left = self._inline_cost
+
+    def _slice(self, work: Work[Any]) -> None:
+        """Run one slice. Raises StopIteration at the end of the work, or the work's exception."""
+        spent, limit, step = 0, self._slice_cost, work.__next__
+        self.slices += 1
+        try:
+            while spent < limit:
+                spent += step()
+        finally:
+            self._last_cost = spent
+            self.costliest = max(self.costliest, spent)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Run one slice of the lane whose turn it is."""
+        own = self._own_is_next if self._own and self._clients else bool(self._own)
+        self._own_is_next = not own
+        lanes = self._own if own else self._clients
+        lane = next(iter(lanes), _NO_LANE)
+        if lane is not _NO_LANE:
+            self._serve(lanes, lane)
+        self._scheduled = False
+        if self._own or self._clients:
+            self._schedule()
+
+    def _serve(self, lanes: dict[Hashable, deque[_Job[Any]]], lane: Hashable) -> None:
+        jobs = lanes.pop(lane)
+        job = jobs[0]
+        if job.done.done():  # cancelled
+            job.work.close()
+            jobs.popleft()
+        else:
+            try:
+                self._slice(job.work)
+            except StopIteration as end:
+                jobs.popleft()
+                if not job.done.done():
+                    job.done.set_result(end.value)
+            except Exception as error:
+                jobs.popleft()
+                if not job.done.done():
+                    job.done.set_exception(error)
+        if jobs:
+            lanes[lane] = jobs
+
+
+_NO_LANE = object()
+
+
+def _nothing() -> Work[None]:
+    yield SLICE_COST

@@ -1,0 +1,120 @@
+"""Slices of long work: their size, their order, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.pacing import INLINE_COST, SLICE_COST, Pacer, Work, at_once
+
+
+def counting(steps: int, cost: int, trace: list[str], name: str) -> Work[str]:
+    for _ in range(steps):
+        trace.append(name)
+        yield cost
+    return name
+
+
+def test_work_at_once_returns_its_result() -> None:
+    assert at_once(counting(3, 1, [], "a")) == "a"
+
+
+async def test_short_work_is_done_inline() -> None:
+    pacer = Pacer()
+    assert pacer.start(counting(3, 10, [], "a")) == "a"
+
+
+async def test_inline_work_is_bounded_per_turn() -> None:
+    pacer, trace = Pacer(), list[str]()
+    outcomes = [pacer.start(counting(1, SLICE_COST - 1, trace, str(number)), number) for number in range(20)]
+    begun_at_once = len(trace)
+    assert begun_at_once * (SLICE_COST - 1) <= INLINE_COST + SLICE_COST
+    waiting = [outcome for outcome in outcomes if isinstance(outcome, asyncio.Future)]
+    assert len(await asyncio.gather(*waiting)) == 20 - begun_at_once
+    await asyncio.sleep(0)
+    assert pacer.start(counting(1, 1, trace, "later")) == "later"  # a new turn has a new budget
+
+
+async def test_lanes_take_turns_and_one_slice_runs_per_turn() -> None:
+    pacer, trace = Pacer(slice_cost=100), list[str]()
+    works = [asyncio.ensure_future(pacer.run(counting(5, 100, trace, name), name)) for name in "abc"]
+    turns = 0
+    while not all(work.done() for work in works):
+        before = len(trace)
+        await asyncio.sleep(0)
+        turns += 1
+        assert len(trace) - before <= 1 or turns == 1
+    assert trace[3:9] in (list("abcabc"), list("bcabca"), list("cabcab"))
+
+
+async def test_a_crowd_of_clients_leaves_the_node_every_other_slice() -> None:
+    pacer, trace = Pacer(slice_cost=100), list[str]()
+    crowd = [asyncio.ensure_future(pacer.run(counting(50, 100, trace, "client"), lane)) for lane in range(100)]
+    own = asyncio.ensure_future(pacer.run(counting(20, 100, trace, "node"), "fence", own=True))
+    assert await own == "node"
+    began = trace.index("node")
+    assert len(trace) - began <= 2 * 20 + 1
+    for task in crowd:
+        task.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def test_an_exception_reaches_who_waits_and_the_lane_goes_on() -> None:
+    def failing() -> Work[None]:
+        yield SLICE_COST
+        raise ValueError("bad")
+
+    pacer = Pacer()
+    first = asyncio.ensure_future(pacer.run(failing(), "lane"))
+    second = asyncio.ensure_future(pacer.run(counting(3, SLICE_COST, [], "b"), "lane"))
+    with pytest.raises(ValueError, match="bad"):
+        await first
+    assert await second == "b"
+
+
+async def test_cancelled_work_is_closed() -> None:
+    closed: list[bool] = []
+
+    def endless() -> Work[None]:
+        try:
+            while True:
+                yield SLICE_COST
+        finally:
+            closed.append(True)
+
+    pacer = Pacer()
+    task = asyncio.ensure_future(pacer.run(endless()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert closed == [True]
+    assert pacer.start(counting(1, 1, [], "free")) == "free"
+
+
+async def test_rest_returns_in_a_later_turn_and_after_who_waits() -> None:
+    pacer, trace = Pacer(slice_cost=100), list[str]()
+    work = asyncio.ensure_future(pacer.run(counting(4, 100, trace, "work"), "a", own=True))
+    await asyncio.sleep(0)
+    await pacer.rest("b")
+    assert len(trace) >= 2
+    await work
+
+
+@given(st.lists(st.lists(st.integers(1, 3_000), max_size=20), max_size=8))
+def test_no_slice_exceeds_its_limit_by_more_than_one_step(works: list[list[int]]) -> None:
+    async def run() -> None:
+        def steps(costs: list[int]) -> Work[int]:
+            yield from costs
+            return sum(costs)
+
+        pacer = Pacer()
+        results = await asyncio.gather(*(pacer.run(steps(costs), lane) for lane, costs in enumerate(works)))
+        assert results == [sum(costs) for costs in works]
+        assert pacer.costliest < SLICE_COST + 3_000
+
+    asyncio.run(run())
