@@ -28,6 +28,7 @@ from broker.replication.isr_changes import ControllerCalls, IsrChanges
 from broker.replication.leader_link import LinkServices
 from broker.request import RequestChain
 from broker.tenancy.scope import ProxyAddress
+from common.pacing import Pacer
 from common.ports import Ports
 from storage.directory_health import FreeSpace
 from storage.log_context import DirectoryConfig
@@ -47,6 +48,7 @@ class Machinery:
     tick: Tick
     pool: BufferPool
     watch: Watch
+    pacer: Pacer
 
 
 def directory_config(config: BrokerConfig) -> DirectoryConfig:

@@ -18,6 +18,7 @@ from broker.partitions.partition import Partition
 from broker.request import open_chain
 from common.errors import ErrorCode
 from common.machine import machine_ports
+from common.pacing import Pacer
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import difference
@@ -199,7 +200,7 @@ class LabBroker:
             duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
         )  # fmt: skip
         ports = machine_ports(self.lab.root / f"broker-{self.node_id}")
-        self.machinery = Machinery(ports, Tick(), BufferPool(), Watch())
+        self.machinery = Machinery(ports, Tick(), BufferPool(), Watch(), Pacer())
         self.logs = LogDirectory(ports, "", self.node_id, self.audit, directory_config(config))
         await self.logs.open(CLUSTER_ID)
         chain = open_chain()
