@@ -15,8 +15,6 @@ from wire.primitives import INT32, request_head, skip_tags
 METADATA = 3
 METADATA_CLUSTER_OPERATIONS_UNTIL = 10
 WIDE_NULL = Struct(">i")
-ALTER_USER_SCRAM_CREDENTIALS = 51
-SECOND_TAG_COUNT = b"\0"  # librdkafka ends this request with two empty sets of tagged fields
 
 _ENCODE_BYTES_FIRST = 512
 _FRAMED_HEAD = Struct(">ihhih")
@@ -48,7 +46,8 @@ def decode_request(
     """A frame's payload, without its length. Raises MalformedFrame and UnsupportedRequest.
 
     The message copies what it needs: the frame may be reused at once. Fields that the version lacks read as the
-    schema's defaults. Uuids are `uuid.UUID`, None for the zero uuid. At most `elements_max` array elements.
+    schema's defaults. Uuids are `uuid.UUID`, None for the zero uuid. At most `elements_max` array elements. Bytes
+    behind the body are ignored, as Apache Kafka does, because some clients send them (kafka-go's DescribeAcls).
     """
     data = frame if isinstance(frame, memoryview) else memoryview(frame)
     if len(data) < _PEEK.size:
@@ -66,15 +65,14 @@ def decode_request(
     body = head.body
     if key == METADATA and api.flexible_from <= version:
         body = _after_wide_null(data, body, version)
-    surplus = SECOND_TAG_COUNT if key == ALTER_USER_SCRAM_CREDENTIALS else b""
-    return header, decode_body(api.request, version, data, body, elements_max, surplus)
+    return header, decode_body(api.request, version, data, body, elements_max, allow_trailing=True)
 
 
 def _after_wide_null(data: memoryview, at: int, version: int) -> int:
     """Where Metadata's body begins: librdkafka asks for all topics with a null array of four zero bytes, not of one.
 
-    Apache Kafka never notices, since it ignores what follows a body. Here nothing may follow one, so exactly this
-    form is known: no other body of its length begins with a zero.
+    Apache Kafka reads the flags of such a request from the last bytes of the array, as false, and ignores the rest.
+    Here they are read from where the client put them. No other client has a body of this length that begins with zero.
     """
     flags = 3 if version <= METADATA_CLUSTER_OPERATIONS_UNTIL else 2
     whole = WIDE_NULL.size + flags + 1  # and the tagged fields' count

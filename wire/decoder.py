@@ -50,15 +50,16 @@ def decode_body(
     data: memoryview,
     at: int,
     elements_max: int = ELEMENTS_MAX,
-    surplus: bytes = b"",
+    *,
+    allow_trailing: bool = False,
 ) -> Any:
-    """The message at `data[at:]`, all of it but for `surplus`, which may follow. Raises MalformedFrame."""
+    """Return the message at `data[at:]`. Raises MalformedFrame, also for bytes behind it unless `allow_trailing`."""
     cursor = _Cursor(data, at, elements_max)
     try:
         message = _body_reader(message_class, version)(cursor)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise MalformedFrame(message_class.name) from error
-    if cursor.at != cursor.end and data[cursor.at :] != surplus:
+    if cursor.at != cursor.end and not allow_trailing:
         raise MalformedFrame(f"{message_class.name}: {cursor.end - cursor.at} bytes too many")
     return message
 

@@ -136,7 +136,7 @@ def decode_fetch(buffer: bytearray, at: int, end: int, version: int, prefix: byt
                 at += 1
     except (IndexError, struct_error) as error:
         raise MalformedFrame("fetch: cut short") from error
-    if at != end:
+    if at > end:  # bytes behind the body are ignored, as Apache Kafka does
         raise MalformedFrame("fetch: length of the body")
     return FetchCall(
         replica,

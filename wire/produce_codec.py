@@ -109,7 +109,7 @@ def decode_produce(buffer: bytearray, at: int, end: int, version: int, prefix: b
             at = skip_tags(buffer, at, end)
     except (IndexError, struct_error) as error:
         raise MalformedFrame("produce: cut short") from error
-    if at != end:
+    if at > end:  # bytes behind the body are ignored, as Apache Kafka does
         raise MalformedFrame("produce: length of the body")
     return ProduceCall(transactional_id, acks, timeout_ms, parts)
 

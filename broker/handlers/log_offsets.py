@@ -1,9 +1,10 @@
 """OffsetForLeaderEpoch v2-4 and DeleteRecords v0-2: where epochs end, and where logs are to begin.
 
 OffsetForLeaderEpoch: only the leader answers; an epoch that it does not know is answered with -1.
-DeleteRecords: offset -1 means the high watermark. The answer waits until every replica that is alive has moved its log
-start, at most for the request's timeout; a topic that is only compacted refuses with POLICY_VIOLATION. The new start
-of a tiered topic is committed to the tier's state first.
+DeleteRecords: offset -1 means the high watermark. The leader moves its log start whatever the request's timeout is. The
+timeout bounds the wait for the other live replicas alone, as in Apache Kafka: with 0 the answer is REQUEST_TIMED_OUT
+where they have not moved theirs yet. A topic that is only compacted refuses with POLICY_VIOLATION. The new start of a
+tiered topic is committed to the tier's state first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from wire.messages import DeleteRecordsResponse, OffsetForLeaderEpochResponse
 
 POLL_S = 0.02
 DELETE_TIMEOUT_MS_MAX = 600_000
+LOCAL_MOVE_S = (
+    30.0  # what the leader's own move may take, with its audit and the tier's state, if the client waits less
+)
 
 _EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _EpochEnd = _EpochTopic.EpochEndOffset
@@ -62,13 +66,16 @@ class OffsetForLeaderEpoch:
 
 
 class DeleteRecords:
-    def __init__(self, hosted: HostedPartitions) -> None:
+    def __init__(self, hosted: HostedPartitions, local_move_s: float = LOCAL_MOVE_S) -> None:
         self._hosted = hosted
+        self._local_move_s = local_move_s
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
-        """Move the log starts, then wait for the replicas."""
+        """Move the leader's log starts, then wait for the replicas."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(max(request.timeout_ms, 0), DELETE_TIMEOUT_MS_MAX) / 1000
+        timeout_s = min(max(request.timeout_ms, 0), DELETE_TIMEOUT_MS_MAX) / 1000
+        deadline = loop.time() + timeout_s
+        move_s = max(timeout_s, self._local_move_s)
         rows: dict[tuple[str, int], tuple[int, ErrorCode]] = {}
         waiting: dict[tuple[str, int], tuple[Partition, int]] = {}
 
@@ -76,8 +83,8 @@ class DeleteRecords:
 
         async def begin(topic: str, index: int, offset: int) -> None:
             try:
-                async with asyncio.timeout_at(deadline):
-                    waiting[topic, index] = await self._delete(topic, index, offset, deadline - loop.time(), actor)
+                async with asyncio.timeout(move_s):
+                    waiting[topic, index] = await self._delete(topic, index, offset, move_s, actor)
             except ProtocolError as error:
                 rows[topic, index] = (-1, error.code)
             except TimeoutError:  # the log's start may still move, or not
@@ -92,7 +99,7 @@ class DeleteRecords:
                 elif partition.low_watermark >= target:
                     rows[key] = (partition.low_watermark, ErrorCode.NONE)
                 elif loop.time() >= deadline:
-                    rows[key] = (-1, ErrorCode.REQUEST_TIMED_OUT)
+                    rows[key] = (partition.low_watermark, ErrorCode.REQUEST_TIMED_OUT)
                 if key in rows:
                     del waiting[key]
             if waiting:

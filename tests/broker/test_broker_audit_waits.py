@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.handlers.log_offsets import DeleteRecords
 from common.errors import ErrorCode
 from kraft.records import RemoveTopicRecord
@@ -14,6 +16,8 @@ from records.audit_event import AuditKind
 from storage.audit_trail import audited
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce
 from wire.messages import DeleteRecordsRequest
+
+CONTEXT: Any = SimpleNamespace(principal="someone", client_host="somewhere")
 
 
 def slow(lab: Lab, *nodes: int) -> None:
@@ -44,21 +48,55 @@ async def test_a_follower_moves_its_log_start_when_the_audit_has_told_of_it(tmp_
         assert acts[AuditKind.LOG_START_MOVED].actor == "someone@somewhere"
 
 
+def delete_request(timeout_ms: int) -> Any:
+    part = DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(partition_index=0, offset=1)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[part])
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
+
+
 async def test_who_asks_is_answered_in_time_whatever_the_audit_does(tmp_path: Path) -> None:
     async with Lab(tmp_path, 1) as lab:
         lab.controller.create_topic((0,))
         client = await lab[0].connect()
         await produce(client, batch(b"one"))
         slow(lab, 0)
-        part = DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(partition_index=0, offset=1)
-        topic = DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[part])
-        request = DeleteRecordsRequest(topics=[topic], timeout_ms=50)
-        context: Any = SimpleNamespace(principal="someone", client_host="somewhere")
         async with asyncio.timeout(30):
-            answer = await DeleteRecords(lab[0].plane.partitions).handle(context, request)
+            handler = DeleteRecords(lab[0].plane.partitions, local_move_s=0.05)
+            answer = await handler.handle(CONTEXT, delete_request(timeout_ms=50))
         (told,) = answer.topics[0].partitions
         assert (told.error_code, told.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         assert lab[0].partition.log.log_start_offset == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [-(2**31), 0, 1])
+async def test_records_are_deleted_however_short_the_requests_timeout_is(tmp_path: Path, timeout_ms: int) -> None:
+    """The timeout bounds the wait for other replicas and not the leader's own move, as in Apache Kafka."""
+    async with Lab(tmp_path, 1) as lab:
+        lab.controller.create_topic((0,))
+        client = await lab[0].connect()
+        await produce(client, batch(b"one"))
+        slow(lab, 0)
+        deleting = asyncio.ensure_future(
+            DeleteRecords(lab[0].plane.partitions).handle(CONTEXT, delete_request(timeout_ms))
+        )
+        await eventually(lambda: lab[0].audit.waiting)
+        await asyncio.sleep(0.002)  # the request's timeout is over
+        lab[0].audit.flush()
+        (told,) = (await deleting).topics[0].partitions
+        assert (told.error_code, told.low_watermark) == (ErrorCode.NONE, 1)
+
+
+async def test_a_short_timeout_ends_the_wait_for_replicas_alone(tmp_path: Path) -> None:
+    async with Lab(tmp_path, 2) as lab:
+        lab.controller.create_topic((0, 1))
+        client = await lab[0].connect()
+        await produce(client, batch(b"one"))
+        slow(lab, 1)  # the follower's own move waits
+        answer = await DeleteRecords(lab[0].plane.partitions).handle(CONTEXT, delete_request(timeout_ms=0))
+        (told,) = answer.topics[0].partitions
+        assert (told.error_code, told.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        assert lab[0].partition.log.log_start_offset == 1
+        await eventually(lambda: lab[1].audit.waiting)
 
 
 async def test_a_follower_cuts_its_log_when_the_audit_has_told_of_it(tmp_path: Path) -> None:

@@ -88,6 +88,14 @@ def test_offsets_of_an_empty_group_expire_after_the_last_member_left() -> None:
     assert driver.log[-1].value is None
 
 
+def test_a_retention_to_the_end_of_time_is_taken() -> None:
+    driver = GroupDriver()
+    assert driver.commit({("t", 0): 1}, retention_ms=2**63 - 1) == (ErrorCode.NONE,)
+    committed = driver.shard.fetch_offset(GROUP, "t", 0)
+    assert committed is not None
+    assert committed.expire_timestamp == 2**63 - 1
+
+
 def test_offsets_of_a_simple_consumer_expire_after_its_last_commit() -> None:
     driver = GroupDriver()
     driver.commit({("t", 0): 1, ("t", 1): 1})

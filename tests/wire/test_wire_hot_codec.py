@@ -485,14 +485,6 @@ def test_absurd_counts_are_refused_before_they_cost_anything(count: bytes) -> No
         hot.decode_fetch(fetch, 0, len(fetch), 4)
 
 
-def test_trailing_bytes_are_refused() -> None:
-    frame = encode_request(ProduceRequest(acks=1, timeout_ms=1, topic_data=[]), 9, 1, "c")
-    buffer = bytearray(frame[4:] + b"\0")
-    body = hot.request_head(buffer, 0, len(buffer), True).body
-    with pytest.raises(MalformedFrame):
-        hot.decode_produce(buffer, body, len(buffer), 9)
-
-
 def test_a_follower_hears_of_the_tier() -> None:
     row = hot.FetchedRow(bytes(16), 3, 0, 7, tier_end=5_000_000_000, erased_end=6_000_000_000)
     rows = [row, row._replace(tier_end=-1), row._replace(erased_end=0)]

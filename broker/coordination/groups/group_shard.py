@@ -46,6 +46,7 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.settings import LONG_MAX
 from kraft.image.key_ranges import Keeping
 from kraft.image.tenants import local_name
 
@@ -213,7 +214,7 @@ class GroupShard:
         if len(request.group_id.encode()) > STRING_BYTES_MAX:
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
         self._check_committer(request, now)
-        expire_timestamp = now.wall_ms + request.retention_ms if request.retention_ms >= 0 else NO_TIME
+        expire_timestamp = min(now.wall_ms + request.retention_ms, LONG_MAX) if request.retention_ms >= 0 else NO_TIME
         codes: list[ErrorCode] = []
         records: list[CoordinatorRecord] = []
         for item in request.offsets:
