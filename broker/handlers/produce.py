@@ -125,6 +125,10 @@ class RowWaiter:
         self._row = row
         self._partition = partition
 
+    @property
+    def settled(self) -> bool:
+        return self._pending.settled
+
     def committed(self, offset: int) -> None:
         self._pending.answer(self._at, self._row)
 

@@ -8,9 +8,16 @@ from typing import Protocol
 
 from common.errors import ErrorCode
 
+COMPACT_FROM = 64  # waiters that were answered otherwise hold their requests in memory
+
 
 class CommitWaiter(Protocol):
     """Something that goes on once an offset is below the high watermark, or never will be."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether it waits no longer, because its time was up: the queue may forget it without a call."""
+        ...
 
     def committed(self, offset: int) -> None:
         """Everything before `offset` is committed."""
@@ -30,6 +37,8 @@ class CommitCallback:
 
     __slots__ = ("_done",)
 
+    settled = False
+
     def __init__(self, done: Callable[[ErrorCode | None], None]) -> None:
         self._done = done
 
@@ -46,12 +55,14 @@ class CommitCallback:
 class CommitQueue:
     """Sorted by offset, so that a moving high watermark pops from the left and looks at nothing else.
 
-    Its length is bounded by the requests in work on all connections.
+    Its length is at most twice the number of those that still wait, plus `COMPACT_FROM`: requests whose time is up
+    leave it although the high watermark stands still. Those that wait are bounded by the requests in work.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_compact_at", "_waiting")
 
     def __init__(self) -> None:
+        self._compact_at = COMPACT_FROM
         self._waiting: deque[tuple[int, CommitWaiter]] | None = None  # most partitions never have anyone waiting
 
     def __len__(self) -> int:
@@ -61,6 +72,9 @@ class CommitQueue:
         waiting = self._waiting
         if waiting is None:
             waiting = self._waiting = deque()
+        if len(waiting) >= self._compact_at:
+            waiting = self._waiting = deque(entry for entry in waiting if not entry[1].settled)
+            self._compact_at = max(COMPACT_FROM, 2 * len(waiting))
         if not waiting or waiting[-1][0] <= offset:
             waiting.append((offset, waiter))
             return

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.deadlines import COMPACT_FROM, Deadlines
+from broker.partitions import waiters
 from broker.partitions.waiters import CommitQueue
 from common.errors import ErrorCode
 
@@ -15,6 +16,7 @@ from common.errors import ErrorCode
 class Waiter:
     def __init__(self, gives_up: bool = False) -> None:
         self.told: list[str] = []
+        self.settled = False
         self._gives_up = gives_up
 
     def committed(self, offset: int) -> None:
@@ -55,6 +57,18 @@ def test_refusing_tells_all_and_starving_only_those_that_give_up() -> None:
     assert (patient.told, impatient.told, len(queue)) == ([], ["starved"], 1)
     queue.refuse_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert (patient.told, len(queue)) == (["NOT_LEADER_OR_FOLLOWER"], 0)
+
+
+def test_those_whose_time_is_up_leave_a_queue_whose_high_watermark_stands_still() -> None:
+    queue, patient = CommitQueue(), Waiter()
+    queue.add(1, patient)
+    for offset in range(2, 20 * waiters.COMPACT_FROM):
+        late = Waiter()
+        queue.add(offset, late)
+        late.settled = True
+    assert len(queue) <= waiters.COMPACT_FROM + 2
+    queue.release(1_000_000)
+    assert patient.told == ["committed 1"]
 
 
 class Sleeper:
