@@ -124,6 +124,7 @@ class DataPlane:
             replication.replica_high_watermark_checkpoint_interval_ms / 1000,
             min(REVIEW_S, lag_max_s / 2),
             limits.inflated_bytes_max,
+            lag_max_s,
         )
 
     def _link_services(

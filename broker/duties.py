@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from broker.config import LogDuties
@@ -23,8 +24,33 @@ from storage.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 REVIEW_S = 0.5
+STALL_MIN_S = 0.5  # a review that comes so much later than it was due tells of a loop that stood still
 PARTITIONS_PER_TURN = 128
 PRODUCERS_EXPIRE_S = 600.0  # producer.id.expiration.check.interval.ms
+
+
+class Stalls:
+    """For how long this broker stood still lately: whoever it did not hear meanwhile is not to blame.
+
+    Times are loop seconds. A stall counts for `memory_s`, the time by which others are judged.
+    """
+
+    def __init__(self, memory_s: float) -> None:
+        self._memory_s = memory_s
+        self._stalls: deque[tuple[float, float]] = deque()  # end and length; few: each took STALL_MIN_S
+
+    def note(self, due: float, now: float) -> None:
+        """Something that was due at `due` runs at `now`."""
+        if now - due > STALL_MIN_S:
+            begun = max(due, self._stalls[-1][0]) if self._stalls else due  # several tell of the same stall
+            self._stalls.append((now, now - begun))
+
+    def recent_s(self, now: float) -> float:
+        """Seconds of the stalls that ended within the memory."""
+        stalls = self._stalls
+        while stalls and stalls[0][0] + self._memory_s < now:
+            stalls.popleft()
+        return sum(length for _, length in stalls)
 
 
 class Duties:
@@ -39,7 +65,9 @@ class Duties:
         high_watermark_checkpoint_s: float,
         review_s: float,
         inflated_bytes_max: int,
+        lag_max_s: float,
     ) -> None:
+        """`lag_max_s`: how long a follower may be behind."""
         self._hosted = hosted
         self._logs = logs
         self._clock = clock
@@ -47,6 +75,7 @@ class Duties:
         self._high_watermark_checkpoint_s = high_watermark_checkpoint_s
         self._review_s = review_s
         self._inflated_bytes_max = inflated_bytes_max
+        self._stalls = Stalls(lag_max_s)
         self._checkpointed: dict[TopicPartition, int] = {}
         self._cleaner: LogCleaner | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -85,8 +114,11 @@ class Duties:
 
     def _begin(self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
+            loop = asyncio.get_running_loop()
             while True:
+                due = loop.time() + interval_s
                 await asyncio.sleep(interval_s)
+                self._stalls.note(due, loop.time())
                 try:
                     await duty()
                 except ProtocolError as error:  # the disk: the log directory tells it on its own way
@@ -98,8 +130,9 @@ class Duties:
 
     async def _review(self) -> None:
         left = len(self._hosted.unsettled_partitions)
+        loop = asyncio.get_running_loop()
         while left > 0:
-            self._hosted.review(min(left, PARTITIONS_PER_TURN))
+            self._hosted.review(min(left, PARTITIONS_PER_TURN), self._stalls.recent_s(loop.time()))
             left -= PARTITIONS_PER_TURN
             await asyncio.sleep(0)
 

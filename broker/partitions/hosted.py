@@ -203,12 +203,15 @@ class HostedPartitions:
         if self.isr_changes is not None:
             self.isr_changes.propose(partition, proposal)
 
-    def review(self, partitions_max: int) -> None:
-        """Look after up to `partitions_max` of the partitions that are unsettled, the longest waiting first."""
+    def review(self, partitions_max: int, stalled_s: float = 0.0) -> None:
+        """Look after up to `partitions_max` of the partitions that are unsettled, the longest waiting first.
+
+        `stalled_s`: see `Partition.review`.
+        """
         waiting = self.unsettled_partitions
         for partition in list(islice(waiting, partitions_max)):
             del waiting[partition]
-            if partition.review():
+            if partition.review(stalled_s):
                 waiting[partition] = None
 
     def is_alive(self, node: int) -> bool:

@@ -388,9 +388,10 @@ class Partition(Replica):
         if replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now()):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
 
-    def review(self) -> bool:
+    def review(self, stalled_s: float = 0.0) -> bool:
         """Look after the followers, from time to time while unsettled; whether there is a reason to look again.
 
+        For `stalled_s` of the last lag time this broker itself stood still and heard nobody: followers get it back.
         Replicas that lag leave the ISR, those outside that follow and have all may join; a fetch that moves nothing
         does not name this partition, so it alone would not show them.
         """
@@ -398,8 +399,9 @@ class Partition(Replica):
         if replicas is None:
             return False
         now = self._now()
+        replicas.note_whole(self.log.written_end_offset, now)
         if replicas.proposal is None:
-            lagging = replicas.lagging(self.log.written_end_offset, now, self._lag_max_s)
+            lagging = replicas.lagging(self.log.written_end_offset, now, self._lag_max_s + stalled_s)
             if lagging:
                 self._host.isr_proposed(self, replicas.propose_leave(lagging))
         for follower in list(replicas.outside):

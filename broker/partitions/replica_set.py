@@ -184,6 +184,13 @@ class ReplicaSet:
 
     # the ISR -----------------------------------------------------------------------------------------------
 
+    def note_whole(self, own_end: int, now: float) -> None:
+        """Members of the ISR that have everything have it at this moment, though no fetch of theirs says so: in an
+        idle partition fetches move nothing. Else the next record would find them behind since they last moved."""
+        for follower in self._counted:
+            if follower.end_offset >= own_end:
+                follower.caught_up_at = now
+
     def lagging(self, own_end: int, now: float, lag_max_s: float) -> tuple[int, ...]:
         """Members of the ISR that have been behind for too long. One that has everything never lags."""
         since = now - lag_max_s

@@ -9,7 +9,7 @@ from broker.replication.fetch_sessions import FetchSession
 from broker.request import ClientSession
 from common.errors import ErrorCode
 from kraft.records import PartitionChangeRecord
-from tests.broker.replication_lab import TOPIC_ID, Lab, eventually
+from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually
 from wire.hot_codec import FetchCall, FetchPart
 
 VERSION = 17
@@ -79,3 +79,22 @@ async def test_a_new_leader_is_joined_by_all_though_nothing_is_written(tmp_path:
         lab.controller.create_topic((0, 1, 2))
         lab.controller.change(PartitionChangeRecord(TOPIC_ID, 0, isr=(1,), leader=1))
         await eventually(lambda: sorted(lab.controller.isr) == [0, 1, 2])
+
+
+async def test_followers_get_back_the_time_in_which_their_leader_stood_still(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.controller.reachable = False
+        lab.controller.create_topic((0, 1, 2))
+        await lab[1].stop()
+        await lab[2].stop()
+        partition: Partition = lab[0].partition
+        for node in (1, 2):
+            partition.follower_fetched(node, 0, 0, lab[node].broker_epoch)
+        partition.append_records(bytearray(batch(b"x")), partition.leader_epoch, 0)
+        replicas, before = partition.replica_set, partition._now()
+        assert replicas is not None
+        partition._now = lambda: before + 60.0  # the loop stood still; their fetches wait in the sockets
+        partition.review(stalled_s=60.0)
+        assert replicas.proposal is None
+        partition.review()
+        assert replicas.proposal is not None

@@ -121,6 +121,15 @@ def test_an_idle_follower_does_not_lag_when_the_first_record_in_hours_comes() ->
     assert replicas.lagging(51, 5011.0, LAG_S) == (1, 2)
 
 
+def test_an_idle_follower_of_a_partition_that_cannot_commit_does_not_lag_at_the_next_record() -> None:
+    replicas = replica_set(min_insync=3, isr=(0, 1))
+    at(replicas, 1, 50, 50)  # acks=1 is appended all the same, and the high watermark stays behind
+    replicas.note_whole(50, 5000.0)
+    assert replicas.lagging(51, 5001.0, LAG_S) == ()
+    replicas.note_whole(51, 5001.0)
+    assert replicas.lagging(51, 5011.0, LAG_S) == (1,)
+
+
 def test_a_member_that_keeps_pace_under_load_does_not_lag() -> None:
     replicas = replica_set()
     end = 0
