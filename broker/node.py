@@ -180,12 +180,15 @@ class BrokerNode:
         await self.logs.open(cluster_id)
         self._make_tier(cluster_id)
         lifecycle = self.lifecycle = self._make_lifecycle(cluster_id)
+        claimed = self.logs.previous_broker_epoch
         registering = asyncio.create_task(lifecycle.start(), name="register")
         try:
             image = self.observer.image
             settings = self.data_plane.settings
             await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering)
             broker_epoch = await registering
+            if self.logs.previous_broker_epoch != claimed:  # the scan has found that records are gone
+                broker_epoch = await lifecycle.register_unclean(random_uuid(self._ports.random))
         finally:
             registering.cancel()
             await asyncio.gather(registering, return_exceptions=True)

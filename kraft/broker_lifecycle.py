@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -151,6 +151,14 @@ class BrokerLifecycle:
         self.state = BrokerState.RECOVERING
         self._task = asyncio.create_task(self._beat(), name=duty("broker-heartbeat"))
         return self.broker_epoch
+
+    async def register_unclean(self, incarnation: bytes) -> int:
+        """Register anew, as a broker that has lost what it had: the recovery has found more than its first registration
+        knew. Returns the new broker epoch once the session of the first one is over. Raises RegistrationRefused."""
+        await self.stop()
+        self._registration = replace(self._registration, incarnation=incarnation, previous_broker_epoch=-1)
+        self.broker_epoch = -1
+        return await self.start()
 
     def logs_recovered(self) -> None:
         """From now on the broker asks to be unfenced."""

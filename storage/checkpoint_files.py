@@ -94,16 +94,25 @@ def decode_clean_stop(data: bytes) -> int:
     return epoch
 
 
-def encode_run(cache_identity: str, broker_epoch: int) -> bytes:
-    body = json.dumps({"version": 0, "cache": cache_identity, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-    return body.encode() + b"\n"
+class RunNote(NamedTuple):
+    """Which run appended, to which page cache, and in which file that was noted: a copy of it vouches for nothing."""
+
+    cache: str
+    inode: int
+    broker_epoch: int
 
 
-def decode_run(data: bytes) -> tuple[str, int] | None:
-    """The page cache's identity and the broker epoch of the last run; None when the note is torn or not one."""
+def encode_run(note: RunNote) -> bytes:
+    fields = {"version": 1, "cache": note.cache, "inode": note.inode, "brokerEpoch": note.broker_epoch}
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_run(data: bytes) -> RunNote | None:
+    """None when the note is torn or not one."""
     try:
-        note = json.loads(data)
-        cache, epoch = note["cache"], note["brokerEpoch"]
+        fields = json.loads(data)
+        note = RunNote(fields["cache"], fields["inode"], fields["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
         return None
-    return (cache, epoch) if isinstance(cache, str) and isinstance(epoch, int) else None
+    is_sound = isinstance(note.cache, str) and isinstance(note.inode, int) and isinstance(note.broker_epoch, int)
+    return note if is_sound else None

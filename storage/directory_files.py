@@ -1,5 +1,6 @@
 """The names in a log directory and its own small files, read at the start. Blocking calls, for a thread."""
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 
@@ -102,23 +103,44 @@ def write_run(disk: Disk, path: str, broker_epoch: int) -> None:
 
     Not fsynced on purpose: when this note is lost, so may be what was appended, and the stop counts as unclean.
     """
-    data = checkpoint_files.encode_run(disk.cache_identity(), broker_epoch)
     file = disk.open(join(path, RUN), create=True)
     try:
         file.truncate(0)
-        file.pwrite(data, 0)
+        note = checkpoint_files.RunNote(disk.cache_identity(), file.identity().inode, broker_epoch)
+        file.pwrite(checkpoint_files.encode_run(note), 0)
     finally:
         file.close()
 
 
+def withdraw_run(disk: Disk, path: str) -> None:
+    """The note vouches for nothing any more, as far as the disk still takes a change."""
+    with contextlib.suppress(OSError):
+        disk.remove(join(path, RUN))
+        return
+    with contextlib.suppress(OSError):  # it may refuse names and still take bytes
+        file = disk.open(join(path, RUN))
+        try:
+            file.truncate(0)
+        finally:
+            file.close()
+
+
 def _read_run(disk: Disk, path: str) -> int | None:
+    """The broker epoch of a run that was killed, if this very disk holds what it had appended.
+
+    A disk that was restored from a copy has another file, or one that was changed after its bytes were.
+    """
     data = read_whole(disk, join(path, RUN))
-    if data is None:
+    note = checkpoint_files.decode_run(data) if data is not None else None
+    if note is None or not note.cache or note.cache != disk.cache_identity():
         return None
-    found = checkpoint_files.decode_run(data)
-    if found is None or not found[0] or found[0] != disk.cache_identity():
-        return None
-    return found[1]
+    file = disk.open(join(path, RUN))
+    try:
+        identity = file.identity()
+    finally:
+        file.close()
+    is_original = identity.inode == note.inode and identity.changed_ns == identity.modified_ns
+    return note.broker_epoch if is_original else None
 
 
 def _read_offsets(disk: Disk, path: str, name: str) -> dict[TopicPartition, int]:

@@ -21,7 +21,6 @@ from storage.checkpoint_files import (
     LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
-    RUN,
     TopicPartition,
 )
 from storage.checkpoints import Checkpoints
@@ -33,6 +32,7 @@ from storage.directory_files import (
     directory_name,
     read_directory,
     renamed,
+    withdraw_run,
     write_run,
 )
 from storage.directory_health import DirectoryHealth, FreeSpace
@@ -147,7 +147,8 @@ class LogDirectory:
     ) -> None:
         """Load all logs, in threads and in chunks; `progress(done, total)` runs on the loop.
 
-        An I/O error takes the directory offline and is raised as ProtocolError(KAFKA_STORAGE_ERROR).
+        Records that are gone although the last run seemed to have lost nothing change `previous_broker_epoch`. An I/O
+        error takes the directory offline and is raised as ProtocolError(KAFKA_STORAGE_ERROR).
         """
         state = self._opened()
         total = len(state.partitions)
@@ -198,12 +199,17 @@ class LogDirectory:
             config=config,
             clean=state.clean_epoch is not None,
             recovery_point=state.recovery_points.get(who, 0),
+            high_watermark=state.high_watermarks.get(who, 0),
             gaps_below=max(state.recovery_points.get(who, 0), state.cleaned.get(who, 0)),
             log_start_offset=state.log_starts.get(who, 0),
             now_ms=self._ports.clock.wall_ms(),
         )
 
     async def _adopt(self, loaded: LoadedLog) -> None:
+        if loaded.lost_records and self.previous_broker_epoch >= 0:
+            self.previous_broker_epoch = -1
+            who = {"topic": loaded.topic, "partition": loaded.partition, "log_end_offset": loaded.log_end_offset}
+            self._audit.note("records_lost_since_last_run", **who)
         log = PartitionLog(self._context, loaded)
         self._logs[loaded.topic, loaded.partition] = log
         if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
@@ -316,8 +322,7 @@ class LogDirectory:
 
     def _failed(self, reason: str) -> None:
         """Withdraw the note of this run first: what the device refused need not be in the page cache any more."""
-        with contextlib.suppress(OSError):
-            self._disk.remove(join(self._path, RUN))
+        withdraw_run(self._disk, self._path)
         if self._on_failed is not None:
             self._on_failed(reason)
 

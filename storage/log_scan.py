@@ -3,10 +3,10 @@
 import contextlib
 
 from common.errors import ProtocolError
-from common.ports import Disk
+from common.ports import Disk, File
 from common.whole_files import read_whole, write_fully
 from records.audit_event import AuditKind
-from records.batch import CONTROL, BatchHeader
+from records.batch import CONTROL, HEADER_BYTES, MAGIC, BatchHeader, read_header
 from storage.audit_trail import Act, AuditPermits, require_agreed
 from storage.loaded_log import LoadedLog
 from storage.open_files import OpenFiles
@@ -22,6 +22,7 @@ from storage.segment import (
     file_stem,
 )
 from storage.segment_scan import (
+    BATCH_BYTES_MAX,
     IndexedPart,
     SoundBatch,
     nothing_indexed,
@@ -209,6 +210,7 @@ class LogScan:
         self._require("torn tail", segment.size - size, end_offset)
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
+            self._loaded.lost_records |= not _is_broken_off(file, size, segment.size)
             file.truncate(size)
         finally:
             file.close()
@@ -220,9 +222,19 @@ class LogScan:
         loaded = self._loaded
         gone = loaded.segments[number:]
         self._require("segments behind damage", sum(segment.size for segment in gone), end_offset)
+        loaded.lost_records |= any(segment.size for segment in gone)
         for segment in reversed(gone):
             remove_segment_files(self._disk, segment)
         del loaded.segments[number:]
+
+
+def _is_broken_off(file: File, position: int, size: int) -> bool:
+    """Whether the bytes from `position` on are the beginning of a batch: all that a killed process leaves unsound."""
+    left = size - position
+    if left < HEADER_BYTES:
+        return True
+    header = read_header(file.pread(HEADER_BYTES, position), 0)
+    return header.magic == MAGIC and left < header.size <= BATCH_BYTES_MAX
 
 
 def remove_segment_files(disk: Disk, segment: Segment) -> None:

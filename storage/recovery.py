@@ -51,6 +51,7 @@ class RecoveryInput:
     config: LogConfig
     clean: bool  # the last run stopped in order
     recovery_point: int
+    high_watermark: int  # as checkpointed: the log reached at least so far
     gaps_below: int  # compaction may have left gaps between segments up to here; it takes only what is on the device
     log_start_offset: int
     now_ms: int
@@ -75,7 +76,9 @@ def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Reco
         return _load(disk, open_files, audit, given)
     except ProtocolError as error:
         audit.note("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
-        return _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
+        loaded = _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
+        loaded.lost_records = True
+        return loaded
 
 
 def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
@@ -149,12 +152,14 @@ def _load_segments(
             _read_end(disk, open_files, loaded, given.now_ms)
         except (ValueError, ProtocolError):  # damaged after all
             clean = False
+            loaded.lost_records = True
     if not clean:
         recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
         loaded.names_changed = loaded.epochs_changed = True
         scan = LogScan(disk, open_files, audit, given.now_ms, loaded, given.gaps_below)
         scan.run(first_to_scan(bases, recovery_point), recovery_point)
         flushed = recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment)
+    loaded.lost_records |= loaded.log_end_offset < max(given.high_watermark, given.recovery_point)
     if loaded.log_end_offset < loaded.log_start_offset:
         _start_over(disk, open_files, audit, given, loaded)
     loaded.epochs.truncate_from_end(loaded.log_end_offset)

@@ -231,6 +231,18 @@ async def test_it_is_unfenced_as_soon_as_its_metadata_is_there() -> None:
     await bench.lifecycle.stop()
 
 
+async def test_a_broker_that_finds_records_lost_registers_once_more_as_unclean() -> None:
+    bench = LifecycleBench()
+    await bench.lifecycle.start()
+    assert await bench.lifecycle.register_unclean(bytes(range(16))) == 40
+    first, second = bench.controller.registrations
+    assert first.incarnation_id != second.incarnation_id
+    assert second.previous_broker_epoch == -1
+    bench.lifecycle.logs_recovered()
+    await bench.lifecycle.wait_unfenced()
+    await bench.lifecycle.stop()
+
+
 @pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION])
 async def test_a_registration_that_can_never_be_is_not_tried_for_ever(code: ErrorCode) -> None:
     bench = LifecycleBench()

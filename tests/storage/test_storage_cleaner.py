@@ -127,7 +127,7 @@ class World:
             decode_offsets(read_whole(self.disk, name) or b"0\n0\n").get(("t", 0), 0)
             for name in (RECOVERY_POINTS, CLEANER_OFFSETS)
         )
-        given = RecoveryInput("t-0", "t", 0, self.config, False, point, max(point, cleaned), 0, 0)
+        given = RecoveryInput("t-0", "t", 0, self.config, False, point, 0, max(point, cleaned), 0, 0)
         context = replace(self.context, health=DirectoryHealth(), open_files=OpenFiles(self.disk))
         self.opened.append(context.open_files)
         return PartitionLog(context, load_log(self.disk, context.open_files, context.audit, given))

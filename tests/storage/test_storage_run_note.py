@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +15,10 @@ from common.machine import MachineClock, MachineDisk, MachineNetwork
 from common.ports import Ports
 from storage.audit_trail import NoTrail
 from storage.checkpoint_files import RUN
+from storage.directory_files import withdraw_run
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
+from tests.storage.log_workbench import Workbench, append, produced
 
 
 class BootedDisk(MachineDisk):
@@ -70,11 +75,79 @@ async def test_a_run_whose_disk_failed_vouches_for_nothing(tmp_path: Path) -> No
     assert await previous_epoch(tmp_path) == -1
 
 
-@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"cache":"first"}', b'{"cache":"first","brokerEpoch":"x"}'])
+@pytest.mark.parametrize(
+    "note", [b"", b"{", b"[]", b'{"cache":"first"}', b'{"cache":"first","inode":1,"brokerEpoch":"x"}']
+)
 async def test_a_torn_note_counts_as_none(tmp_path: Path, note: bytes) -> None:
     await killed_run(tmp_path, 17)
     (tmp_path / RUN).write_bytes(note)
     assert await previous_epoch(tmp_path) == -1
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+async def test_a_restored_copy_of_the_disk_vouches_for_nothing(tmp_path: Path, in_place: bool) -> None:
+    await killed_run(tmp_path, 17)
+    note, copy = tmp_path / RUN, tmp_path / "copy"
+    shutil.copy2(note, copy)
+    if in_place:
+        note.write_bytes(copy.read_bytes())
+        shutil.copystat(copy, note)  # as archives are unpacked: with the times of the original
+    else:
+        os.replace(copy, note)
+    assert await previous_epoch(tmp_path) == -1
+
+
+class NamelessDisk(BootedDisk):
+    """Takes bytes, but no changes of names any more."""
+
+    def remove(self, path: str) -> None:
+        raise OSError(30, "injected")
+
+
+async def test_a_note_that_cannot_be_removed_is_emptied(tmp_path: Path) -> None:
+    await killed_run(tmp_path, 17)
+    withdraw_run(NamelessDisk(tmp_path), "")
+    assert await previous_epoch(tmp_path) == -1
+
+
+async def killed_bench(tmp_path: Path) -> Workbench:
+    """A log of three batches whose broker was killed."""
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    bench.directory.begin_run(17)
+    for _ in range(3):
+        append(log, produced(2, size=50), 1)
+    await bench.directory.settle()
+    await bench.directory.checkpoint_high_watermarks({("t", 0): log.log_end_offset})
+    await bench.directory.close()
+    return bench
+
+
+def garble(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def cut_batch(data: bytes) -> bytes:
+    return data[: len(data) // 3 * 2]
+
+
+def torn_write(data: bytes) -> bytes:
+    return data + data[: len(data) // 3 - 5]
+
+
+@pytest.mark.parametrize(
+    ("damage", "epoch"), [(garble, -1), (cut_batch, -1), (torn_write, 17), (lambda data: data + data[:20], 17)]
+)
+async def test_what_the_scan_finds_lost_takes_the_word_back(
+    tmp_path: Path, damage: Callable[[bytes], bytes], epoch: int
+) -> None:
+    bench = await killed_bench(tmp_path)
+    file = tmp_path / "t-0" / "00000000000000000000.log"
+    file.write_bytes(damage(file.read_bytes()))
+    await bench.start()
+    assert bench.directory.previous_broker_epoch == epoch
+    assert ("records_lost_since_last_run" in bench.events) is (epoch == -1)
+    await bench.directory.close()
 
 
 async def test_the_marker_of_a_clean_stop_goes_before_the_note(tmp_path: Path) -> None:
