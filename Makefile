@@ -8,6 +8,7 @@ LOCKED := $(PIP) install --require-hashes --no-build-isolation
 TEST_WORKERS ?= 2
 SEED ?= 0
 COUNT ?= 300
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev up test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
@@ -57,7 +58,7 @@ format: install-dev ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 sim: install-dev ## replay simulation seeds: make sim SEED=7 COUNT=1
-	$(BIN)/python -m tests.sim --seed $(SEED) --count $(COUNT)
+	$(BIN)/python -m tests.sim --seed $(SEED) --count $(COUNT) --jobs $(JOBS) --quiet
 
 compat-java: install-dev ## Apache Kafka's own tools against a cluster (needs Java and Maven)
 	$(BIN)/python -m bench.compat_java

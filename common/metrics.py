@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["counter", "gauge"]
 Samples = Iterable[tuple[Mapping[str, str], float]]
+Totals = Iterable[tuple[Mapping[str, str], tuple[int, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,19 @@ class _Family:
     read: Callable[[], Samples]
 
 
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    name: str
+    doc: str
+    read: Callable[[], Totals]
+
+
 class Metrics:
     """The metrics of one node. Not global: several nodes share a process in tests."""
 
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
+        self._summaries: dict[str, _Summary] = {}
         self._registry: CollectorRegistry | None = None
 
     def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
@@ -43,9 +52,17 @@ class Metrics:
 
     def family(self, name: str, kind: Kind, doc: str, read: Callable[[], Samples]) -> None:
         """A metric with labels: `read` yields (labels, value) pairs, all with the same label names."""
-        if name in self._families:
-            raise ValueError(f"metric {name} is registered twice")
+        self._check_new(name)
         self._families[name] = _Family(name, kind, doc, read)
+
+    def summary(self, name: str, doc: str, read: Callable[[], Totals]) -> None:
+        """How often something was and its sum, with labels: `read` yields (labels, (count, sum)) pairs."""
+        self._check_new(name)
+        self._summaries[name] = _Summary(name, doc, read)
+
+    def _check_new(self, name: str) -> None:
+        if name in self._families or name in self._summaries:
+            raise ValueError(f"metric {name} is registered twice")
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -58,7 +75,11 @@ class Metrics:
 
     def collect(self) -> Iterable[Metric]:
         """What the Prometheus library asks of a collector."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+        from prometheus_client.core import (  # noqa: PLC0415
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            SummaryMetricFamily,
+        )
 
         for family in self._families.values():
             samples = list(family.read())
@@ -68,3 +89,10 @@ class Metrics:
             for values, value in samples:
                 metric.add_metric([values[label] for label in labels], value)
             yield metric
+        for summary in self._summaries.values():
+            totals = list(summary.read())
+            labels = list(totals[0][0]) if totals else []
+            found = SummaryMetricFamily(summary.name, summary.doc, labels=labels)
+            for values, (count, total) in totals:
+                found.add_metric([values[label] for label in labels], count, total)
+            yield found

@@ -1,7 +1,63 @@
 """What holds for the whole suite."""
 
+from __future__ import annotations
+
+import gc
+import inspect
+import time
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from common.loop_watch import Held, LoopWatch
+from tidelog.stack_sampling import StackSampling
 
 # The suite runs beside other work on few cores, so how long an example takes says nothing about it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+HELD_MAX_S = 0.050  # of CPU time: more than the 20 ms of the rule, because a shared core is slow at times
+PRODUCT = ("tidelog", "broker", "proxy", "kraft", "tiering", "storage", "object_store", "wire", "records", "common")
+EXCUSED: dict[str, str] = {}
+"""Functions that may hold the loop of a laboratory for longer, and why."""
+
+
+class _Collections:
+    """The longest garbage collection: the heap of a whole test session is not that of a node."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._began_s = 0.0
+
+    def noted(self, phase: str, _: dict[str, int]) -> None:
+        now_s = time.thread_time()
+        if phase == "start":
+            self._began_s = now_s
+        else:
+            self.longest_s = max(self.longest_s, now_s - self._began_s)
+
+
+@pytest.fixture(autouse=True)
+def _the_loop_turns(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A callback of the product that holds a laboratory's loop for too long fails its test."""
+    if not inspect.iscoroutinefunction(getattr(request, "function", None)):
+        yield
+        return
+    found: list[Held] = []
+    collections = _Collections()
+    gc.callbacks.append(collections.noted)
+    sampling = StackSampling(LoopWatch(held_s=HELD_MAX_S), found.append)
+    try:
+        yield
+    finally:
+        sampling.stop()
+        gc.callbacks.remove(collections.noted)
+    held = [
+        one
+        for one in found
+        if one.stack[0].split(".")[0] in PRODUCT
+        and one.what not in EXCUSED
+        and one.seconds - collections.longest_s >= HELD_MAX_S
+    ]
+    assert not held, [(one.what, round(one.seconds * 1000), " > ".join(one.stack)) for one in held]

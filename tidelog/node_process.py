@@ -23,6 +23,7 @@ from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
 from common.lifecycle import watch_tasks
 from common.logs import configure_logs
+from common.loop_watch import LoopWatch
 from common.machine import machine_ports
 from common.metrics import Metrics
 from common.settings import SettingError
@@ -34,6 +35,7 @@ from tidelog.descriptors import divide, raise_limit
 from tidelog.directory_lock import DirectoryInUse, held_directory
 from tidelog.listener_config import host_and_port
 from tidelog.node_config import broker_config, data_directory
+from tidelog.stack_sampling import StackSampling, log_held
 
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on
@@ -99,6 +101,8 @@ async def _run(
         ended.set()
 
     watch_tasks(loop, fail)
+    watch = LoopWatch()
+    sampling = StackSampling(watch, log_held(watch))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     if life_fd >= 0:
@@ -123,6 +127,7 @@ async def _run(
             from tidelog.exporting_controller import ExportingController  # noqa: PLC0415
 
             node = ExportingController(ports, controller, uri, interval_s, values["tidelog.spark.schedule"], keep_ms)
+    watch.register(node.metrics)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
     page = values["tidelog.metrics.listener"]
     try:
@@ -138,6 +143,7 @@ async def _run(
         await starting
     if not failed:
         await node.stop()
+    sampling.stop()
     await endpoint.stop()
 
 

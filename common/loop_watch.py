@@ -1,0 +1,137 @@
+"""Which callbacks hold a node's event loop for too long, seen by samples of its stack.
+
+A sample is taken after each `INTERVAL_S` of CPU time, so an idle node takes none. Two samples in the same turn of the
+loop, in the same callback, show that it has held the loop for the CPU time between them; the innermost frame that
+stands in both is what took so long. A sample that comes late shows a call into C that let no Python code run.
+
+This file decides; `tidelog/stack_sampling.py` takes the samples. Values in, values out, but for the frames, which are
+compared by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+
+from common.metrics import Metrics
+
+INTERVAL_S = 0.010  # of CPU time, between samples
+HELD_S = 0.020  # of CPU time: what no callback of a node may take
+PLACES_MAX = 100  # places that are told apart; the rest is one
+OTHER = "other"
+
+
+@dataclass(slots=True)
+class Place:
+    """A function that held the loop: how often, for how many seconds of CPU time in all, at the most, and at the
+    most of those that were logged."""
+
+    count: int = 0
+    seconds: float = 0.0
+    longest_s: float = 0.0
+    logged_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Held:
+    """One callback that held the loop. `stack` is outermost first."""
+
+    what: str
+    seconds: float
+    stack: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Stay:
+    """The callback that the last sample found, and what of its stack has stood there since the first sample of it."""
+
+    turn: int
+    common: list[FrameType]
+    began_s: float
+    seen_s: float
+    stack: tuple[str, ...] = ()
+    late: bool = False
+
+
+@dataclass(slots=True)
+class LoopWatch:
+    """The held callbacks of one loop, by where they were held. `sample` is called on that loop's thread."""
+
+    held_s: float = HELD_S
+    interval_s: float = INTERVAL_S
+    places: dict[str, Place] = field(default_factory=dict)
+    _stay: _Stay | None = None
+    _last_s: float | None = None
+
+    def sample(self, frames: list[FrameType], turn: int, cpu_s: float) -> Held | None:
+        """Take note of a stack, outermost frame first, below what runs the loop; empty between callbacks.
+
+        `turn` counts the turns of the loop, `cpu_s` is the CPU time of its thread. Returns the callback before, if
+        that has ended and had held the loop for too long.
+        """
+        since_last = cpu_s - (cpu_s if self._last_s is None else self._last_s)
+        self._last_s = cpu_s
+        stay = self._stay
+        if stay is not None and stay.turn == turn and frames and stay.common[0] is frames[0]:
+            stay.common = _shared(stay.common, frames)
+            stay.seen_s = cpu_s
+            stay.stack = _described(stay.common)
+            return None
+        ended = self._ended()
+        if frames:
+            began_s = cpu_s - max(0.0, since_last - self.interval_s)  # more than that without a sample: it is in C
+            self._stay = _Stay(turn, list(frames), began_s, cpu_s, _described(frames))
+        return ended
+
+    def settle(self) -> Held | None:
+        """The callback of the last sample, if it has ended meanwhile and had held the loop for too long."""
+        return self._ended()
+
+    def _ended(self) -> Held | None:
+        stay, self._stay = self._stay, None
+        if stay is None or stay.seen_s - stay.began_s < self.held_s:
+            return None
+        seconds = stay.seen_s - stay.began_s
+        what = stay.stack[-1] if stay.stack else OTHER
+        if what not in self.places and len(self.places) >= PLACES_MAX:
+            what = OTHER
+        place = self.places.setdefault(what, Place())
+        place.count += 1
+        place.seconds += seconds
+        place.longest_s = max(place.longest_s, seconds)
+        return Held(what, seconds, stay.stack)
+
+    def take_log(self, held: Held) -> bool:
+        """Whether to log this one: the first, second, fourth, eighth … at each place, and one twice as long as any."""
+        place = self.places[held.what]
+        if place.count & (place.count - 1) and held.seconds < 2 * place.logged_s:
+            return False
+        place.logged_s = max(place.logged_s, held.seconds)
+        return True
+
+    def register(self, metrics: Metrics) -> None:
+        """Callbacks that held the loop, by the function in which they did."""
+        metrics.summary(
+            "tidelog_loop_held_seconds",
+            f"Callbacks that held the event loop for {HELD_S * 1000:g} ms of CPU time or more, by where.",
+            self._samples,
+        )
+
+    def _samples(self) -> Iterable[tuple[Mapping[str, str], tuple[int, float]]]:
+        for what, place in self.places.items():
+            yield {"what": what}, (place.count, place.seconds)
+
+
+def _shared(before: list[FrameType], now: list[FrameType]) -> list[FrameType]:
+    """The frames, from the outermost, that are the same in both."""
+    length = 0
+    for one, other in zip(before, now, strict=False):
+        if one is not other:
+            break
+        length += 1
+    return before[:length]
+
+
+def _described(frames: list[FrameType]) -> tuple[str, ...]:
+    return tuple(f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_qualname}" for frame in frames)
