@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kraft.image.sharded_map import ShardedMap
 from kraft.records import ResourceType
 
 ResourceKey = tuple[ResourceType, str]
@@ -16,7 +17,7 @@ _NONE: Mapping[str, str] = {}
 class ConfigsImage:
     """Overrides as text, by resource; a resource without overrides has no entry."""
 
-    by_resource: Mapping[ResourceKey, Mapping[str, str]] = field(default_factory=dict)
+    by_resource: ShardedMap[ResourceKey, Mapping[str, str]] = field(default_factory=ShardedMap)
 
     def __iter__(self) -> Iterator[ResourceKey]:
         return iter(self.by_resource)

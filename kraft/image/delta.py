@@ -1,7 +1,7 @@
 """Replay: records folded over an image, and what they changed.
 
-A delta collects any number of records, also of several batches, and yields the next image with one copy of each
-mapping that changed; so the cost is that of the changes plus one copy of the top-level tables per `image()`.
+A delta collects any number of records, also of several batches, and yields the next image, which shares what did not
+change with the one before. So the cost is that of the changes, however much there is beside them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from kraft.image.access_delta import AccessDelta
 from kraft.image.brokers import BrokerImage
 from kraft.image.configs import ConfigsImage, ResourceKey
 from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import IndexEdit
+from kraft.image.partition_table import partitions_changed
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import KeyRange, TopicImage, TopicsImage, names_changed
 from kraft.records import (
@@ -95,7 +97,8 @@ class MetadataDelta:
         self._next_producer_id = base.next_producer_id
         self._incarnation = base.incarnation
         self._names_created: dict[str, None] = {}
-        self._partitions: dict[bytes, dict[int, PartitionImage]] = {}
+        self._partitions: dict[bytes, dict[int, PartitionImage]] = {}  # those that changed alone
+        self._topics_met: dict[bytes, TopicImage] = {}  # those of the records so far, before any change
         self._ranges: dict[bytes, tuple[KeyRange, ...]] = {}
         self._brokers: dict[int, BrokerImage] | None = None
         self._configs: dict[ResourceKey, dict[str, str]] = {}
@@ -177,47 +180,51 @@ class MetadataDelta:
         base = self.base.topics
         if not (self.topics_created or self.topics_deleted or self._partitions or self._ranges):
             return base
-        by_name, by_id = dict(base.by_name), dict(base.by_id)
+        index = IndexEdit(base.index)
+        count = base.partition_count
+        changed: dict[bytes, TopicImage | None] = {}
         for topic_id, topic in self.topics_deleted.items():
-            del by_id[topic_id]
-            del by_name[topic.name]
-        for topic_id, topic in self.topics_created.items():
-            by_id[topic_id] = by_name[topic.name] = topic
+            changed[topic_id] = None
+            count -= len(topic.partitions)
+            index.remove(topic_id, topic.partitions.values())
+        changed.update(self.topics_created)
         for topic_id, partitions in self._partitions.items():
-            topic = by_id[topic_id]
-            changed = TopicImage(topic.name, topic_id, partitions, topic.adopts_tier, topic.ranges)
-            by_id[topic_id] = by_name[topic.name] = changed
+            topic = self._topic(topic_id)
+            after = partitions_changed(topic.partitions, partitions)
+            count += len(after) - len(topic.partitions)
+            for number, partition in partitions.items():
+                index.change(topic_id, number, topic.partitions.get(number), partition)
+            changed[topic_id] = TopicImage(topic.name, topic_id, after, topic.adopts_tier, topic.ranges)
         for topic_id, ranges in self._ranges.items():
-            topic = by_id[topic_id]
-            by_id[topic_id] = by_name[topic.name] = replace(topic, ranges=ranges)
+            changed[topic_id] = replace(changed.get(topic_id) or self._topic(topic_id), ranges=ranges)
+        ids: dict[str, bytes | None] = {topic.name: None for topic in self.topics_deleted.values()}
+        ids.update({topic.name: topic_id for topic_id, topic in self.topics_created.items()})
         names = names_changed(base.names_by_tenant, self.topics_deleted.values(), self.topics_created.values())
-        return TopicsImage(by_name, by_id, names)
+        by_name = base.ids.changed(ids) if ids else base.ids
+        return TopicsImage(base.by_id.changed(changed), by_name, names, index.done(), count)
 
     def _configs_image(self) -> ConfigsImage:
         if not self.configs_changed:
             return self.base.configs
-        by_resource = dict(self.base.configs.by_resource)
-        for key in self.configs_changed:
-            overrides = self._configs.get(key)
-            if overrides:
-                by_resource[key] = overrides
-            else:
-                by_resource.pop(key, None)
-        return ConfigsImage(by_resource)
+        changed = {key: self._configs.get(key) or None for key in self.configs_changed}
+        return ConfigsImage(self.base.configs.by_resource.changed(changed))
 
     def _topic(self, topic_id: bytes) -> TopicImage:
+        topic = self._topics_met.get(topic_id)
+        if topic is not None:
+            return topic
         topic = self.topics_created.get(topic_id)
         if topic is None and topic_id not in self.topics_deleted:
             topic = self.base.topics.by_id.get(topic_id)
         if topic is None:
             raise ReplayError("a record names a topic that does not exist")
+        self._topics_met[topic_id] = topic
         return topic
 
-    def _partitions_of(self, topic_id: bytes) -> dict[int, PartitionImage]:
-        partitions = self._partitions.get(topic_id)
-        if partitions is None:
-            partitions = self._partitions[topic_id] = dict(self._topic(topic_id).partitions)
-        return partitions
+    def _partition(self, topic_id: bytes, index: int) -> PartitionImage | None:
+        changed = self._partitions.get(topic_id)
+        partition = changed.get(index) if changed is not None else None
+        return self._topic(topic_id).partitions.get(index) if partition is None else partition
 
     def _mutable_brokers(self) -> dict[int, BrokerImage]:
         if self._brokers is None:
@@ -225,7 +232,7 @@ class MetadataDelta:
         return self._brokers
 
     def _name_taken(self, name: str) -> bool:
-        existing = self.base.topics.by_name.get(name)
+        existing = self.base.topics.get(name)
         if existing is not None and existing.topic_id not in self.topics_deleted:
             return True
         return name in self._names_created
@@ -305,18 +312,16 @@ class MetadataDelta:
         self._names_created[record.name] = None
 
     def _replay_partition(self, record: PartitionRecord) -> None:
-        partitions = self._partitions_of(record.topic_id)
-        if record.partition in partitions:
+        if self._partition(record.topic_id, record.partition) is not None:
             raise ReplayError("the partition exists")
-        partitions[record.partition] = PartitionImage.of(record)
+        self._partitions.setdefault(record.topic_id, {})[record.partition] = PartitionImage.of(record)
         self.partitions_changed[record.topic_id, record.partition] = None
 
     def _replay_partition_change(self, record: PartitionChangeRecord) -> None:
-        partitions = self._partitions_of(record.topic_id)
-        old = partitions.get(record.partition)
+        old = self._partition(record.topic_id, record.partition)
         if old is None:
             raise ReplayError("a record names a partition that does not exist")
-        partitions[record.partition] = old.changed(record)
+        self._partitions.setdefault(record.topic_id, {})[record.partition] = old.changed(record)
         key = (record.topic_id, record.partition)
         if key not in self.partitions_changed:
             self.partitions_changed[key] = old
@@ -334,9 +339,9 @@ class MetadataDelta:
     def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
         topic_id = record.topic_id
         topic = self._topic(topic_id)
-        for partition in self._partitions_of(topic_id):
+        self._topics_met.pop(topic_id, None)
+        for partition in self._partitions.pop(topic_id, ()):
             self.partitions_changed.pop((topic_id, partition), None)
-        del self._partitions[topic_id]
         self._ranges.pop(topic_id, None)
         self.ranges_changed.pop(topic_id, None)
         if topic_id in self.topics_created:

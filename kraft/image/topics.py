@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kraft.image.partition_index import PartitionIndex
 from kraft.image.partitions import PartitionImage
+from kraft.image.sharded_map import ShardedMap
 from kraft.image.tenants import tenant_of
 
 
@@ -46,14 +48,17 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicsImage:
-    """Views of the same topics. The mappings must not be changed by their readers.
+    """All topics by id, in an order that is the same in every process and means nothing. `ids` are theirs by name.
 
-    `names_by_tenant` holds the internal names of tenants' topics, by tenant id.
+    `names_by_tenant` holds the internal names of tenants' topics, by tenant id, in order of creation. `index` finds
+    partitions by brokers and by what they wait for.
     """
 
-    by_name: Mapping[str, TopicImage] = field(default_factory=dict)
-    by_id: Mapping[bytes, TopicImage] = field(default_factory=dict)
-    names_by_tenant: Mapping[str, Mapping[str, None]] = field(default_factory=dict)
+    by_id: ShardedMap[bytes, TopicImage] = field(default_factory=ShardedMap)
+    ids: ShardedMap[str, bytes] = field(default_factory=ShardedMap)
+    names_by_tenant: ShardedMap[str, Mapping[str, None]] = field(default_factory=ShardedMap)
+    index: PartitionIndex = field(default_factory=PartitionIndex)
+    partition_count: int = 0
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -62,35 +67,56 @@ class TopicsImage:
         return iter(self.by_id.values())
 
     def __contains__(self, name: str) -> bool:
-        return name in self.by_name
+        return name in self.ids
+
+    @property
+    def by_name(self) -> Mapping[str, TopicImage]:
+        """The topics by name, whose order is that of `ids`."""
+        return _ByName(self)
 
     def get(self, name: str) -> TopicImage | None:
-        return self.by_name.get(name)
+        topic_id = self.ids.get(name)
+        return None if topic_id is None else self.by_id[topic_id]
 
     def get_by_id(self, topic_id: bytes) -> TopicImage | None:
         return self.by_id.get(topic_id)
 
     def of_tenant(self, tenant_id: str) -> list[TopicImage]:
         """In order of creation; the cost is that of what is found."""
-        return [self.by_name[name] for name in self.names_by_tenant.get(tenant_id, ())]
+        return [self.by_id[self.ids[name]] for name in self.names_by_tenant.get(tenant_id, ())]
 
     def partition(self, topic_id: bytes, partition: int) -> PartitionImage | None:
         topic = self.by_id.get(topic_id)
         return topic.partitions.get(partition) if topic is not None else None
 
     def partitions(self) -> Iterator[PartitionImage]:
-        """Every partition of every topic, in order of creation."""
+        """Every partition of every topic."""
         for topic in self.by_id.values():
             yield from topic.partitions.values()
 
-    @property
-    def partition_count(self) -> int:
-        return sum(len(topic.partitions) for topic in self.by_id.values())
+
+class _ByName(Mapping[str, TopicImage]):
+    __slots__ = ("_topics",)
+
+    def __init__(self, topics: TopicsImage) -> None:
+        self._topics = topics
+
+    def __getitem__(self, name: str) -> TopicImage:
+        return self._topics.by_id[self._topics.ids[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics.ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics.ids)
+
+    def __len__(self) -> int:
+        return len(self._topics.ids)
 
 
 def names_changed(
-    base: Mapping[str, Mapping[str, None]], deleted: Iterable[TopicImage], created: Iterable[TopicImage]
-) -> Mapping[str, Mapping[str, None]]:
+    base: ShardedMap[str, Mapping[str, None]], deleted: Iterable[TopicImage], created: Iterable[TopicImage]
+) -> ShardedMap[str, Mapping[str, None]]:
     """`names_by_tenant` after a change; what did not change is shared."""
     changed: dict[str, dict[str, None]] = {}
     for topics, is_new in ((deleted, False), (created, True)):
@@ -98,11 +124,13 @@ def names_changed(
             tenant_id = tenant_of(topic.name)
             if tenant_id is None:
                 continue
-            names = changed.setdefault(tenant_id, dict(base.get(tenant_id, {})))
+            names = changed.get(tenant_id)
+            if names is None:
+                names = changed[tenant_id] = dict(base.get(tenant_id, {}))
             if is_new:
                 names[topic.name] = None
             else:
                 names.pop(topic.name, None)
     if not changed:
         return base
-    return {tenant_id: names for tenant_id, names in {**base, **changed}.items() if names}
+    return base.changed({tenant_id: names or None for tenant_id, names in changed.items()})

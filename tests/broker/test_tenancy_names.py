@@ -17,6 +17,7 @@ from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope
 from common.errors import ErrorCode, MalformedFrame, ProtocolError
 from kraft.controller.topic_names import check_topic_name
 from kraft.image.metadata import EMPTY_IMAGE
+from kraft.image.sharded_map import ShardedMap
 from kraft.image.topics import TopicImage, TopicsImage
 from tests.broker.tenant_requests import places, request, tenant_apis
 from wire import messages
@@ -28,10 +29,12 @@ TENANT, OTHER = "lkc-aaaaaa", "lkc-bbbbbb"
 PREFIX = f"{TENANT}_"
 OWN_ID, OTHERS_ID = (uuid.UUID(int=number << 64) for number in (1, 2))
 TOPICS = TopicsImage(
-    by_id={
-        OWN_ID.bytes: TopicImage(f"{PREFIX}a", OWN_ID.bytes),
-        OTHERS_ID.bytes: TopicImage(f"{OTHER}_a", OTHERS_ID.bytes),
-    }
+    by_id=ShardedMap(
+        {
+            OWN_ID.bytes: TopicImage(f"{PREFIX}a", OWN_ID.bytes),
+            OTHERS_ID.bytes: TopicImage(f"{OTHER}_a", OTHERS_ID.bytes),
+        }
+    )
 )
 NAMES = TenantNames(lambda: EMPTY_IMAGE, ProxyAddress("example.org", 9094))
 _PREFIXED = (
