@@ -23,6 +23,7 @@ from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from common.errors import ErrorCode
 from common.machine import machine_ports
+from common.ports import Address
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
@@ -36,6 +37,7 @@ PROXY_PORT = 9094
 INSIDE_HOST = "inside-broker"
 INSIDE_DIRECTORY = "/inside/directory"
 ALPHA, BETA, GAMMA, OPERATOR, INTERNAL = "ALPHA", "BETA", "GAMMA", "OPERATOR", "INTERNAL"
+CONTROLLER = "CONTROLLER"  # the controller's listener, for nodes
 KEYS = {ALPHA: "TKAAAAAAAAAAAAAA", BETA: "TKBBBBBBBBBBBBBB", GAMMA: "TKGGGGGGGGGGGGGG"}
 _ALL_RESOURCES = ((2, 4, ""), (3, 4, ""), (5, 4, ""), (4, 3, "kafka-cluster"))  # types, patterns, names
 
@@ -74,7 +76,7 @@ class TenantLab:
     """Use as an asynchronous context."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self._root = root
+        self.directory = root
         self._patch = patch
         self._held = [ReservedPort() for _ in range(7)]
         self._wires: list[Wire] = []
@@ -86,6 +88,7 @@ class TenantLab:
         self._patch.setattr(Security, "greet", self._greet)
         consensus, listener, *clients = ((LOCALHOST, port.number) for port in self._held)
         self._addresses = dict(zip((*KEYS, OPERATOR, INTERNAL), clients, strict=True))
+        self._addresses[CONTROLLER] = listener
         controller = ControllerConfig(
             100,
             {100: consensus},
@@ -93,7 +96,7 @@ class TenantLab:
             SECRET,
             policy=ControllerPolicy(default_replication_factor=1, min_insync_replicas=1),
         )
-        self.controller = ControllerNode(machine_ports(self._root / "controller"), controller, self.fatal.append)
+        self.controller = ControllerNode(machine_ports(self.directory / "controller"), controller, self.fatal.append)
         await self.controller.start()
         inside = (INSIDE_HOST, 1)
         broker = BrokerConfig(
@@ -101,7 +104,9 @@ class TenantLab:
             tuple(
                 Listen(name, address, address if name == INTERNAL else inside, kind)
                 for (name, address), kind in zip(
-                    self._addresses.items(), (*("tenant" for _ in KEYS), "operator", "internal"), strict=True
+                    ((name, self._addresses[name]) for name in (*KEYS, OPERATOR, INTERNAL)),
+                    (*("tenant" for _ in KEYS), "operator", "internal"),
+                    strict=True,
                 )
             ),
             {100: listener},
@@ -120,7 +125,7 @@ class TenantLab:
                 "tidelog.audit.topic.replication.factor": 1,
             },
         )
-        self.broker = BrokerNode(machine_ports(self._root / "broker"), broker, self.fatal.append)
+        self.broker = BrokerNode(machine_ports(self.directory / "broker"), broker, self.fatal.append)
         await self.broker.start()
         await self.broker.wait_ready()
         await self._make_tenants()
@@ -133,7 +138,7 @@ class TenantLab:
         await self.controller.stop()
         for port in self._held:
             port.close()
-        assert not self.fatal
+        assert not self.fatal, self.fatal
 
     def _greet(self, connection: Connection, session: ClientSession) -> None:
         name = session.listener
@@ -143,8 +148,11 @@ class TenantLab:
         if not session.internal and (self.rights or session.tenant is None):
             self.broker.security.grant(session)
 
+    def address(self, listener: str) -> Address:
+        return self._addresses[listener]
+
     async def connect(self, listener: str) -> Wire:
-        wire = Wire(*await asyncio.open_connection(*self._addresses[listener]))
+        wire = Wire(*await asyncio.open_connection(*self.address(listener)))
         self._wires.append(wire)
         return wire
 

@@ -1,0 +1,187 @@
+"""The least and the greatest integers in every field of every API and version: each request is answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.broker_settings import NODE_SETTINGS
+from common.machine import machine_ports
+from common.settings import INT_MAX, LONG_MAX, Catalogue
+from common.topic_settings import TOPIC_SETTINGS
+from tests.broker.replication_lab import SECRET, batch
+from tests.broker.tenant_lab import CONTROLLER, INTERNAL, OPERATOR, TenantLab
+from tests.broker.tenant_requests import request
+from wire.apis import APIS, Api
+from wire.buffers import BufferPool
+from wire.client import ClientConnection, ConnectionLost
+from wire.listeners import ListenerKind
+from wire.messages import (
+    CreateTopicsRequest,
+    FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
+    ProduceRequest,
+)
+from wire.tick import Tick
+from wire.watch import Watch
+
+NAME = "x"  # what `tenant_requests` calls everything
+ALL = "all of them"
+_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_FOR_LOGINS = ("SaslHandshake", "SaslAuthenticate")
+_CLOSES = {  # where Apache Kafka closes too, or who asks poses as a node
+    ("Fetch", "replica_id", 2**31 - 1),
+    ("Fetch", "replica_state.replica_id", 2**31 - 1),
+    ("Fetch", ALL, 2),
+    ("Fetch", ALL, 3),
+}
+_SPARED = {
+    ("UnregisterBroker", "broker_id", 0),  # the lab's own
+    ("Produce", "acks", 0),  # never answered
+    ("DescribeTier", "partition_index", 0),  # waits for `__tier_state`, which a cluster without a tier has not
+    ("DescribeTier", "partition_index", 2**31 - 1),
+}
+_GIVEN: dict[str, dict[str, Any]] = {"DescribeTier": {"partition_index": -1}, "ImportKeys": {"records": []}}
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+LIST_OFFSETS = 2
+ANSWER_S = 30.0
+
+
+def boundaries(bits: int) -> tuple[int, ...]:
+    return (-(2 ** (bits - 1)), -1, 0, 2 ** (bits - 1) - 1)
+
+
+def integer_fields(api: Api, version: int) -> Iterator[tuple[str, int]]:
+    """Path and width in bits."""
+
+    def walk(struct: Any, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+        for name, field in struct.fields.items():
+            if not field.for_version_q(version):
+                continue
+            below = (*path, name)
+            if field.is_struct() or field.is_struct_array():
+                yield from walk(field, below)
+            elif not field.is_array() and field.type_str in _BITS:
+                yield ".".join(below), _BITS[field.type_str]
+
+    yield from walk(api.request._struct, ())
+
+
+def requests_of(kind: ListenerKind) -> Iterator[tuple[Api, int, str, int, Any]]:
+    """API, version, path of a field or ALL, its value or the number of all their values, and the request."""
+    for api in APIS.values():
+        if kind not in api.kinds or api.name in _FOR_LOGINS:
+            continue
+        for version in range(api.min_version, api.max_version + 1):
+            fields = dict(integer_fields(api, version))
+            more = _GIVEN.get(api.name, {})
+            for path, bits in fields.items():
+                for value in boundaries(bits):
+                    if (api.name, path, value) not in _SPARED:
+                        yield api, version, path, value, request(api, version, {**more, path: value})
+            for number in range(len(boundaries(8))):
+                every = {path: boundaries(bits)[number] for path, bits in fields.items()}
+                if not any((api.name, path, value) in _SPARED for path, value in every.items()):
+                    yield api, version, ALL, number, request(api, version, {**more, **every})
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the broker, the controller or their loop says of a failure of its own."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+
+
+@asynccontextmanager
+async def peopled_lab(root: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[TenantLab]:
+    """A broker with a topic and a group that requests find."""
+    async with TenantLab(root, patch) as lab:
+        wire = await lab.connect(OPERATOR)
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=NAME, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        await wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 5)
+        assert not (await wire.call(produce_request(), 9)).responses[0].partition_responses[0].error_code
+        found = FindCoordinatorRequest(key_type=0, coordinator_keys=[NAME])
+        assert not (await wire.call(found, 4)).coordinators[0].error_code
+        yield lab
+
+
+def produce_request() -> Any:
+    data = ProduceRequest.TopicProduceData
+    part = data.PartitionProduceData(index=0, records=batch(b"one", b"two"))
+    return ProduceRequest(acks=-1, timeout_ms=9_000, topic_data=[data(name=NAME, partition_data=[part])])
+
+
+async def connected(lab: TenantLab, listener: str) -> ClientConnection:
+    ports = machine_ports(lab.directory / "client")
+    return await ClientConnection.connect(
+        ports, lab.address(listener), Tick(), BufferPool(), Watch(),
+        client_id="lab", secret=None if listener == OPERATOR else SECRET,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("listener", [OPERATOR, INTERNAL, CONTROLLER])
+async def test_every_integer_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, listener: str
+) -> None:
+    kind = ListenerKind.OPERATOR if listener == OPERATOR else ListenerKind.INTERNAL
+    closed: set[tuple[str, str, int]] = set()
+    served: set[str] = set()
+    async with peopled_lab(tmp_path, monkeypatch) as lab:
+        caplog.clear()
+        client = await connected(lab, listener)
+        for api, version, path, value, message in requests_of(kind):
+            try:
+                await client.call(message, version, timeout_s=ANSWER_S)
+                served.add(api.name)
+            except ConnectionLost:
+                closed.add((api.name, path, value))
+                client = await connected(lab, listener)
+        client.close()
+    assert not complaints(caplog)
+    assert {one for one in closed if one[0] in served} <= _CLOSES
+
+
+def numeric(catalogue: Catalogue) -> Iterator[tuple[str, str]]:
+    """Each number that a catalogue's settings may have, as name and text: the least and the greatest."""
+    for setting in catalogue:
+        if setting.type_name in ("int", "long", "double") and not setting.needs_restart:
+            for value in (
+                setting.low,
+                setting.high,
+                {"int": INT_MAX, "long": LONG_MAX, "double": 1e308}[setting.type_name],
+            ):
+                if value is not None:
+                    yield setting.name, setting.text(value if setting.type_name == "double" else int(value))
+
+
+@pytest.mark.parametrize("kind", [TOPIC, BROKER])
+async def test_every_number_that_a_setting_takes_can_be_worked_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: int
+) -> None:
+    async with peopled_lab(tmp_path, monkeypatch) as lab:
+        caplog.clear()
+        client = await connected(lab, OPERATOR)
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        taken = 0
+        for name, text in numeric(TOPIC_SETTINGS if kind == TOPIC else NODE_SETTINGS):
+            for operation in (SET, DELETE):
+                change = resource.AlterableConfig(name=name, config_operation=operation, value=text)
+                of = resource(resource_type=kind, resource_name=NAME if kind == TOPIC else "", configs=[change])
+                answer = await client.call(
+                    IncrementalAlterConfigsRequest(resources=[of], validate_only=False), 1, timeout_s=ANSWER_S
+                )
+                taken += not answer.responses[0].error_code
+                await client.call(produce_request(), 9, timeout_s=ANSWER_S)
+                await client.call(
+                    request(APIS[LIST_OFFSETS], 8, {"topics.partitions.timestamp": 1}), 8, timeout_s=ANSWER_S
+                )
+                await lab.broker.data_plane.duties._retain()
+        client.close()
+    assert taken
+    assert not complaints(caplog)
