@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.errors import error_name
+from common.errors import ErrorCode, error_name
 from common.settings import SettingError
 from tidelog.cluster_layout import HOST, load_layout
 from tidelog.commands.cluster import DEFAULT_DATA
@@ -145,8 +145,15 @@ def error_text(row: dict[str, Any]) -> str | None:
     """What a reply's row says of its failure, None when there is none."""
     if not row["error_code"]:
         return None
-    name, message = error_name(row["error_code"]), row.get("error_message")
-    return f"{name}: {message}" if message else name
+    return _in_words(row["error_code"], row.get("error_message"))
+
+
+def topic_error_text(name: str, row: dict[str, Any]) -> str | None:
+    """What a reply's row says of the failure of the topic `name`, None when there is none."""
+    if row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"there is no topic {name}"
+    problem = error_text(row)
+    return problem and f"{name}: {problem}"
 
 
 def outcome_text(outcome: str) -> str:
@@ -156,7 +163,26 @@ def outcome_text(outcome: str) -> str:
 
     numbered = _NUMBERED.fullmatch(outcome)
     if numbered is not None:
-        name, message = error_name(int(numbered[1])), numbered[2]
-        return f"{name}: {message}" if message and message != "None" else name
+        message = numbered[2]
+        return _in_words(int(numbered[1]), message if message != "None" else None)
     number = getattr(getattr(errors, outcome, None), "errno", None)
-    return error_name(number) if isinstance(number, int) else outcome
+    return _in_words(number, None) if isinstance(number, int) else outcome
+
+
+def _in_words(code: int, message: str | None) -> str:
+    """The protocol's name of an error and a sentence: the broker's, or the protocol's own where it sent none."""
+    from kafka import errors  # noqa: PLC0415
+
+    name = error_name(code)
+    if not message:
+        message = _SENTENCES.get(name)
+    if not message and name == errors.for_code(code).message:
+        message = errors.for_code(code).description
+    return f"{name}: {message}" if message else name
+
+
+_SENTENCES = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name: "The topic or partition does not exist.",
+    ErrorCode.NON_EMPTY_GROUP.name: "The group still has members.",
+}
+"""In place of the protocol's own, which speak of one broker or of a request's details."""

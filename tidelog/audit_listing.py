@@ -44,6 +44,8 @@ class Wanted:
     partition: int | None = None
     kinds: frozenset[str] = frozenset()
     since_ms: int = 0
+    passes_over: Callable[[str], bool] | None = None  # events of topics whose name it says yes to
+    passed_over: int = 0  # how many of what was wanted otherwise
     _is_known: bool = False
 
     @property
@@ -63,7 +65,12 @@ class Wanted:
             return False
         if self.partition is not None and event.partition not in (self.partition, -1):
             return False
-        return not self.kinds or event.event in self.kinds
+        if self.kinds and event.event not in self.kinds:
+            return False
+        if self.passes_over is not None and self.passes_over(event.topic):
+            self.passed_over += 1
+            return False
+        return True
 
     def _is_of_topic(self, event: AuditEvent) -> bool:
         if not self.topic:

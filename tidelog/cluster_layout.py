@@ -1,9 +1,11 @@
 """Where the nodes of an embedded cluster live: ids, ports and directories, kept in `DIR/cluster.json`.
 
 The file is read again by every later start, so that a cluster keeps its addresses; it changes when brokers are added
-or removed. Ports of clients are the user's (`--port P`, broker *i* at P+i); the nodes' own ports are drawn when a node
-is added, from below the range that the system hands out to outgoing connections, so that they are still free when the
-node returns. Proxies share one port, the user's too: P+1000, or the setting `tidelog.proxy.port`.
+or removed. Ports of clients are the user's (`--port P`, broker *i* at P+i). Proxies share one port, the user's too:
+P+1000, or the setting `tidelog.proxy.port`. Metrics are where somebody looks for them: broker *i*'s at P+2000+i,
+controller *i*'s at P+3000+i, proxy *i*'s at P+3100+i, unless another process has that port when the node is added. The
+nodes' other ports are drawn then, from below the range that the system hands out to outgoing connections, so that they
+are still free when the node returns.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ OWN_PORTS = range(10_000, 32_000)
 CONTROLLER_ID_BASE, PROXY_ID_BASE = 1_000, 2_000
 BROKERS_MAX = CONTROLLER_ID_BASE
 PROXIES_MAX = 64
+PORT_MAX = 65_535
 PROXY_PORT_OFFSET = 1_000  # from the brokers' first port
+METRICS_PORT_OFFSETS = {"broker": 2_000, "controller": 3_000, "proxy": 3_100}
+METRICS_PORTS = range(2_000, 3_200)  # from the brokers' first port
 CELLS_MAX = 26
 RACKS = 3
 CONTROLLERS_ALLOWED = (1, 3, 5, 7)
@@ -211,6 +216,12 @@ def load_layout(root: Path) -> ClusterLayout | None:
         raise SettingError(f"{root / LAYOUT_FILE} is damaged: {error}") from error
 
 
+def chosen_store(root: Path) -> str | None:
+    """The object store that somebody named at an earlier start of the cluster in `root`; None for its own directory."""
+    layout = load_layout(root)
+    return layout.settings.get("tidelog.tier.uri") if layout is not None else None
+
+
 def is_free(port: int) -> bool:
     """Whether nothing listens on `port` of this machine."""
     with socket.socket() as probe:
@@ -341,11 +352,12 @@ def _set_proxies(layout: ClusterLayout, count: int) -> None:
     kept = layout.proxies[:count]
     layout.nodes = [node for node in layout.nodes if node.role != "proxy"] + kept
     port = layout.proxy_port
-    if count and not 1 <= port <= 65_535:
-        raise SettingError(f"tidelog.proxy.port: {port} is not valid, it must be 1 to 65535; it is --port + 1000")
+    if count and not 1 <= port <= PORT_MAX:
+        raise SettingError(f"tidelog.proxy.port: {port} is not valid, it must be 1 to {PORT_MAX}; it is --port + 1000")
     if count and port in {node.port for node in layout.brokers}:
         raise SettingError(f"tidelog.proxy.port: {port} is a broker's (--port)")
-    for index, (metrics,) in enumerate(_free_ports(layout, count - len(kept), 1), len(kept)):
+    for index in range(len(kept), count):
+        metrics = _metrics_port(layout, "proxy", index)
         layout.nodes.append(NodeLayout(f"proxy-{index}", "proxy", PROXY_ID_BASE + index, port, 0, metrics))
     for node in layout.proxies:
         node.port = port
@@ -365,8 +377,8 @@ def _add_secure_listeners(layout: ClusterLayout) -> None:
 def _add_controllers(layout: ClusterLayout, count: int) -> None:
     if count not in CONTROLLERS_ALLOWED:
         raise SettingError(f"--controllers: {count} is not valid, it must be one of 1, 3, 5, 7")
-    for index, (internal, metrics, quorum) in enumerate(_free_ports(layout, count, 3)):
-        name = f"controller-{index}"
+    for index, (internal, quorum) in enumerate(_free_ports(layout, count, 2)):
+        name, metrics = f"controller-{index}", _metrics_port(layout, "controller", index)
         layout.nodes.append(NodeLayout(name, "controller", CONTROLLER_ID_BASE + index, 0, internal, metrics, quorum))
 
 
@@ -381,8 +393,10 @@ def add_brokers(layout: ClusterLayout, count: int, cells: int | None = None) -> 
         raise SettingError(f"--brokers: {count} is not valid, it must be 1 to {BROKERS_MAX} in all")
     _check_port(layout.port, end)
     added = [
-        NodeLayout(f"broker-{index}", "broker", index, layout.port + index, internal, metrics)
-        for index, (internal, metrics) in zip(range(first, end), _free_ports(layout, count, 2), strict=True)
+        NodeLayout(
+            f"broker-{index}", "broker", index, layout.port + index, internal, _metrics_port(layout, "broker", index)
+        )
+        for index, (internal,) in zip(range(first, end), _free_ports(layout, count, 1), strict=True)
     ]
     names = _cell_names(cells, count) if cells is not None else []
     for position, node in enumerate(added):
@@ -433,23 +447,38 @@ def _move_brokers(layout: ClusterLayout, port: int) -> None:
 
 
 def _check_port(port: int, count: int) -> None:
-    if not 1 <= port <= 65_535 - count:
-        raise SettingError(f"--port: {port} is not valid, it must be 1 to {65_535 - count}")
+    if not 1 <= port <= PORT_MAX - count:
+        raise SettingError(f"--port: {port} is not valid, it must be 1 to {PORT_MAX - count}")
 
 
-def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tuple[int, ...]]:
-    """Ports that nothing listens on now and that no node of this cluster has."""
-    clients = range(layout.port, layout.port + BROKERS_MAX)
-    taken = {
+def _metrics_port(layout: ClusterLayout, role: Role, index: int) -> int:
+    """The one that people expect, or any other when that is taken."""
+    expected = layout.port + METRICS_PORT_OFFSETS[role] + index
+    if expected <= PORT_MAX and expected not in _taken(layout) and is_free(expected):
+        return expected
+    ((drawn,),) = _free_ports(layout, 1, 1)
+    return drawn
+
+
+def _taken(layout: ClusterLayout) -> set[int]:
+    """What nodes of this cluster have already, besides their clients' ports."""
+    return {
         port
         for n in layout.nodes
         for port in (n.internal_port, n.metrics_port, n.quorum_port, n.tls_port, n.tenant_port)
     } | {layout.proxy_port}
+
+
+def _free_ports(layout: ClusterLayout, groups: int, per_group: int) -> list[tuple[int, ...]]:
+    """Ports that nothing listens on now and that no node of this cluster has, nor is expected to have."""
+    clients = range(layout.port, layout.port + BROKERS_MAX)
+    metrics = range(layout.port + METRICS_PORTS.start, layout.port + METRICS_PORTS.stop)
+    taken = _taken(layout)
     chosen: list[int] = []
     for port in random.SystemRandom().sample(OWN_PORTS, len(OWN_PORTS)):
         if len(chosen) == groups * per_group:
             break
-        if port not in clients and port not in taken and is_free(port):
+        if port not in clients and port not in metrics and port not in taken and is_free(port):
             chosen.append(port)
     if len(chosen) < groups * per_group:
         raise SettingError(f"no {groups * per_group} free ports in {OWN_PORTS.start} to {OWN_PORTS.stop - 1}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import signal
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -38,8 +39,19 @@ HANDLES_SIGNALS = frozenset({"up", "broker", "controller", "proxy"})
 """Until they do, Ctrl-C ends them as it ends a program that handles nothing."""
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tidelog {importlib.metadata.version('tidelog')}")
+        raise typer.Exit
+
+
 @app.callback()
-def begin(context: typer.Context) -> None:
+def begin(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     if context.obj is not None and context.invoked_subcommand not in HANDLES_SIGNALS:
         signal.signal(signal.SIGINT, context.obj)
 

@@ -60,14 +60,14 @@ class ExportingController:
             lambda: self._scheduler.failed,
         )
         node.metrics.gauge(
-            "tidelog_controller_audit_export_trouble_since_ms",
-            "Wall time in ms since when the audit could not be exported; 0 while it can, or need not.",
-            lambda: self._audit_exporter.trouble.since_ms,
+            "tidelog_controller_audit_export_trouble_since_timestamp_seconds",
+            "Since when, in seconds since 1970, the audit could not be exported; 0 while it can, or need not.",
+            lambda: self._audit_exporter.trouble.since_ms / 1000,
         )
         node.metrics.gauge(
-            "tidelog_controller_export_trouble_since_ms",
-            "Wall time in ms since when the metadata could not be exported; 0 while it can, or need not.",
-            lambda: self._exporter.trouble.since_ms,
+            "tidelog_controller_export_trouble_since_timestamp_seconds",
+            "Since when, in seconds since 1970, the metadata could not be exported; 0 while it can, or need not.",
+            lambda: self._exporter.trouble.since_ms / 1000,
         )
 
     async def start(self) -> None:

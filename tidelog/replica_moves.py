@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.broker_settings import NODE_SETTINGS
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin_client import error_text, send
+from tidelog.admin_client import error_text, send, topic_error_text
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -50,8 +50,8 @@ class ReplicaMoves:
         """Where the replicas of these topics are, or of all. Raises Refused for a topic that does not exist."""
         found = []
         for topic in self._client.describe_topics(None if topics is None else list(topics)):
-            if problem := error_text(topic):
-                raise Refused(f"{topic['name']}: {problem}")
+            if problem := topic_error_text(topic["name"], topic):
+                raise Refused(problem)
             found += [
                 PlacedPartition(topic["name"], row["partition_index"], tuple(row["replica_nodes"]))
                 for row in topic["partitions"]

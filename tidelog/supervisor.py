@@ -28,12 +28,12 @@ from common.logs import configure_logs, flush_streams
 from common.settings import SettingError
 from tidelog import control
 from tidelog.cluster_layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
+from tidelog.cluster_words import LOGS, ready_lines, stopped_line, stopping_line
 from tidelog.embedded_tenants import tell_tenants
 from tidelog.node_child import Answer, Child, stop_timeout_s
 from tidelog.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
-LOGS = "logs"
 RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 STEADY_S = 30.0
 ROLES = ("controller", "broker", "proxy")  # in the order of their start
@@ -96,6 +96,8 @@ class Supervisor:
         for answer in self._waiting_for_end:
             answer({"ok": True})
         os.close(lock)
+        if self._announced:
+            self._say(stopped_line(self._root))
         return self._status
 
     def _turn(self, timeout_s: float | None) -> None:
@@ -182,7 +184,9 @@ class Supervisor:
         """All nodes serve. Where tenants are wanted they are made first, by a process of their own."""
         if not self._tenants:
             self._announced = True
-            self._say(f"ready bootstrap={self._layout.bootstrap}")
+            more = ready_lines(self._root, self._layout, detached=False)
+            for told in (f"ready bootstrap={self._layout.bootstrap}", *more):
+                self._say(told)
         elif self._tenants_making is None:
             line = [sys.executable, "-m", "tidelog.tenant_making", str(self._root), *self._tenants]
             self._tenants_making = subprocess.Popen(
@@ -281,6 +285,8 @@ class Supervisor:
             self._hurry_proxies()
             return
         self._ending = True
+        if self._announced:
+            self._say(stopping_line(self._layout))
         for child in self._children.values():
             child.wanted, child.restart_at = False, None
         if self._tenants_making is not None:

@@ -98,9 +98,9 @@ class AuditPlane:
         )
 
         metrics.gauge(
-            "tidelog_audit_export_trouble_since_ms",
-            "Wall time in ms since when the audit could not be exported; 0 while it can, or need not.",
-            lambda: 0 if self.exporter is None else self.exporter.trouble.since_ms,
+            "tidelog_audit_export_trouble_since_timestamp_seconds",
+            "Since when, in seconds since 1970, the audit could not be exported; 0 while it can, or need not.",
+            lambda: 0 if self.exporter is None else self.exporter.trouble.since_ms / 1000,
         )
 
     def _passes(self, what: str, error: OSError) -> bool:

@@ -28,9 +28,9 @@ def register_tier_metrics(metrics: Metrics, service: TierService) -> None:
         lambda: copied.failures,
     )
     metrics.gauge(
-        "tidelog_tier_refused_since_ms",
-        "Wall time in ms since when the object store has taken nothing; 0 while it does.",
-        lambda: copied.refused_since_ms,
+        "tidelog_tier_refused_since_timestamp_seconds",
+        "Since when, in seconds since 1970, the object store has taken nothing; 0 while it does.",
+        lambda: copied.refused_since_ms / 1000,
     )
     metrics.counter("tidelog_tier_deleted_segments_total", "Segments deleted.", lambda: deleted.segments)
     metrics.counter("tidelog_tier_deleted_bytes_total", "Bytes of objects deleted.", lambda: deleted.bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ def test_it_lists_what_happened_to_a_topic(cluster: EmbeddedCluster) -> None:
         done = tidelog("audit", *words, *here)
         assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
 
+    assert_internal_topics_are_asked_for(here)
+
     store = f"file://{cluster.data / 'tier'}"
     for where in (here, ("--live", *here), ("--tier", store)):
         done = tidelog("audit", "--topic", "fligths", *where)
@@ -83,3 +85,19 @@ def test_it_lists_what_happened_to_a_topic(cluster: EmbeddedCluster) -> None:
     done = tidelog("audit", "--tier", store)
     assert done.returncode == 1
     assert damaged.name in done.stderr
+
+
+def assert_internal_topics_are_asked_for(here: Sequence[str]) -> None:
+    def lists(*words: str) -> str:
+        return tidelog(*words, *here).stdout
+
+    internal = [row["topic"] for row in json.loads(lists("topics", "list", "--json")) if row["internal"]]
+    assert "__tier_state" in internal
+    for words in (("topics", "list"), ("audit",)):
+        shown, everything = lists(*words), lists(*words, "--internal")
+        assert "flights" in shown and "--internal shows them" in shown
+        assert not any(name in shown for name in internal) and "--internal shows them" not in everything
+        assert all(name in everything for name in internal)
+    brokers = json.loads(lists("brokers", "list", "--json"))
+    assert all(0 < row["internal_replicas"] < row["replicas"] for row in brokers)
+    assert f"{sum(row['internal_replicas'] for row in brokers)} replicas of internal" in lists("brokers", "list")

@@ -17,9 +17,11 @@ from kraft.quorum.quorum import QuorumConfig
 from tidelog.cluster_layout import (
     LAYOUT_FILE,
     SECRET_FILE,
+    ClusterLayout,
     PortTaken,
     forget_broker,
     grow_layout,
+    is_free,
     load_layout,
     prepare_layout,
 )
@@ -45,6 +47,7 @@ def test_a_new_cluster_has_three_of_each_and_keeps_its_addresses(tmp_path: Path)
     assert first.bootstrap == "127.0.0.1:21000,127.0.0.1:21001,127.0.0.1:21002"
     ports = [p for n in first.nodes for p in (n.port, n.internal_port, n.metrics_port, n.quorum_port) if p]
     assert len(set(ports)) == len(ports)
+    assert_metrics_are_where_they_are_expected(first)
     assert prepare_layout(tmp_path, None, None, None, {}) == first
     assert stat.S_IMODE((tmp_path / SECRET_FILE).stat().st_mode) == 0o600
 
@@ -58,6 +61,13 @@ def test_a_cluster_grows_but_does_not_shrink(tmp_path: Path) -> None:
         prepare_layout(tmp_path, 2, None, None, {})
     with pytest.raises(SettingError, match="--controllers"):
         prepare_layout(tmp_path, None, 3, None, {})
+
+
+def assert_metrics_are_where_they_are_expected(layout: ClusterLayout) -> None:
+    """Unless this machine happens to use such a port already."""
+    for nodes, first in ((layout.brokers, layout.port + 2_000), (layout.controllers, layout.port + 3_000)):
+        for index, node in enumerate(nodes):
+            assert node.metrics_port == first + index or not is_free(first + index)
 
 
 def test_a_new_port_that_is_taken_stops_the_start_and_one_that_the_cluster_had_does_not(tmp_path: Path) -> None:

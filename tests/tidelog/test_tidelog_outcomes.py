@@ -7,15 +7,16 @@ from kafka import errors
 
 from common.errors import error_name
 from common.settings import SettingError
-from tidelog.admin_client import error_text, outcome_text
+from tidelog.admin_client import error_text, outcome_text, topic_error_text
 from tidelog.settings_check import check_settings
 
 
 @pytest.mark.parametrize(
     ("outcome", "shown"),
     [
-        (type(errors.for_code(68)()).__name__, "NON_EMPTY_GROUP"),
-        (str(errors.for_code(68)(None)), "NON_EMPTY_GROUP"),
+        (type(errors.for_code(68)()).__name__, "NON_EMPTY_GROUP: The group still has members."),
+        (str(errors.for_code(68)(None)), "NON_EMPTY_GROUP: The group still has members."),
+        (type(errors.for_code(69)()).__name__, "GROUP_ID_NOT_FOUND: The group id does not exist."),
         (str(errors.for_code(40)("retention.ms: x\nis no number")), "INVALID_CONFIG: retention.ms: x\nis no number"),
         (str(errors.for_code(-1)("oh")), "UNKNOWN_SERVER_ERROR: oh"),
         (str(errors.for_code(9_999)("new")), "error 9999: new"),
@@ -26,9 +27,13 @@ def test_the_clients_words_become_the_protocols(outcome: str, shown: str) -> Non
     assert outcome_text(outcome) == shown
 
 
-def test_rows_are_told_by_the_name_of_their_code() -> None:
+def test_rows_are_told_by_the_name_of_their_code_and_a_sentence() -> None:
     assert error_text({"error_code": 0, "error_message": None}) is None
-    assert error_text({"error_code": 3, "error_message": None}) == "UNKNOWN_TOPIC_OR_PARTITION"
+    bare = {"error_code": 3, "error_message": None}
+    assert error_text(bare) == "UNKNOWN_TOPIC_OR_PARTITION: The topic or partition does not exist."
+    assert topic_error_text("words", bare) == "there is no topic words"
+    assert topic_error_text("words", {"error_code": 40, "error_message": "why"}) == "words: INVALID_CONFIG: why"
+    assert error_text({"error_code": 12_345, "error_message": None}) == "error 12345"
     assert error_text({"error_code": 40, "error_message": "why"}) == "INVALID_CONFIG: why"
     assert error_name(12_345) == "error 12345"
 

@@ -11,6 +11,7 @@ import typer
 from records.audit_event import AuditEvent, AuditKind, to_fields
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, Reach, client_of, reach
 from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.internal_topics import Internal, is_internal, say_hidden
 from tidelog.moments import milliseconds, utc
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail, show
 
@@ -40,6 +41,7 @@ def audit(
         str | None, typer.Option("--tier", help="Read this object store, and ask no broker.", metavar="URI")
     ] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="With --tier: its id, if there are several.")] = None,
+    internal: Internal = False,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
@@ -56,7 +58,9 @@ def audit(
         fail("give one of --live and --tier", EXIT_USAGE)
     if cluster is not None and tier is None:
         fail("--cluster needs --tier", EXIT_USAGE)
-    listing = Listing(_wanted(topic, partition, kind or [], since), most)
+    wanted = _wanted(topic, partition, kind or [], since)
+    wanted.passes_over = None if internal or as_json or is_internal(wanted.topic) else is_internal
+    listing = Listing(wanted, most)
     if tier is not None:
         _read_store(listing, tier, cluster)
     else:
@@ -142,6 +146,7 @@ def _show(listing: Listing, as_json: bool) -> None:
             print(json.dumps(to_fields(event)))
         return
     show([_row(event) for event in events], as_json=False, columns=COLUMNS, empty="no such event")
+    say_hidden(listing.wanted.passed_over, "event of an internal topic is", "events of internal topics are")
     if listing.left_out:
         print(f"{listing.left_out:,} earlier events are left out; --most shows more")
 

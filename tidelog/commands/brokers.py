@@ -18,6 +18,7 @@ from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
 from tidelog.cluster_layout import load_layout
 from tidelog.commands.cluster import DEFAULT_DATA, START_TIMEOUT_S, Json, ask_supervisor
+from tidelog.internal_topics import Internal, say_hidden
 from tidelog.output import fail, show
 from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.tenant_admin import TenantAdmin
@@ -40,13 +41,24 @@ Throttle = Annotated[
 
 @app.command("list")
 def list_brokers(
-    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+    internal: Internal = False,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
 ) -> None:
     """Every registered broker with what it holds and leads."""
     with _cluster(bootstrap, data, command_config) as (client, moves):
         rows = _rows(client, moves)
+    hidden = 0
+    if not (internal or as_json):
+        hidden = sum(row["internal_replicas"] for row in rows)
+        for row in rows:
+            row["replicas"] -= row["internal_replicas"]
+            row["leads"] -= row["internal_leads"]
     columns = ["broker", "address", "rack", "state", "replicas", "leads"]
     show(rows, as_json=as_json, columns=columns, empty="no brokers")
+    say_hidden(hidden, "replica of an internal topic is", "replicas of internal topics are")
 
 
 @app.command()
@@ -216,10 +228,15 @@ def _rows(client: KafkaAdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]
     cordoned = moves.cordoned(alive)
     holds: Counter[int] = Counter()
     leads: Counter[int] = Counter()
+    internal_holds: Counter[int] = Counter()
+    internal_leads: Counter[int] = Counter()
     for topic in client.describe_topics():
         for partition in topic["partitions"]:
             holds.update(partition["replica_nodes"])
             leads[partition["leader_id"]] += 1
+            if topic["is_internal"]:
+                internal_holds.update(partition["replica_nodes"])
+                internal_leads[partition["leader_id"]] += 1
     return [
         {
             "broker": row["broker_id"],
@@ -228,6 +245,8 @@ def _rows(client: KafkaAdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]
             "state": "fenced" if row["is_fenced"] else "draining" if row["broker_id"] in cordoned else "running",
             "replicas": holds[row["broker_id"]],
             "leads": leads[row["broker_id"]],
+            "internal_replicas": internal_holds[row["broker_id"]],  # of those above
+            "internal_leads": internal_leads[row["broker_id"]],
         }
         for row in brokers
     ]

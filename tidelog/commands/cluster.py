@@ -18,12 +18,13 @@ from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog import control
-from tidelog.cluster_layout import ClusterLayout, PortTaken, is_free, load_layout, prepare_layout
+from tidelog.cluster_layout import ClusterLayout, PortTaken, chosen_store, is_free, load_layout, prepare_layout
+from tidelog.cluster_words import DATA_DIRECTORY, LOGS, ready_lines, stopped_line, stopping_line
 from tidelog.output import EXIT_USAGE, fail, show
 from tidelog.settings_check import check_settings
-from tidelog.supervisor import LOGS
 
-DEFAULT_DATA: Path = Path("tidelog-data")
+DEFAULT_DATA: Path = Path(DATA_DIRECTORY)
+TIER_URI = "tidelog.tier.uri"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 90.0
 
@@ -82,6 +83,8 @@ def up(
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until the supervisor can hear them
         os.execv(sys.executable, supervisor_line(root, names))  # a supervisor that holds nothing but what nodes need
     print(start_detached(root, names), flush=True)
+    for line in ready_lines(root, require_layout(root), detached=True):
+        print(line, file=sys.stderr, flush=True)
     if names:
         from tidelog.embedded_tenants import tell_tenants  # noqa: PLC0415
 
@@ -105,7 +108,7 @@ def prepare_cluster(
     try:
         settings = NODE_SETTINGS.from_environment(os.environ) | parse_assignments(assignments)
         if tier is not None:
-            settings["tidelog.tier.uri"] = tier
+            settings[TIER_URI] = tier
         for name in settings:
             if name in OWN_SETTINGS:
                 raise SettingError(f"{name}: `tidelog up` gives each node its own value, it cannot be set here")
@@ -113,6 +116,7 @@ def prepare_cluster(
         root = data.resolve()
         if _running(root):
             fail(f"a cluster is running in {data} already")
+        _check_store(root, settings)
         prepare_layout(root, brokers, controllers, port, settings, is_free, tls=tls, proxies=proxies, cells=cells)
     except SettingError as error:
         fail(str(error), EXIT_USAGE)
@@ -122,6 +126,17 @@ def prepare_cluster(
         fail(f"{data}: {error.strerror}")
     (root / LOGS).mkdir(exist_ok=True)
     return root
+
+
+def _check_store(root: Path, settings: dict[str, str]) -> None:
+    """Ends the command when the store that somebody chose does not answer; nothing of the cluster is changed then."""
+    uri = settings[TIER_URI] if TIER_URI in settings else chosen_store(root)
+    if not uri:
+        return  # the cluster's own directory, which its nodes make
+    from tidelog.store_check import store_trouble  # noqa: PLC0415  heavy, and most clusters here need none of it
+
+    if trouble := store_trouble(uri):
+        fail(f"{trouble}; --tier names another one")
 
 
 def _tenant_names(root: Path, text: str | None) -> list[str]:
@@ -183,10 +198,14 @@ def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:
 
 def down(data: Data = DEFAULT_DATA) -> None:
     """Stop the cluster of a directory: brokers hand over their leadership first."""
+    layout = load_layout(data)
+    if layout is not None and _running(data.resolve()):
+        print(stopping_line(layout), file=sys.stderr, flush=True)
     ask_supervisor(data, {"do": "down"}, STOP_TIMEOUT_S)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _running(data.resolve()) and time.monotonic() < deadline:
         time.sleep(0.02)
+    print(stopped_line(data.resolve()), file=sys.stderr, flush=True)
 
 
 def ps(data: Data = DEFAULT_DATA, as_json: Json = False) -> None:

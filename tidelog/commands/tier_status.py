@@ -9,6 +9,7 @@ import typer
 
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
 from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.internal_topics import Internal, say_hidden, without_internal
 from tidelog.moments import utc
 from tidelog.output import fail, show
 
@@ -27,6 +28,7 @@ SEGMENT_COLUMNS = [
 
 def status(
     topic: Annotated[str | None, typer.Argument(help="This topic alone.", metavar="[TOPIC]")] = None,
+    internal: Internal = False,
     bootstrap: Bootstrap = None,
     command_config: CommandConfig = None,
     data: Data = DEFAULT_DATA,
@@ -60,7 +62,11 @@ def status(
         return
     for line in _store_lines(answers):
         print(line)
+    hidden = 0
+    if topic is None and not internal:
+        partitions, hidden = without_internal(partitions, lambda row: str(row["topic"]))
     show(partitions, as_json=False, columns=PARTITION_COLUMNS, empty="no tiered partitions")
+    say_hidden(hidden, "partition of an internal topic is", "partitions of internal topics are")
     if deleted:
         print("deleted topics, which `tidelog tier restore` can bring back:")
         show(deleted, as_json=False, columns=["topic", "id", "partitions", "deleted", "gone"])

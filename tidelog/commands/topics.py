@@ -11,8 +11,17 @@ import typer
 from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, outcome_text
+from tidelog.admin_client import (
+    Bootstrap,
+    CommandConfig,
+    Data,
+    admin_client,
+    error_text,
+    outcome_text,
+    topic_error_text,
+)
 from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.internal_topics import Internal, say_hidden, without_internal
 from tidelog.output import EXIT_USAGE, fail, show
 
 app = typer.Typer(
@@ -23,13 +32,21 @@ Configs = Annotated[list[str] | None, typer.Option("--config", help="NAME=VALUE 
 
 @app.command("list")
 def list_topics(
-    bootstrap: Bootstrap = None, command_config: CommandConfig = None, data: Data = DEFAULT_DATA, as_json: Json = False
+    internal: Internal = False,
+    bootstrap: Bootstrap = None,
+    command_config: CommandConfig = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Json = False,
 ) -> None:
     """Every topic with its partitions and replicas."""
     with admin_client(bootstrap, data, command_config) as client:
         rows = [_summary(topic) for topic in client.describe_topics()]
     rows.sort(key=lambda row: str(row["topic"]))
+    hidden = 0
+    if not (internal or as_json):
+        rows, hidden = without_internal(rows, lambda row: str(row["topic"]))
     show(rows, as_json=as_json, columns=["topic", "partitions", "replicas", "internal", "id"], empty="no topics")
+    say_hidden(hidden, "internal topic is", "internal topics are")
 
 
 @app.command()
@@ -66,8 +83,8 @@ def describe(
 
     with admin_client(bootstrap, data, command_config) as client:
         topic = client.describe_topics([name])[0]
-        if problem := error_text(topic):
-            fail(f"{name}: {problem}")
+        if problem := topic_error_text(name, topic):
+            fail(problem)
         described = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="modified")
     entries = [item for found in described.values() for item in found.get(name, {}).items()]
     configs = {key: entry["value"] for key, entry in entries if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"}
@@ -109,8 +126,9 @@ def alter(
                     fail(f"{name}: {outcome_text(outcome)}")
         if partitions is not None:
             row = client.create_partitions({name: partitions}, raise_errors=False).results[0]
-            if problem := error_text({"error_code": row.error_code, "error_message": row.error_message}):
-                fail(f"{name}: {problem}")
+            outcome = {"error_code": row.error_code, "error_message": row.error_message}
+            if problem := topic_error_text(name, outcome):
+                fail(problem)
     if as_json:
         print(json.dumps({"topic": name, "altered": sorted(changes), "partitions": partitions}))
 
@@ -126,7 +144,7 @@ def delete(
     """Delete topics with all their records."""
     with admin_client(bootstrap, data, command_config) as client:
         rows = client.delete_topics(names, raise_errors=False)["topics"]
-    problems = [f"{row['name']}: {problem}" for row in rows if (problem := error_text(row))]
+    problems = [problem for row in rows if (problem := topic_error_text(row["name"], row))]
     if problems:
         fail("; ".join(problems))
     if as_json:

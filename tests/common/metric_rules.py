@@ -1,0 +1,70 @@
+"""What `promtool check metrics` asks of names, units and help texts, for where there is no promtool."""
+
+from __future__ import annotations
+
+import re
+
+ABBREVIATED = ("s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d")
+TYPES = ("counter", "gauge", "histogram", "summary", "untyped")
+NOT_BASE = {
+    "seconds": ("minutes", "hours", "days", "weeks"),
+    "bytes": ("bits",),
+    "celsius": ("fahrenheit", "rankine"),
+    "meters": ("inches", "yards", "miles"),
+    "grams": ("pounds", "ounces"),
+    "joules": ("calories",),
+}
+PREFIXES = ("pico", "nano", "micro", "milli", "centi", "deci", "kilo", "kibi", "mega", "mibi", "giga", "gibi", "tera",
+            "tebi", "peta", "pebi")  # fmt: skip
+BASES = (*NOT_BASE, "amperes", "metres", "moles", "volts")
+SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
+LABEL = re.compile(r'(\w+)="')
+
+
+def name_problems(name: str) -> list[str]:
+    """What is wrong with a name, whatever the kind of the metric."""
+    words = name.split("_")
+    found = [f"{name}: a unit is abbreviated ({word})" for word in words[1:] if word in ABBREVIATED]
+    found += [f"{name}: names its type ({word})" for word in words[1:] if word in TYPES]
+    for base in BASES:
+        others = (*NOT_BASE.get(base, ()), *(prefix + base for prefix in PREFIXES))
+        found += [f"{name}: the unit is {base}, not {word}" for word in words if word in others]
+    if not re.fullmatch(r"tidelog(_[a-z0-9]+)+", name):
+        found.append(f"{name}: is not tidelog_lower_case")
+    if name.endswith(("_count", "_sum", "_bucket")):
+        found.append(f"{name}: ends like a part of a histogram")
+    return found
+
+
+def problems(text: str) -> list[str]:
+    """Of a whole page of metrics."""
+    helps: dict[str, str] = {}
+    kinds: dict[str, str] = {}
+    found: list[str] = []
+    for line in text.splitlines():
+        words = line.split(" ", 3)
+        if line.startswith("# HELP "):
+            helps[words[2]] = words[3] if len(words) > 3 else ""
+        elif line.startswith("# TYPE "):
+            kinds[words[2]] = words[3]
+        elif line:
+            found += _label_problems(line, kinds)
+    for name, kind in kinds.items():
+        found += name_problems(name)
+        if (kind == "counter") != name.endswith("_total"):
+            found.append(f"{name}: a {kind}; counters and nothing else end in _total")
+        if not helps.get(name, "").strip():
+            found.append(f"{name}: has no help text")
+    return found
+
+
+def _label_problems(line: str, kinds: dict[str, str]) -> list[str]:
+    sample = SAMPLE.match(line)
+    if sample is None or sample[1] not in kinds:
+        return [f"{line}: belongs to no declared metric"]
+    labels = LABEL.findall(sample[2] or "")
+    return [
+        f"{sample[1]}: the label {label} is {'reserved' if label in ('le', 'quantile') else 'not lower case'}"
+        for label in labels
+        if label != label.lower() or label in ("le", "quantile")
+    ]

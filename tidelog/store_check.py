@@ -1,0 +1,42 @@
+"""Whether an object store can be worked with, asked once and within a bounded time, before a cluster starts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from object_store.blocking import BlockingStore
+from object_store.errors import StoreError, StoreUnavailable
+from object_store.limits import StoreLimits
+
+CHECK_S = 15.0
+"""For all of it; one attempt has less, so that a lost packet ends nothing."""
+CONNECT_S, SILENCE_S, ATTEMPT_S, ATTEMPTS = 3.0, 5.0, 6.0, 2
+_ASKED = "tidelog-up/"  # below it lies nothing: the answer is short
+
+
+def store_trouble(uri: str) -> str | None:
+    """A sentence that says why nodes could not work with the store at `uri`, None when it answers. A directory is made
+    as nodes make it. Raises InvalidStoreUri.
+    """
+    limits = StoreLimits(
+        connect_timeout_s=CONNECT_S, silence_timeout_s=SILENCE_S, attempt_timeout_s=ATTEMPT_S, attempts_max=ATTEMPTS
+    )
+    try:
+        store = BlockingStore(uri, limits, create=True)
+    except StoreError as error:
+        return f"the object store {uri} cannot be used: {error.reason}"
+    try:
+        store.wait(lambda: asyncio.wait_for(_asked(store), CHECK_S))
+    except (StoreUnavailable, TimeoutError) as error:
+        reason = error.reason if isinstance(error, StoreUnavailable) else f"silence for {CHECK_S:g} s"
+        return f"nobody answers at the object store {uri} ({reason})"
+    except StoreError as error:
+        return f"the object store {uri} cannot be used: {error.reason}"
+    finally:
+        store.close_within(1.0)
+    return None
+
+
+async def _asked(store: BlockingStore) -> None:
+    async for _ in store.store.list(_ASKED):
+        return
