@@ -17,6 +17,7 @@ NOT_BASE = {
 PREFIXES = ("pico", "nano", "micro", "milli", "centi", "deci", "kilo", "kibi", "mega", "mibi", "giga", "gibi", "tera",
             "tebi", "peta", "pebi")  # fmt: skip
 BASES = (*NOT_BASE, "amperes", "metres", "moles", "volts")
+PART = re.compile("_(?:count|sum|bucket)$")
 SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
 LABEL = re.compile(r'(\w+)="')
 
@@ -60,11 +61,12 @@ def problems(text: str) -> list[str]:
 
 def _label_problems(line: str, kinds: dict[str, str]) -> list[str]:
     sample = SAMPLE.match(line)
-    if sample is None or sample[1] not in kinds:
+    name = "" if sample is None else sample[1]
+    if name not in kinds and kinds.get(PART.sub("", name)) not in ("histogram", "summary"):
         return [f"{line}: belongs to no declared metric"]
-    labels = LABEL.findall(sample[2] or "")
+    labels = LABEL.findall(line)
     return [
-        f"{sample[1]}: the label {label} is {'reserved' if label in ('le', 'quantile') else 'not lower case'}"
+        f"{name}: the label {label} is {'reserved' if label in ('le', 'quantile') else 'not lower case'}"
         for label in labels
         if label != label.lower() or label in ("le", "quantile")
     ]
