@@ -17,11 +17,12 @@ from broker.coordination.internal_topics import InternalTopic, InternalTopics, a
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
+from broker.data_plane import Machinery
 from broker.forwarding import Forwarder
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.broker_settings import NODE_SETTINGS
-from common.ports import Ports
+from kraft.broker_lifecycle import BrokerLifecycle
 from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -37,35 +38,31 @@ class Coordinators:
     def __init__(
         self,
         config: BrokerConfig,
-        ports: Ports,
+        machinery: Machinery,
         partitions: HostedPartitions,
         forwarder: Forwarder,
         links: Links,
-        broker_epoch: Callable[[], int],
+        lifecycle: Callable[[], BrokerLifecycle | None],
     ) -> None:
+        """`lifecycle`: this broker's standing with the controllers, once it has one."""
+        ports = machinery.ports
+        self._config = config
+        self._lifecycle = lifecycle
+
         def value(name: str) -> Any:
             return config.node_settings.get(name, NODE_SETTINGS[name].default)
 
         def create_topics(request: Any, version: int) -> Any:
             return forwarder.forward(None, request, version)
 
-        limits = HostLimits(commit_timeout_s=value("offsets.commit.timeout.ms") / 1000)
-        self.runtime = CoordinatorRuntime(ports.clock, RuntimeConfig(limits))
+        self.runtime = CoordinatorRuntime(ports.clock, RuntimeConfig(_host_limits(config, value)), self._holds_lease)
         self.groups = GroupCoordinator(
             self.runtime,
-            GroupConfig(
-                group_min_session_timeout_ms=value("group.min.session.timeout.ms"),
-                group_max_session_timeout_ms=value("group.max.session.timeout.ms"),
-                group_initial_rebalance_delay_ms=value("group.initial.rebalance.delay.ms"),
-                group_max_size=value("group.max.size"),
-                offsets_retention_ms=value("offsets.retention.minutes") * MINUTE_MS,
-                offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),
-                offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
-            ),
+            _group_config(value),
             lambda: partitions.image,
             ports.random,
         )
-        self._cleanup = TenantGroupCleanup(self.groups, forwarder.channel, lambda: (config.node_id, broker_epoch()))
+        self._cleanup = TenantGroupCleanup(self.groups, forwarder.channel, self._broker)
         self.keys = KeyStore(self.runtime, lambda: partitions.image)
 
         def new_link() -> BrokerLink:
@@ -76,7 +73,7 @@ class Coordinators:
             lambda: partitions.image,
             forwarder.channel,
             new_link,
-            lambda: (config.node_id, broker_epoch()),
+            self._broker,
         )
         self.internal_topics = InternalTopics(
             _topics(config, value), lambda: partitions.image, create_topics, ports.clock
@@ -94,6 +91,18 @@ class Coordinators:
         )
         partitions.on_leadership(GROUP_TOPIC, self._leadership)
         partitions.on_leadership(TIER_TOPIC, self._leadership)
+
+    def _broker(self) -> tuple[int, int]:
+        """This broker's id and epoch."""
+        lifecycle = self._lifecycle()
+        return self._config.node_id, lifecycle.broker_epoch if lifecycle is not None else -1
+
+    def _holds_lease(self) -> bool:
+        """Whether the controllers have this broker for alive: what they elect without it begins later."""
+        session_ms, interval_ms = self._config.broker_session_timeout_ms, self._config.broker_heartbeat_interval_ms
+        lifecycle = self._lifecycle()
+        lease_ms = min(session_ms, max(session_ms / 2, 2 * interval_ms))
+        return lifecycle is not None and lifecycle.unfenced_within(lease_ms / 1000)
 
     def _leadership(self, partition: Partition, leader_epoch: int | None) -> None:
         if leader_epoch is None:
@@ -115,6 +124,25 @@ class Coordinators:
         await self._key_moves.stop()
         await self.tier_client.stop()
         await self.runtime.stop()
+
+
+def _host_limits(config: BrokerConfig, value: Callable[[str], Any]) -> HostLimits:
+    return HostLimits(
+        commit_timeout_s=value("offsets.commit.timeout.ms") / 1000,
+        freshness_s=max(HostLimits().freshness_s, 2 * config.replication.replica_fetch_wait_max_ms / 1000),
+    )
+
+
+def _group_config(value: Callable[[str], Any]) -> GroupConfig:
+    return GroupConfig(
+        group_min_session_timeout_ms=value("group.min.session.timeout.ms"),
+        group_max_session_timeout_ms=value("group.max.session.timeout.ms"),
+        group_initial_rebalance_delay_ms=value("group.initial.rebalance.delay.ms"),
+        group_max_size=value("group.max.size"),
+        offsets_retention_ms=value("offsets.retention.minutes") * MINUTE_MS,
+        offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),
+        offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
+    )
 
 
 def _topics(config: BrokerConfig, value: Callable[[str], Any]) -> list[InternalTopic]:

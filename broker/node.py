@@ -135,8 +135,8 @@ class BrokerNode:
         self.security = self._make_security()
         chain = self._make_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
-        self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
-        self.coordinators = Coordinators(config, ports, self.partitions, self._forwarder, links, self._broker_epoch)
+        forwarder = self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
+        self.coordinators = Coordinators(config, machinery, self.partitions, forwarder, links, lambda: self.lifecycle)
         self.audit = self._make_audit(journal, links)
         self.dispatcher = Dispatcher(
             self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal, self.security

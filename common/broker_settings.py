@@ -132,7 +132,8 @@ _REPLICATION = [
     _s("replica.lag.time.max.ms", "long", 30_000, "How long a follower may stay behind before it leaves the ISR.", 1),
     _s("replica.fetch.max.bytes", "int", MIB, "Bytes of one partition in a follower's fetch.", 0),
     _s("replica.fetch.min.bytes", "int", 1, "Bytes that a follower's fetch waits for.", 1),
-    _s("replica.fetch.wait.max.ms", "int", 500, "How long a follower's fetch waits.", 1),
+    _s("replica.fetch.wait.max.ms", "int", 500, "How long a follower's fetch waits; the same on all brokers. "
+       "Coordinators show nothing once a follower has been silent for twice as long, at least 1 s.", 1, 30_000),
     _s("replica.fetch.response.max.bytes", "int", 10 * MIB, "Bytes of a follower's fetch.", 0),
     _s("replica.fetch.backoff.ms", "int", 200, "Pause after a failed fetch.", 0),
     _s("replica.high.watermark.checkpoint.interval.ms", "long", 5_000, "How often high watermarks are written.", 1),

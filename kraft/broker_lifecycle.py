@@ -111,6 +111,9 @@ class BrokerLifecycle:
         self._load = load
         self._wants_unfence = False
         self._wants_shutdown = False
+        self._unfenced_at = float(
+            "-inf"
+        )  # loop seconds: when the newest heartbeat was sent that found this broker unfenced
         self._offline: tuple[bytes, ...] = ()
         self._offline_heard = asyncio.Event()
         self._may_stop = asyncio.Event()
@@ -201,6 +204,10 @@ class BrokerLifecycle:
             return False
         return True
 
+    def unfenced_within(self, seconds: float) -> bool:
+        """Whether a heartbeat of this registration, sent within the last `seconds`, found this broker unfenced."""
+        return self._unfenced_at >= asyncio.get_running_loop().time() - seconds
+
     def metadata_advanced(self) -> None:
         """The local image moved: if that is what the unfencing waits for, say so at once."""
         if self.fenced and self._wants_unfence and self._metadata_offset() >= self.broker_epoch:
@@ -219,6 +226,7 @@ class BrokerLifecycle:
             self._hurry.clear()
             wait_s = self._config.heartbeat_interval_s
             tells_offline = bool(self._offline)
+            sent_at = asyncio.get_running_loop().time()
             try:
                 answer = await self._channel.call(
                     self._heartbeat_request(), HEARTBEAT_VERSION, timeout_s=self._config.call_timeout_s
@@ -229,6 +237,8 @@ class BrokerLifecycle:
             else:
                 if not self._heard(answer):
                     return
+                if not self.fenced and not answer.error_code:
+                    self._unfenced_at = sent_at
                 if tells_offline and not answer.error_code:
                     self._offline_heard.set()
                 if self._wants_shutdown:

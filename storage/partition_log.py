@@ -235,6 +235,10 @@ class PartitionLog(AppendableLog):
         """Drop segments of a tiered log that begin below `erased_end_offset`, see `segment_removal.drop_erased`."""
         return segment_removal.drop_erased(self, now_ms, min(high_watermark, tier_end_offset), erased_end_offset)
 
+    def check_admits(self, size: int) -> None:
+        """Raise as an append of `size` bytes would now: ProtocolError(KAFKA_STORAGE_ERROR)."""
+        self._admit(size)
+
     async def flush(self, upto_offset: int | None = None, depth: FlushDepth = FlushDepth.DATA) -> int:
         """Have everything below `upto_offset` (the end) on the device; the new `flushed_end_offset`.
 

@@ -56,7 +56,7 @@ class AuditTopicHost:
     async def append(self, index: int, node: int, incarnation: str, entries: Sequence[Entry]) -> int:
         """The last sequence of that journal in the topic, -1 for none, when everything up to there is committed.
 
-        Raises ProtocolError: as `Partition.append_records`, INVALID_REQUEST, REQUEST_TIMED_OUT when the fate of the
+        Raises ProtocolError: as `Partition.check_room`, INVALID_REQUEST, REQUEST_TIMED_OUT when the fate of the
         events is not known.
         """
         partition = self._hosted.find_leader(AUDIT_TOPIC, index)
@@ -77,6 +77,7 @@ class AuditTopicHost:
         return last.sequence
 
     def _append(self, partition: Partition, node: int, fresh: list[Entry], positions: Positions) -> None:
+        partition.check_room(sum(len(entry.event) for entry in fresh))
         now_ms = self._clock.wall_ms()
         key = str(node).encode()
         records = [Record(0, now_ms, key, entry.event) for entry in fresh]

@@ -1,7 +1,8 @@
 """One shard in one leader epoch: decisions in, one batch per turn of the loop out, replies when it is committed.
 
 Invariants: records are replayed in the order in which they are appended; a reply is given only when everything that
-its decision saw is committed; after a failed append, or in another leader epoch, the shard is given up as a whole.
+its decision saw is committed; what the log will not take is refused before it is decided, and the shard stays. Only in
+another leader epoch, or when the disk fails under a decided record, the shard is given up as a whole.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from records.record import Record
 
 RECORD_OVERHEAD_BYTES = 32  # varints of one record, at most, for records below 1 GB
 BATCH_OVERHEAD_BYTES = 61
+BATCH_BYTES_MAX = 1_048_588  # of the batches of internal topics, whatever `message.max.bytes` says
 
 Waiter = tuple["asyncio.Future[Any]", object]
 """Who waits, and what it is told: a value, or the exception to raise."""
@@ -28,8 +30,9 @@ Waiter = tuple["asyncio.Future[Any]", object]
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """Times in seconds. `parked_max` bounds the requests that wait for others, `unsettled_bytes_max` the records
-    that wait for their followers, `stale_reads_max` the reads that wait for the followers' word."""
+    """Times in seconds. `batch_bytes_max` bounds a batch, and each record of a decision. `parked_max` bounds the
+    requests that wait for others, `unsettled_bytes_max` the records that wait for their followers, `stale_reads_max`
+    the reads that wait for the followers' word."""
 
     commit_timeout_s: float = 5.0
     freshness_s: float = 1.0
@@ -39,6 +42,7 @@ class HostLimits:
     parked_max: int = 100_000
     stale_reads_max: int = 10_000
     unsettled_bytes_max: int = 16 << 20
+    batch_bytes_max: int = BATCH_BYTES_MAX
 
 
 @dataclass(slots=True)
@@ -64,7 +68,9 @@ class HostedShard(Generic[ShardType]):
         loaded_end: int,
         deadline_moved: Callable[[], None],
         broken: Callable[[], None],
+        holds_lease: Callable[[], bool],
     ) -> None:
+        """`holds_lease()`: whether the controllers have this broker for alive, so that they elected no other yet."""
         self.shard = shard
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
@@ -74,6 +80,7 @@ class HostedShard(Generic[ShardType]):
         self._limits = limits
         self._deadline_moved = deadline_moved
         self._broken = broken
+        self._holds_lease = holds_lease
         self._loop = asyncio.get_running_loop()
         self._end = loaded_end
         self._tickets = 0
@@ -102,17 +109,20 @@ class HostedShard(Generic[ShardType]):
     def submit(self, decide: Decide[ShardType, Any], *, soft: bool) -> asyncio.Future[Any]:
         """Decide now; the future has the reply once it may be told. `soft`: the decision never yields records.
 
-        Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) when nothing can be appended or too much waits already.
+        Raises ProtocolError(COORDINATOR_NOT_AVAILABLE) when nothing can be appended or too much waits already: what the
+        log will not take is refused before it is decided. UNKNOWN_SERVER_ERROR: the decision has a record that is too
+        long for the log, and nothing of it is kept.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if not soft:
-            self._check_appendable()
+            self._check_room()
         if len(self._parked) >= self._limits.parked_max or self._unsettled_bytes >= self._limits.unsettled_bytes_max:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many requests wait")
         self._tickets += 1
         ticket = self._tickets
         try:
             decision = decide(self.shard, self.now(), ticket)
+            self._check_sizes(decision.records)
         except ProtocolError as error:
             self._take([], (future, error))
             return future
@@ -134,7 +144,7 @@ class HostedShard(Generic[ShardType]):
         COORDINATOR_NOT_AVAILABLE when the followers stay silent for longer than the limit.
         """
         future: asyncio.Future[Reply] = self._loop.create_future()
-        if not self._stale and self.partition.followers_fetched_within(self._limits.freshness_s):
+        if not self._stale and self._is_fresh():
             self._answer_query(query, future)
         elif len(self._stale) >= self._limits.stale_reads_max:
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many reads wait")
@@ -149,9 +159,24 @@ class HostedShard(Generic[ShardType]):
             reply = error
         self._take([], (future, reply))
 
-    def _check_appendable(self) -> None:
+    def _is_fresh(self) -> bool:
+        """Whether no other broker can have led for longer than the freshness limit.
+
+        A new leader comes from the ISR, whose members follow this one; or, while the ISR is too small to commit, from
+        outside it, but not before the controllers have given this broker up.
+        """
+        return self.partition.followers_fetched_within(self._limits.freshness_s) and (
+            not self.partition.is_starved or self._holds_lease()
+        )
+
+    def _check_sizes(self, records: list[CoordinatorRecord]) -> None:
+        for record in records:
+            if _size(record) > self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES:
+                raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "a record that is too long for the log")
+
+    def _check_room(self) -> None:
         try:
-            self.partition.check_appendable(-1)
+            self.partition.check_room(self._open_bytes + self._limits.batch_bytes_max)
         except ProtocolError as error:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -168,7 +193,7 @@ class HostedShard(Generic[ShardType]):
         return None if first == float("inf") else first
 
     def expire(self) -> None:
-        """Do what is due. While the ISR is too small to append, the shard's own deadlines wait."""
+        """Do what is due. While nothing can be appended, the shard's own deadlines wait."""
         now = self.now()
         self._expire_unsettled(now.monotonic_s)
         self._retry_stale(now.monotonic_s)
@@ -177,7 +202,7 @@ class HostedShard(Generic[ShardType]):
             self._starved_until = None
             return
         try:
-            self._check_appendable()
+            self._check_room()
         except ProtocolError:
             self._starved_until = now.monotonic_s + self._limits.starved_poll_s
             return
@@ -197,7 +222,7 @@ class HostedShard(Generic[ShardType]):
         self._commit_deadline_s = min((unsettled.deadline_s for unsettled in self._unsettled), default=float("inf"))
 
     def _retry_stale(self, now_s: float) -> None:
-        if self._stale and self.partition.followers_fetched_within(self._limits.freshness_s):
+        if self._stale and self._is_fresh():
             waiting, self._stale = self._stale, deque()
             for _, query, future in waiting:
                 self._answer_query(query, future)
@@ -210,9 +235,9 @@ class HostedShard(Generic[ShardType]):
 
     def _take(self, records: list[CoordinatorRecord], waiter: Waiter | None) -> None:
         """Replay and buffer `records`; tell the waiter, and all whom the shard now answers, when it is committed."""
-        bytes_max = self.partition.log.config.max_message_bytes - BATCH_OVERHEAD_BYTES
+        bytes_max = self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
         for record in records:
-            size = len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
+            size = _size(record)
             if self._open_bytes + size > bytes_max:
                 self._flush()
             if self.closed:
@@ -316,6 +341,10 @@ class HostedShard(Generic[ShardType]):
         self._stale.clear()
         for future in refused:
             _settle(future, ProtocolError(ErrorCode.NOT_COORDINATOR))
+
+
+def _size(record: CoordinatorRecord) -> int:
+    return len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
 
 
 def _settle(future: asyncio.Future[Any], reply: object) -> None:

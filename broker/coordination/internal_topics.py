@@ -17,6 +17,7 @@ from wire.messages import CreateTopicsRequest
 CREATE_TOPICS_VERSION = 7
 RETRY_PAUSE_S = 0.5
 BROKERS_AWAITED_S = 30.0
+MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default: what `message.max.bytes` is set to does not reach these topics
 """How long a topic of a rebuilt cluster waits for the brokers that others are placed on: they start one by one."""
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,12 @@ def group_topic(
     partitions: int = 50, replication_factor: int = 3, segment_bytes: int = 100 << 20, *, exact: bool = False
 ) -> InternalTopic:
     """`__consumer_offsets` by the settings offsets.topic.…: compacted, and stored as it is written."""
-    configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes), "compression.type": "producer"}
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(segment_bytes),
+        "compression.type": "producer",
+        "max.message.bytes": MAX_MESSAGE_BYTES,
+    }
     return InternalTopic(GROUP_TOPIC, partitions, replication_factor, exact, configs)
 
 
@@ -48,7 +54,11 @@ def tier_topic(
     partitions: int = 50, replication_factor: int = 3, segment_bytes: int = 100 << 20, *, exact: bool = False
 ) -> InternalTopic:
     """`__tier_state` by the settings tidelog.tier.state.…: compacted, and never tiered itself."""
-    configs = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
+    configs = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(segment_bytes),
+        "max.message.bytes": MAX_MESSAGE_BYTES,
+    }
     return InternalTopic(TIER_TOPIC, partitions, replication_factor, exact, configs)
 
 
@@ -66,6 +76,7 @@ def audit_topic(
         "retention.ms": str(retention_ms),
         "segment.bytes": str(segment_bytes),
         "compression.type": "producer",
+        "max.message.bytes": MAX_MESSAGE_BYTES,
     }
     return InternalTopic(AUDIT_TOPIC, partitions, replication_factor, exact, configs)
 

@@ -16,20 +16,12 @@ class ByteRegion(Protocol):
     def release(self) -> None: ...
 
 
-class CoordinatedLogConfig(Protocol):
-    @property
-    def max_message_bytes(self) -> int: ...
-
-
 class CoordinatedLog(Protocol):
     @property
     def log_start_offset(self) -> int: ...
 
     @property
     def log_end_offset(self) -> int: ...
-
-    @property
-    def config(self) -> CoordinatedLogConfig: ...
 
 
 class CoordinatedPartition(Protocol):
@@ -53,12 +45,20 @@ class CoordinatedPartition(Protocol):
     @property
     def log(self) -> CoordinatedLog: ...
 
-    def check_appendable(self, acks: int) -> None:
-        """Raises ProtocolError when nothing could be appended with these acks."""
+    @property
+    def is_starved(self) -> bool:
+        """Whether the committed ISR is smaller than `min.insync.replicas`."""
+        ...
+
+    def check_room(self, size: int) -> None:
+        """Raises ProtocolError when `size` bytes could not be appended and committed now."""
         ...
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
-        """Append one batch; the log end after it. Raises ProtocolError unless this broker leads in that epoch."""
+        """Append one batch that was decided already; the log end after it.
+
+        Raises ProtocolError unless this broker leads in that epoch and its disk works.
+        """
         ...
 
     def on_commit(self, offset: int, done: Callable[[ErrorCode | None], None]) -> bool:

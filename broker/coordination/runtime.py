@@ -3,8 +3,8 @@
 Leadership of a partition loads its shard by replaying the log; meanwhile requests get COORDINATOR_LOAD_IN_PROGRESS.
 `write` decides, appends, replays and replies when the high watermark has passed; all decisions of one turn of the
 loop share a batch. `read` answers only while every ISR follower has lately fetched in this epoch, so that a deposed
-coordinator shows nothing stale. A new epoch, or a failed append, drops the shard and loads it anew: nothing is
-patched. One timer serves all shards.
+coordinator shows nothing stale. What the log will not take is refused before it is decided. A new epoch, or a disk that
+fails under a decided record, drops the shard and loads it anew: nothing is patched. One timer serves all shards.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ class _Slot:
 class CoordinatorRuntime:
     """Made before the broker leads anything; `host` names the topics, then `elected` and `resigned` drive it."""
 
-    def __init__(self, clock: Clock, config: RuntimeConfig) -> None:
+    def __init__(self, clock: Clock, config: RuntimeConfig, holds_lease: Callable[[], bool] = lambda: True) -> None:
+        """`holds_lease()`: whether the controllers have this broker for alive."""
         self._clock = clock
         self._config = config
+        self._holds_lease = holds_lease
         self._makers: dict[str, MakeShard] = {}
         self._slots: dict[PartitionKey, _Slot] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
@@ -146,6 +148,7 @@ class CoordinatorRuntime:
             end,
             lambda: self._arm(hosted),
             lambda: self._shard_broke(slot, hosted),
+            self._holds_lease,
         )
         slot.hosted = hosted
         fields = {"topic": partition.topic, "partition": partition.index, "epoch": slot.leader_epoch, "end": end}
@@ -158,7 +161,7 @@ class CoordinatorRuntime:
         return min(self._config.reload_pause_s * 2.0 ** min(slot.failures - 1, 16), self._config.reload_pause_max_s)
 
     def _shard_broke(self, slot: _Slot, hosted: HostedShard[Any]) -> None:
-        """An append failed, or leadership went: load again, unless the slot is gone or already does."""
+        """The disk failed, or leadership went: load again, unless the slot is gone or already does."""
         current = self._slots.get((slot.partition.topic, slot.partition.index))
         if self._stopped or current is not slot or slot.hosted is not hosted:
             return

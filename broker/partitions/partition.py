@@ -244,17 +244,26 @@ class Partition(Replica):
         """The header of a client's batch that will be appended later, checked as `append_produced` does."""
         return check_produced(view, at, end, self._produce_limits, now_ms)
 
-    def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
-        """Append one batch that this broker made itself (a coordinator's); the log end after it.
+    def check_room(self, size: int) -> None:
+        """Raises as `append_records` when the log would not take `size` bytes now, or the ISR could not commit them."""
+        self.check_appendable(-1)
+        self.log.check_admits(size)
 
-        Raises ProtocolError: NOT_LEADER_OR_FOLLOWER unless this broker leads in exactly `leader_epoch`,
-        NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, KAFKA_STORAGE_ERROR.
+    @property
+    def is_starved(self) -> bool:
+        """Whether this broker leads and the committed ISR is too small to commit anything."""
+        return self.replica_set is not None and self.replica_set.is_starved
+
+    def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+        """Append one batch that this broker made itself; the log end after it.
+
+        The batch was decided already, so neither the topic's limits nor the size of the ISR refuse it: ask `check_room`
+        before. Raises ProtocolError: NOT_LEADER_OR_FOLLOWER unless this broker leads in exactly `leader_epoch`,
+        KAFKA_STORAGE_ERROR.
         """
         if leader_epoch != self.leader_epoch:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self.check_appendable(-1)
-        if len(batch) > self.log.config.max_message_bytes:
-            raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE)
+        self.check_appendable(0)
         with memoryview(batch) as view:
             return self._append(batch, view, 0, len(batch), None, now_ms).next_offset
 

@@ -176,10 +176,10 @@ class ReplicaSet:
         follower.leader_end_at_fetch = own_end
 
     def heard_since(self, when: float) -> bool:
-        """Whether every follower in the ISR has fetched in this epoch at or after `when`."""
+        """Whether every follower that may be in the ISR has fetched in this epoch at or after `when`."""
         return all(
             node == self.local or ((follower := self.followers.get(node)) is not None and follower.heard_since(when))
-            for node in self.isr
+            for node in self.maximal_isr
         )
 
     # the ISR -----------------------------------------------------------------------------------------------

@@ -98,11 +98,13 @@ def _registration_refusal(image: MetadataImage, request: Any) -> ErrorCode | Non
 
 
 def decide_heartbeat(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, *, moves_seen: bool
+    image: MetadataImage, request: Any, policy: ControllerPolicy, *, moves_seen: bool, fencing_seen: bool = True
 ) -> Decision[MetadataRecord, Any]:
-    """BrokerHeartbeat (63). `moves_seen`: the other brokers know that this one's leaderships have moved.
+    """BrokerHeartbeat (63). `moves_seen`: the others know that its leaderships have moved. `fencing_seen`:
+    a fenced broker knows the metadata as they were when it was first heard again.
 
-    Unfenced is who asks for it (its logs are recovered) and has replayed past its own registration. While it says that
+    A broker is unfenced when it asks for it (its logs are recovered) and has replayed past its own registration, and
+    past its fencing: else one that was cut off would go on with leaderships that others have by now. While it says that
     its disk lacks room, it is looked at anew with each heartbeat what others may take over.
     """
     broker = image.brokers.get(request.broker_id)
@@ -110,7 +112,7 @@ def decide_heartbeat(
         return _refused(ErrorCode.BROKER_ID_NOT_REGISTERED)
     if broker.epoch != request.broker_epoch:
         return _refused(ErrorCode.STALE_BROKER_EPOCH)
-    caught_up = request.current_metadata_offset >= broker.epoch
+    caught_up = request.current_metadata_offset >= broker.epoch and fencing_seen
     records: list[MetadataRecord] = []
     fenced, may_stop = broker.fenced, False
     if broker.fenced:

@@ -63,6 +63,7 @@ class BrokerLiveness:
         self._sessions = BrokerSessions(config.session_timeout_s, config.suspicion_s)
         self.loads = BrokerLoads()
         self._moved_by: dict[int, int] = {}  # broker in controlled shutdown → offset at which its moves are known
+        self._fenced_by: dict[int, int] = {}  # fenced broker → offset that it has to know before it is unfenced
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
@@ -85,6 +86,7 @@ class BrokerLiveness:
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.unfenced_brokers()]
         self._sessions.restart(unfenced, self._clock.monotonic())
         self._moved_by.clear()
+        self._fenced_by.clear()
         self.loads.restart()
         self._changed.set()
 
@@ -163,10 +165,27 @@ class BrokerLiveness:
             self._changed.set()
         if not decision.records:
             return decision.reply
-        return await self._driver.write(lambda newest: self._decide(newest, request))
+        reply = await self._driver.write(lambda newest: self._decide(newest, request))
+        if not reply.is_fenced:
+            self._fenced_by.pop(request.broker_id, None)
+        return reply
 
     def _decide(self, image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
-        return decide_heartbeat(image, request, self._policy, moves_seen=self._moves_seen(request.broker_id))
+        return decide_heartbeat(
+            image,
+            request,
+            self._policy,
+            moves_seen=self._moves_seen(request.broker_id),
+            fencing_seen=self._fencing_seen(request.broker_id, request.current_metadata_offset),
+        )
+
+    def _fencing_seen(self, broker_id: int, known_offset: int) -> bool:
+        image = self._driver.image
+        broker = image.brokers.get(broker_id)
+        if broker is None or not broker.fenced:
+            self._fenced_by.pop(broker_id, None)
+            return True
+        return known_offset >= self._fenced_by.setdefault(broker_id, image.offset)
 
     def _moves_seen(self, broker_id: int) -> bool:
         image = self._driver.image

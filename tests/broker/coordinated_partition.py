@@ -22,13 +22,7 @@ class MemoryRegion:
 
 
 @dataclass
-class MemoryConfig:
-    max_message_bytes: int = 1_048_588
-
-
-@dataclass
 class MemoryLog:
-    config: MemoryConfig = field(default_factory=MemoryConfig)
     batches: list[bytes] = field(default_factory=list)
     log_start_offset: int = 0
     log_end_offset: int = 0
@@ -46,23 +40,21 @@ class MemoryPartition:
     auto_commit: bool = True
     fresh: bool = True
     refuse: ErrorCode | None = None
+    is_starved: bool = False
     refuse_append: ErrorCode | None = None
     log: MemoryLog = field(default_factory=MemoryLog)
     waiting: list[tuple[int, Callable[[ErrorCode | None], None]]] = field(default_factory=list)
     regions: list[MemoryRegion] = field(default_factory=list)
 
-    def check_appendable(self, acks: int) -> None:
+    def check_room(self, size: int) -> None:
         if self.refuse is not None:
             raise ProtocolError(self.refuse)
 
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
-        self.check_appendable(-1)
         if self.refuse_append is not None:
             raise ProtocolError(self.refuse_append)
         if leader_epoch != self.leader_epoch or not self.is_leader:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if len(batch) > self.log.config.max_message_bytes:
-            raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE)
         stamp(batch, 0, self.log.log_end_offset, leader_epoch)
         self.log.batches.append(bytes(batch))
         self.log.log_end_offset += read_header(batch, 0).count

@@ -184,3 +184,12 @@ def test_the_high_watermark_is_the_twins(steps: list[tuple[str, int, int]], min_
         expected = min([own_end, *(ends[node] for node in waited_for)]) if len(committed) >= min_insync else -1
         assert replicas.high_watermark(own_end, 0.0, LAG_S) == expected
         assert replicas.maximal_isr == committed | (proposed or set())
+
+
+def test_a_replica_that_may_be_in_the_isr_has_to_be_heard() -> None:
+    replicas = ReplicaSet(0, (0, 1), (0,), 5, 1, now=100.0)
+    assert replicas.heard_since(99.0)
+    replicas.propose_join(1)  # the controllers may have taken it, and elected it since
+    assert not replicas.heard_since(99.0)
+    at(replicas, 1, 50, 50)
+    assert replicas.heard_since(99.0)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ErrorCode
+from common.errors import ErrorCode, ProtocolError
 from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord
 from records.batch import CRC_FROM
+from records.builder import build_batch
+from records.record import Record
+from storage.directory_health import FreeSpace
 from tests.broker.replication_lab import (
     NEVER_MS,
     PATIENCE_S,
@@ -406,3 +409,16 @@ async def test_an_added_replica_copies_the_partition_and_a_removed_one_goes(tmp_
         assert lab[1].plane.partitions.get("flights", 0) is None
         assert (await produce(client, batch(b"two"))).error_code == 0
         assert lab[2].values() == [b"one", b"two"]
+
+
+async def test_what_was_decided_is_appended_and_what_would_not_fit_is_told_before(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.controller.create_topic((0,), max_message_bytes="100")
+        partition = lab[0].partition
+        partition.check_room(1 << 20)
+        decided = build_batch([Record(0, 1, b"k", bytes(2_000), ())])
+        assert partition.append_records(decided, partition.leader_epoch, 1) == 1
+        lab[0].logs.context.health.update_free_space(FreeSpace.REFUSED)
+        with pytest.raises(ProtocolError) as caught:
+            partition.check_room(1)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR

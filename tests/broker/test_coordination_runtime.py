@@ -99,8 +99,9 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 class World:
     def __init__(self, host: HostLimits = QUICK, load: LoadLimits | None = None) -> None:
+        self.leased = True
         config = RuntimeConfig(host, load or LoadLimits(), reload_pause_s=0.01)
-        self.runtime = CoordinatorRuntime(MachineClock(), config)
+        self.runtime = CoordinatorRuntime(MachineClock(), config, lambda: self.leased)
         self.shards: list[Register] = []
         self.runtime.host(TOPIC, self.make)
         self.partition = MemoryPartition()
@@ -149,12 +150,13 @@ async def test_decisions_of_one_turn_share_a_batch_and_see_each_other(world: Wor
     assert len(world.partition.log.batches) == 1
 
 
-async def test_a_batch_never_exceeds_the_topics_limit(world: World) -> None:
+async def test_a_batch_never_exceeds_the_limit() -> None:
+    world = World(HostLimits(batch_bytes_max=400))
     await world.elected()
-    world.partition.log.config.max_message_bytes = 400
     await asyncio.gather(*(world.runtime.write(TOPIC, 0, put(b"k%d" % n, bytes(100))) for n in range(10)))
     assert len(world.partition.log.batches) == 5
     assert len(world.shards) == 1  # nothing was refused, so nothing was loaded again
+    await world.runtime.stop()
 
 
 async def test_a_parked_request_is_answered_by_the_decision_that_settles_it(world: World) -> None:
@@ -232,6 +234,39 @@ async def test_nothing_is_decided_while_too_few_replicas_are_in_sync(world: Worl
     world.partition.refuse = None
     assert await world.runtime.write(TOPIC, 0, put(b"a")) == 1
     assert len(world.shards) == 1
+
+
+async def test_a_full_disk_refuses_writes_alone_and_the_shard_stays(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"a"))
+    world.partition.refuse = ErrorCode.KAFKA_STORAGE_ERROR
+    for _ in range(3):
+        assert await code_of(world.runtime.write(TOPIC, 0, put(b"b"))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+    world.partition.refuse = None
+    assert await world.runtime.write(TOPIC, 0, put(b"b")) == 2
+    assert len(world.shards) == 1
+
+
+async def test_a_record_that_is_too_long_is_refused_for_that_request_alone(world: World) -> None:
+    await world.elected()
+    writes = [world.runtime.write(TOPIC, 0, put(name, bytes(size))) for name, size in ((b"a", 9), (b"b", 2 << 20))]
+    written, refused = await asyncio.gather(*writes, return_exceptions=True)
+    assert written == 1
+    assert isinstance(refused, ProtocolError)
+    assert refused.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+    assert len(world.shards) == 1
+
+
+async def test_a_lone_replica_shows_nothing_once_the_controllers_may_have_given_it_up(world: World) -> None:
+    await world.elected()
+    world.partition.is_starved = True  # the ISR is this broker alone, so all of it has been heard
+    assert await world.runtime.read(TOPIC, 0, keys) == []
+    world.leased = False
+    assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.partition.is_starved = False
+    assert await world.runtime.read(TOPIC, 0, keys) == []
 
 
 async def test_a_write_that_is_not_confirmed_in_time_is_of_unknown_outcome(world: World) -> None:

@@ -145,6 +145,18 @@ async def test_a_silent_broker_is_fenced_and_the_others_are_not() -> None:
     await bench.stop()
 
 
+async def test_a_fenced_broker_is_back_when_it_knows_of_its_fencing() -> None:
+    bench = await live_bench()
+    known = bench.machine.image.offset
+    async with asyncio.timeout(2):
+        while not bench.is_fenced(2):  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.02)
+    offsets = (known, known, bench.machine.image.offset)
+    replies = [await bench.beat(2, current_metadata_offset=offset) for offset in offsets]
+    assert [reply.is_fenced for reply in replies] == [True, True, False]
+    await bench.stop()
+
+
 async def test_a_closed_connection_fences_long_before_the_silence_does() -> None:
     bench = await live_bench(session_s=60)
     begun = asyncio.get_running_loop().time()

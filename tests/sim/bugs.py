@@ -9,6 +9,7 @@ from typing import Any
 from broker.audit import topic_host
 from broker.coordination import placement
 from broker.coordination.groups import coordinator
+from broker.coordination.hosted_shard import HostedShard
 from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
@@ -154,6 +155,15 @@ def serve_groups_on_their_way(replace: Replace) -> None:
     replace(placement, "range_to_ask", range_for)
 
 
+def show_offsets_of_a_lone_replica(replace: Replace) -> None:
+    """A coordinator whose ISR is itself alone answers reads, whether or not the controllers still know it."""
+
+    def is_fresh(self: HostedShard[Any]) -> bool:
+        return self.partition.followers_fetched_within(self._limits.freshness_s)
+
+    replace(HostedShard, "_is_fresh", is_fresh)
+
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -170,6 +180,7 @@ BUGS: dict[str, Callable[[Replace], None]] = {
         act_before_the_audit,
         forget_what_was_shipped,
         serve_groups_on_their_way,
+        show_offsets_of_a_lone_replica,
     )
 } | TIER_BUGS
 

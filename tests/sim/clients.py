@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import deque
 from collections.abc import Sequence
@@ -272,6 +273,47 @@ class Consumer:
         return offset
 
 
+class OffsetReader:
+    """Reads a group's offsets again and again, no member of it, from the broker that says it coordinates."""
+
+    def __init__(self, links: ClusterLinks, group: str, partitions: Sequence[TopicPartition]) -> None:
+        self._links, self._group, self._partitions = links, group, list(partitions)
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(Unreachable):
+                node = await self._links.coordinator(self._group)
+                await fetch_offsets(self._links, node, self._group, self._partitions)
+            await self._links.pause()
+
+
+async def fetch_offsets(
+    links: ClusterLinks, node: int, group: str, wanted: list[TopicPartition]
+) -> dict[TopicPartition, int] | ErrorCode:
+    """The group's offsets as `node` tells them, noted in the history, or its error code. Raises Unreachable."""
+    history = links.history
+    known = {key: history.group_offsets.get((group, key), -1) for key in wanted}
+    topics = [
+        OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics(
+            name=topic, partition_indexes=[index for name, index in wanted if name == topic]
+        )
+        for topic in sorted({name for name, _ in wanted})
+    ]
+    asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=topics)
+    response = (await links.call(node, OffsetFetchRequest(groups=[asked], require_stable=True), 8)).groups[0]
+    if response.error_code:
+        return ErrorCode(response.error_code)
+    offsets: dict[TopicPartition, int] = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                return ErrorCode(partition.error_code)
+            key = (topic.name, partition.partition_index)
+            history.offset_fetches.append(Fetched(group, key, partition.committed_offset, known[key]))
+            offsets[key] = partition.committed_offset
+    return offsets
+
+
 class StaleMembership(Exception):
     """Join again; with `forget`, as a new member."""
 
@@ -382,24 +424,11 @@ class GroupMember:
         self._offsets.clear()
         if not assigned:
             return
-        known = {key: self._history.group_offsets.get((self._group, key), -1) for key in assigned}
-        topics = [
-            OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics(
-                name=topic, partition_indexes=[index for name, index in assigned if name == topic]
-            )
-            for topic in sorted({name for name, _ in assigned})
-        ]
-        group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=self._group, topics=topics)
-        response = (await self._call(OffsetFetchRequest(groups=[group], require_stable=True), 8)).groups[0]
-        self._check(response.error_code)
-        for topic in response.topics:
-            for partition in topic.partitions:
-                self._check(partition.error_code)
-                key = (topic.name, partition.partition_index)
-                offset = partition.committed_offset
-                fetched = Fetched(self._group, key, offset, known[key])
-                self._history.offset_fetches.append(fetched)
-                self._offsets[key] = offset
+        fetched = await fetch_offsets(self._links, self._coordinator, self._group, assigned)
+        if isinstance(fetched, ErrorCode):
+            self._check(fetched)
+        else:
+            self._offsets = fetched
 
     async def _commit(self) -> None:
         if not self._offsets:

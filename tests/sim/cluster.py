@@ -24,7 +24,7 @@ from tests.sim import nemesis, tenants
 from tests.sim.ambush import DivergingLeader, LateAlterPartition
 from tests.sim.bucket import Bucket
 from tests.sim.client_links import ClusterLinks, Unreachable
-from tests.sim.clients import Consumer, GroupMember, IdempotentProducer
+from tests.sim.clients import Consumer, GroupMember, IdempotentProducer, OffsetReader
 from tests.sim.cluster_settings import (
     CLIENT_PORT,
     CONTROLLER_COUNT,
@@ -265,6 +265,9 @@ class Cluster:
                 member = GroupMember(links, self.plan.group, self.plan.topic_partitions)
                 tasks.create_task(member.run())
                 await asyncio.sleep(ports.random.uniform(0.5, 2.0))
+            if self.plan.peeks:
+                links = ClusterLinks(ports, self.bootstrap, self.history, "reader")
+                tasks.create_task(OffsetReader(links, self.plan.group, self.plan.topic_partitions).run())
 
     async def _historian(self, ports: Ports) -> None:
         await Historian(

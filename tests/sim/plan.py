@@ -19,6 +19,7 @@ TOPIC, GROUP = "t", "g"
 MOVES_SHARE = 0.3
 TENANT_SHARE = 0.25  # of those with neither moves nor a tier
 TIER_SHARE = 0.5
+PEEKS_SHARE = 0.25
 FAULTS_MS = 4_500
 SMALL_CHUNK_BYTES = 700
 
@@ -66,6 +67,7 @@ class Plan:
     ambush: bool = False
     moves: bool = False  # an operator moves replicas about
     tier: TierPlan | None = None
+    peeks: bool = False  # a client that is no member reads the group's offsets
     tenant: bool = False  # topic and group are a tenant's, who moves from one cell of three brokers to another
 
     @property
@@ -113,6 +115,7 @@ def draw_plan(seed: int) -> Plan:
         crashable=[*names, *names, *controllers],
         linked=[*names, *names, *controllers, "producer", "consumer", "members"],
     )
+    peeks = World(seed).stream("peeks").random() < PEEKS_SHARE
     flushes_each = rng.random() < 0.15
     segment_bytes = rng.choice((4_096, 16_384, 1 << 20))
     racks, snapshots = rng.random() < 0.3, rng.random() < 0.3
@@ -133,6 +136,7 @@ def draw_plan(seed: int) -> Plan:
         tuple(faults),
         moves=moves,
         tier=tier,
+        peeks=peeks,
         tenant=tenant,
     )
 

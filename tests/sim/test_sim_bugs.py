@@ -93,6 +93,14 @@ def reports_are_slow(seed: int) -> list[Fault]:
     return [Fault(0, "slow_link", f"broker-{broker}", other, 4_400) for broker in range(6) for other in controllers]
 
 
+def a_lone_leader_only_clients_reach(seed: int) -> list[Fault]:
+    """The others die one after another, and come back when it is cut off."""
+    a, b, c = brokers(seed)
+    others = [b, c, *(f"controller-{number}" for number in range(3))]
+    deaths = [Fault(1_100, "kill", b, "", 1_100), Fault(1_400, "kill", c, "", 900)]
+    return [*deaths, *(Fault(1_900, "cut", a, other, 2_600) for other in others)]
+
+
 FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "truncate_to_own_high_watermark": leaders_die_on_slow_links,
     "elect_outside_isr_and_elr": the_behind_one_comes_back_alone,
@@ -107,6 +115,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "act_before_the_audit": leaders_die_on_slow_links,
     "forget_what_was_shipped": leaders_die_on_slow_links,
     "serve_groups_on_their_way": reports_are_slow,
+    "show_offsets_of_a_lone_replica": a_lone_leader_only_clients_reach,
     "delete_without_claim": leaders_die_on_slow_links,
     "ignore_lineage": lambda seed: [],
     "delete_local_before_copied": lambda seed: [Fault(300, "store_down", BUCKET, "", 3_000)],
@@ -124,7 +133,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
 def plan_of(bug: str, seed: int) -> Plan:
     ambush = bug == "join_with_old_broker_epoch"
     plan = replace(draw_plan(seed), brokers=3, flushes_each=False, pause_s=0.06, ambush=ambush, moves=False, tier=None)
-    plan = replace(plan, tenant=False)
+    plan = replace(plan, tenant=False, peeks=bug == "show_offsets_of_a_lone_replica")
     if bug in TIER_BUGS:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
         keeps_all = unclean or moves or bug == "deny_the_log_to_old_readers"
