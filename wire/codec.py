@@ -50,6 +50,14 @@ def decode_request(
     behind the body are ignored, as Apache Kafka does, because some clients send them (kafka-go's DescribeAcls).
     """
     data = frame if isinstance(frame, memoryview) else memoryview(frame)
+    header, at = request_start(data)
+    return header, decode_body(
+        APIS[header.api_key].request, header.version, data, at, elements_max, allow_trailing=True
+    )
+
+
+def request_start(data: memoryview) -> tuple[RequestHeader, int]:
+    """A request's header, and where its body begins. Raises MalformedFrame and UnsupportedRequest."""
     if len(data) < _PEEK.size:
         raise MalformedFrame("request header")
     key, version, correlation = _PEEK.unpack_from(data)
@@ -65,7 +73,7 @@ def decode_request(
     body = head.body
     if key == METADATA and api.flexible_from <= version:
         body = _after_wide_null(data, body, version)
-    return header, decode_body(api.request, version, data, body, elements_max, allow_trailing=True)
+    return header, body
 
 
 def _after_wide_null(data: memoryview, at: int, version: int) -> int:
@@ -83,6 +91,11 @@ def _after_wide_null(data: memoryview, at: int, version: int) -> int:
 
 def encode_response(api_key: int, version: int, correlation: int, message: Any) -> bytes:
     """A whole frame: length, header (v0 for ApiVersions), body."""
+    return _finished(response_head(api_key, version, correlation), message, version)
+
+
+def response_head(api_key: int, version: int, correlation: int) -> EncodeBuffer:
+    """The start of a frame up to its body; its first four bytes are the length, not known yet."""
     api = APIS[api_key]
     out = EncodeBuffer(_ENCODE_BYTES_FIRST)
     _FRAMED_CORRELATION.pack_into(out.buf, 0, 0, correlation)
@@ -90,7 +103,7 @@ def encode_response(api_key: int, version: int, correlation: int, message: Any) 
     if api.flexible_from <= version and api_key != API_VERSIONS:
         out.buf[out.pos] = 0
         out.pos += 1
-    return _finished(out, message, version)
+    return out
 
 
 def encode_request(message: Any, version: int, correlation: int, client_id: str) -> bytes:
@@ -119,8 +132,14 @@ def decode_response(
     api_key: int, version: int, frame: bytes | bytearray | memoryview, elements_max: int = ELEMENTS_MAX
 ) -> tuple[int, Any]:
     """(correlation id, message) of a response's payload. Raises MalformedFrame."""
-    api = APIS[api_key]
     data = frame if isinstance(frame, memoryview) else memoryview(frame)
+    correlation, version, at = response_start(api_key, version, data)
+    return correlation, decode_body(APIS[api_key].response, version, data, at, elements_max)
+
+
+def response_start(api_key: int, version: int, data: memoryview) -> tuple[int, int, int]:
+    """A response's correlation id, the version it is written in, and where its body begins. Raises MalformedFrame."""
+    api = APIS[api_key]
     if len(data) < INT32.size:
         raise MalformedFrame("response header")
     (correlation,) = INT32.unpack_from(data)
@@ -133,4 +152,4 @@ def decode_response(
             at = skip_tags(data, at, len(data))
         except IndexError as error:
             raise MalformedFrame("response header") from error
-    return correlation, decode_body(api.response, version, data, at, elements_max)
+    return correlation, version, at

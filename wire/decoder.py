@@ -2,12 +2,13 @@
 
 The codec library's own decoders take lengths on trust: a short frame yields cut strings, a long count a long loop.
 This one reads the same classes. Memory and time are bounded by the bytes that are there and by `elements_max`.
+Messages of any size are read as paced work (`body_work`), which costs about a fifth more than reading in one go.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from struct import Struct, unpack_from
 from struct import error as struct_error
@@ -15,9 +16,15 @@ from typing import Any
 
 from common.errors import MalformedFrame
 from common.identifiers import UUID_BYTES, ZERO_UUID
+from common.pacing import Work
 from wire.primitives import INT16, INT32, uvarint
 
-ELEMENTS_MAX = 250_000  # array elements of one message, nested ones included
+ELEMENTS_MAX = 250_000  # array elements of one message, nested ones and tagged fields included
+STRING_BYTES_MAX = 0x7FFF  # Kafka's, also where the length is a varint
+ELEMENTS_PER_STEP = 64  # read between two yields
+NUMBER_MAX = 2**31 - 1
+TAGS_MAX = 100  # of one struct; no schema has more than ten
+STRUCT_COST, VALUE_COST = 3, 1  # units of `common.pacing`
 
 _FIXED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}
 
@@ -59,9 +66,32 @@ def decode_body(
         message = _body_reader(message_class, version)(cursor)
     except (struct_error, IndexError, UnicodeDecodeError) as error:
         raise MalformedFrame(message_class.name) from error
+    _check_end(message_class, cursor, allow_trailing)
+    return message
+
+
+def body_work(
+    message_class: Any,
+    version: int,
+    data: memoryview,
+    at: int,
+    elements_max: int = ELEMENTS_MAX,
+    *,
+    allow_trailing: bool = False,
+) -> Work[Any]:
+    """`decode_body` as work: `data` must stay as it is until the end of it."""
+    cursor = _Cursor(data, at, elements_max)
+    try:
+        message = yield from _body_work(message_class, version)(cursor)
+    except (struct_error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedFrame(message_class.name) from error
+    _check_end(message_class, cursor, allow_trailing)
+    return message
+
+
+def _check_end(message_class: Any, cursor: _Cursor, allow_trailing: bool) -> None:
     if cursor.at != cursor.end and not allow_trailing:
         raise MalformedFrame(f"{message_class.name}: {cursor.end - cursor.at} bytes too many")
-    return message
 
 
 @cache  # one entry per message class and version: bounded by the schemas
@@ -135,21 +165,28 @@ def _tags_step(fields: list[Any], version: int) -> _Step:
         for name in arrays:  # the schema's default would be one list for all messages
             setattr(message, name, [])
         count, cursor.at = uvarint(cursor.data, cursor.at)
-        for _ in range(count):  # a tag takes two bytes at least: a false count ends with the data
-            tag, cursor.at = uvarint(cursor.data, cursor.at)
-            size, cursor.at = uvarint(cursor.data, cursor.at)
-            stop = cursor.at + size
-            if stop > cursor.end:
-                raise MalformedFrame("tagged field")
-            known = readers.get(tag)
-            if known is None:
-                cursor.at = stop
-                continue
-            setattr(message, known[0], known[1](cursor))
-            if cursor.at != stop:
-                raise MalformedFrame("tagged field")
+        if count > TAGS_MAX:
+            raise MalformedFrame("tagged fields")
+        cursor.left -= count
+        for _ in range(count):
+            _read_tag(cursor, message, readers)
 
     return step
+
+
+def _read_tag(cursor: _Cursor, message: Any, readers: Mapping[int, tuple[str, _Reader]]) -> None:
+    tag, cursor.at = uvarint(cursor.data, cursor.at)
+    size, cursor.at = uvarint(cursor.data, cursor.at)
+    stop = cursor.at + size
+    if stop > cursor.end:
+        raise MalformedFrame("tagged field")
+    known = readers.get(tag)
+    if known is None:
+        cursor.at = stop
+        return
+    setattr(message, known[0], known[1](cursor))
+    if cursor.at != stop:
+        raise MalformedFrame("tagged field")
 
 
 def _field_reader(field: Any, version: int, flexible: bool) -> _Reader:
@@ -180,6 +217,98 @@ def _nullable_struct_reader(read_struct: _Reader) -> _Reader:
         return read_struct(cursor)
 
     return read
+
+
+# paced ----------------------------------------------------------------------------------------------------
+
+_WorkReader = Callable[[_Cursor], Work[Any]]
+_WorkStep = Callable[[_Cursor, Any], Work[None]]
+
+
+@cache
+def _body_work(message_class: Any, version: int) -> _WorkReader:
+    flexible = bool(message_class.flexible_version_q(version))
+    return _struct_work(message_class._struct, version, flexible, message_class)
+
+
+def _struct_work(struct: Any, version: int, flexible: bool, data_class: Any) -> _WorkReader:
+    """Like `_struct_reader`, but what may repeat is read in steps."""
+    present = [field for field in struct._fields if field.for_version_q(version)]
+    steps: list[_Step | _WorkStep] = []
+    works: list[bool] = []
+    run: list[Any] = []
+
+    def end_run() -> None:
+        steps.extend(plain := _steps(run, version, flexible))
+        works.extend([False] * len(plain))
+        run.clear()
+
+    for field in present:
+        if field.tagged_field_q(version):
+            continue
+        if field.is_array():
+            end_run()
+            steps.append(_array_work(field, version, flexible))
+            works.append(True)
+        else:
+            run.append(field)
+    end_run()
+    if flexible:
+        steps.append(_tags_step([field for field in present if field.tagged_field_q(version)], version))
+        works.append(False)
+    plan = tuple(zip(steps, works, strict=True))
+    make = object.__new__
+
+    def read(cursor: _Cursor) -> Work[Any]:
+        message = make(data_class)
+        message._version = version
+        message.tags = message.unknown_tags = None
+        for step, is_work in plan:
+            if is_work:
+                yield from step(cursor, message)  # type: ignore[misc]  # a work's step, as the plan says
+            else:
+                step(cursor, message)
+        yield STRUCT_COST
+        return message
+
+    return read
+
+
+def _array_work(field: Any, version: int, flexible: bool) -> _WorkStep:
+    name, nullable = field.name, bool(field.nullable_for_version_q(version))
+    read_count = _length_reader(INT32, nullable, flexible)
+    size_min = _size_min(field.array_of, version, flexible)
+    inner: _WorkReader | None = None
+    if field.is_struct_array():
+        element = _struct_reader(field.array_of, version, flexible, field.data_class)
+        cost = STRUCT_COST
+        if any(one.is_array() and one.for_version_q(version) for one in field.array_of._fields):
+            inner = _struct_work(field.array_of, version, flexible, field.data_class)
+    else:
+        element = _scalar_reader(field.array_of.type_str, False, flexible)
+        cost = VALUE_COST
+
+    def step(cursor: _Cursor, message: Any) -> Work[None]:
+        count = read_count(cursor)
+        if count < 0:
+            setattr(message, name, None)
+            return
+        cursor.claim(count, size_min)
+        values: list[Any] = []
+        setattr(message, name, values)
+        if inner is not None:
+            for _ in range(count):
+                values.append((yield from inner(cursor)))  # noqa: PERF401  # a comprehension cannot yield from
+            return
+        for begin in range(0, count, ELEMENTS_PER_STEP):
+            now, left = min(ELEMENTS_PER_STEP, count - begin), cursor.left
+            values += [element(cursor) for _ in range(now)]
+            yield now * cost + left - cursor.left
+
+    return step
+
+
+# lengths and values ---------------------------------------------------------------------------------------
 
 
 def _length_reader(classic: Struct, nullable: bool, flexible: bool) -> Callable[[_Cursor], int]:
@@ -244,10 +373,14 @@ def _scalar_reader(type_name: str, nullable: bool, flexible: bool) -> _Reader:
         return _read_bitfield
     read_length = _length_reader(INT16 if type_name == "string" else INT32, nullable, flexible)
 
+    length_max = STRING_BYTES_MAX if type_name == "string" else NUMBER_MAX
+
     def read_slice(cursor: _Cursor) -> bytes | None:
         length = read_length(cursor)
         if length < 0:
             return None
+        if length > length_max:
+            raise MalformedFrame("string length")
         start = cursor.at
         cursor.at = stop = start + length
         if stop > cursor.end:

@@ -1,0 +1,199 @@
+"""Frames of any size to messages and back as paced work: the slow way beside `wire.codec`, for what is not small.
+
+A message is written by the codec library's own encoders, one call for a struct with all that is below it, as long as
+that holds few elements; what holds more is taken apart. An answer leaves as parts, so that no large buffer has to grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from kafka.protocol.schemas.fields.codecs import Int32, UnsignedVarInt32
+from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
+
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
+from wire.apis import APIS
+from wire.codec import RequestHeader, request_start, response_head, response_start
+from wire.decoder import ELEMENTS_MAX, body_work
+from wire.primitives import INT32
+
+PART_BYTES = 64 << 10
+LIGHT_ELEMENTS = 64  # a struct with no more below it is written in one go
+STRUCT_COST, VALUES_PER_UNIT, BYTES_PER_UNIT = 4, 4, 4_096
+ANSWER_BYTES_MAX = 64 << 20  # tidelog.connection.reply.bytes.max
+
+_Weigh = Callable[[Any], int]
+_Write = Callable[["_Writer", Any], Work[None]]
+
+
+def decode_request_work(data: memoryview, elements_max: int = ELEMENTS_MAX) -> Work[tuple[RequestHeader, Any]]:
+    """`wire.codec.decode_request` as work; `data` must stay as it is until the end of it."""
+    header, at = request_start(data)
+    request = APIS[header.api_key].request
+    message = yield from body_work(request, header.version, data, at, elements_max, allow_trailing=True)
+    return header, message
+
+
+def decode_response_work(api_key: int, version: int, data: memoryview) -> Work[Any]:
+    """The message of a node's response: as many elements as its bytes can hold."""
+    _, version, at = response_start(api_key, version, data)
+    message = yield from body_work(APIS[api_key].response, version, data, at, len(data))
+    return message
+
+
+def encode_response_work(
+    api_key: int, version: int, correlation: int, message: Any, bytes_max: int = ANSWER_BYTES_MAX
+) -> Work[list[bytes]]:
+    """A whole frame in parts. Raises ProtocolError when it would exceed `bytes_max`."""
+    writer = _Writer(response_head(api_key, version, correlation), bytes_max)
+    yield from _message_writer(type(message), version)(writer, message)
+    return writer.finished()
+
+
+def is_light(message: Any, version: int) -> bool:
+    """Whether a message has few elements, so that it is written in one go."""
+    return _message_weigher(type(message), version)(message) <= LIGHT_ELEMENTS
+
+
+class _Writer:
+    """What is written of a frame: full parts, and the buffer behind them."""
+
+    __slots__ = ("_bytes_max", "_size", "out", "parts")
+
+    def __init__(self, out: EncodeBuffer, bytes_max: int) -> None:
+        self.out = out
+        self.parts: list[bytes] = []
+        self._size = 0
+        self._bytes_max = bytes_max
+
+    def cut(self) -> None:
+        """Begin another part if this one is full."""
+        if self.out.pos >= PART_BYTES:
+            self._close_part()
+            if self._size > self._bytes_max:
+                raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"the answer is longer than {self._bytes_max} bytes")
+
+    def _close_part(self) -> None:
+        out = self.out
+        self.parts.append(bytes(memoryview(out.buf)[: out.pos]))
+        self._size += out.pos
+        out.pos = 0
+
+    def finished(self) -> list[bytes]:
+        self._close_part()
+        self.parts[0] = INT32.pack(self._size - INT32.size) + self.parts[0][INT32.size :]
+        return self.parts
+
+
+@cache  # one entry per message class and version, as of the next: bounded by the schemas
+def _message_weigher(message_class: Any, version: int) -> _Weigh:
+    return _weigher(message_class._struct, version)
+
+
+@cache
+def _message_writer(message_class: Any, version: int) -> _Write:
+    return _struct_writer(message_class._struct, version, bool(message_class.flexible_version_q(version)))
+
+
+def _weigher(struct: Any, version: int) -> _Weigh:
+    """Counts the elements in the arrays of a struct, nested ones included, and stops above LIGHT_ELEMENTS."""
+    arrays = [
+        (field.name, _weigher(field.array_of, version) if field.is_struct_array() else None)
+        for field in struct._fields
+        if field.is_array() and field.for_version_q(version)
+    ]
+
+    def weigh(item: Any) -> int:
+        total = 0
+        for name, inner in arrays:
+            elements = getattr(item, name)
+            if elements:
+                total += len(elements)
+                if total > LIGHT_ELEMENTS:
+                    return total
+                if inner is not None:
+                    for element in elements:
+                        total += inner(element)
+                        if total > LIGHT_ELEMENTS:
+                            return total
+        return total
+
+    return weigh
+
+
+def _struct_writer(struct: Any, version: int, flexible: bool) -> _Write:
+    """Writes a struct field by field, its arrays in steps."""
+    fields = [
+        (field.name, field, _array_writer(field, version, flexible) if field.is_array() else None)
+        for field in struct.untagged_fields(version)
+    ]
+    tagged = struct.tagged_fields(version) if flexible else None
+
+    def write(writer: _Writer, item: Any) -> Work[None]:
+        for name, field, array in fields:
+            value = getattr(item, name)
+            if array is None:
+                field.encode_into(value, writer.out, version=version, compact=flexible, tagged=flexible)
+            else:
+                yield from array(writer, value)
+        if tagged is not None:
+            tagged.encode_into(item, writer.out, version=version)
+        yield STRUCT_COST
+
+    return write
+
+
+def _array_writer(field: Any, version: int, flexible: bool) -> _Write:
+    if not field.is_struct_array():
+        return _values_writer(field, version, flexible)
+    struct = field.array_of
+    weigh = _weigher(struct, version)
+    heavy = _struct_writer(struct, version, flexible)
+
+    def write(writer: _Writer, elements: list[Any] | None) -> Work[None]:
+        out = writer.out
+        _write_count(out, elements, flexible)
+        light = struct.compiled_encode_into(version, compact=flexible, tagged=flexible)
+        spent = 0
+        for element in elements or ():
+            weight = weigh(element)
+            if weight > LIGHT_ELEMENTS:
+                yield from heavy(writer, element)
+            else:
+                before = out.pos
+                light(element, out)
+                spent += STRUCT_COST + 2 * weight + (out.pos - before) // BYTES_PER_UNIT
+            if out.pos >= PART_BYTES:
+                writer.cut()
+            if spent >= LIGHT_ELEMENTS:
+                yield spent
+                spent = 0
+        yield spent
+
+    return write
+
+
+def _values_writer(field: Any, version: int, flexible: bool) -> _Write:
+    encode_into, step = field.array_of.encode_into, LIGHT_ELEMENTS
+
+    def write(writer: _Writer, values: list[Any] | None) -> Work[None]:
+        _write_count(writer.out, values, flexible)
+        known = values if isinstance(values, list) else list(values or ())
+        for begin in range(0, len(known), step):
+            now = known[begin : begin + step]
+            for value in now:
+                encode_into(value, writer.out, version=version, compact=flexible, tagged=flexible)
+            writer.cut()
+            yield len(now)
+
+    return write
+
+
+def _write_count(out: EncodeBuffer, elements: list[Any] | None, flexible: bool) -> None:
+    if flexible:
+        UnsignedVarInt32.encode_into(out, 0 if elements is None else len(elements) + 1)
+    else:
+        Int32.encode_into(out, -1 if elements is None else len(elements))
