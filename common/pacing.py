@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Generator, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -23,6 +23,13 @@ Work = Generator[int, None, T]
 SLICE_COST = 1_000  # units; a work should yield several times per slice
 INLINE_COST = 4_000  # what works may use at once, without waiting, in one turn of the loop
 UNCOUNTED_COST = 20  # of a work that ends before its first yield
+
+
+class Lane(NamedTuple):
+    """One of several lanes that share their group's turns: the connections of one client, say."""
+
+    group: Hashable
+    member: Hashable
 
 
 def at_once(work: Work[T]) -> T:
@@ -43,6 +50,9 @@ class _Job(Generic[T]):
         self.done = done
 
 
+_Lanes = dict[Hashable, dict[Hashable, deque[_Job[Any]]]]
+
+
 class Pacer:
     """One per node and event loop; make it while that loop runs. Idle, it costs nothing."""
 
@@ -52,8 +62,8 @@ class Pacer:
         self._inline_cost = inline_cost
         self._inline_left = inline_cost
         self._inline_used = False
-        self._own: dict[Hashable, deque[_Job[Any]]] = {}
-        self._clients: dict[Hashable, deque[_Job[Any]]] = {}
+        self._own: _Lanes = {}
+        self._clients: _Lanes = {}
         self._own_is_next = True
         self._scheduled = False
         self._last_cost = 0
@@ -63,8 +73,8 @@ class Pacer:
     def start(self, work: Work[T], lane: Hashable = None, *, own: bool = False) -> T | Awaitable[T]:
         """The result at once when `work` ends within its first slice and nothing of its kind waits; else a future.
 
-        `lane` says on whose behalf the work is done: a connection, a tenant, a duty's name. `own` marks the node's own
-        work. An exception of the work is raised here or by the future. Cancelling the future ends the work.
+        `lane` says on whose behalf the work is done: a connection, a tenant, a duty's name. Lanes of one group share
+        that group's turns (`Lane`). `own` marks the node's own work. An exception of the work is raised here or by the future. Cancelling the future ends the work.
         """
         lanes = self._own if own else self._clients
         if not lanes and self._inline_left > 0:
@@ -77,7 +87,8 @@ class Pacer:
             finally:
                 self._inline_left -= max(self._last_cost, UNCOUNTED_COST)
         job = _Job(work, self._loop.create_future())
-        lanes.setdefault(lane, deque()).append(job)
+        group, member = lane if isinstance(lane, Lane) else (lane, None)
+        lanes.setdefault(group, {}).setdefault(member, deque()).append(job)
         self._schedule()
         return job.done
 
@@ -92,6 +103,14 @@ class Pacer:
     async def rest(self, lane: Hashable = None, *, own: bool = True) -> None:
         """Return when it is the lane's turn: for a coroutine that does a slice of work between two rests."""
         await self.run(_nothing(), lane, own=own)
+
+    def admits(self, cost: int) -> bool:
+        """Whether short work of about `cost` may run at once in this turn, beside what is paced; counts it if so."""
+        if self._inline_left <= 0:
+            return False
+        self._note_inline_use()
+        self._inline_left -= cost
+        return True
 
     def _note_inline_use(self) -> None:
         if not self._inline_used:
@@ -123,15 +142,16 @@ class Pacer:
         own = self._own_is_next if self._own and self._clients else bool(self._own)
         self._own_is_next = not own
         lanes = self._own if own else self._clients
-        lane = next(iter(lanes), _NO_LANE)
-        if lane is not _NO_LANE:
-            self._serve(lanes, lane)
+        if lanes:
+            self._serve(lanes, next(iter(lanes)))
         self._scheduled = False
         if self._own or self._clients:
             self._schedule()
 
-    def _serve(self, lanes: dict[Hashable, deque[_Job[Any]]], lane: Hashable) -> None:
-        jobs = lanes.pop(lane)
+    def _serve(self, lanes: _Lanes, group: Hashable) -> None:
+        members = lanes[group]  # all stay in place meanwhile: the work may start more
+        member = next(iter(members))
+        jobs = members[member]
         job = jobs[0]
         if job.done.done():  # cancelled
             job.work.close()
@@ -147,11 +167,11 @@ class Pacer:
                 jobs.popleft()
                 if not job.done.done():
                     job.done.set_exception(error)
+        del members[member], lanes[group]
         if jobs:
-            lanes[lane] = jobs
-
-
-_NO_LANE = object()
+            members[member] = jobs
+        if members:
+            lanes[group] = members
 
 
 def _nothing() -> Work[None]:

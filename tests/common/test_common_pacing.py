@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.pacing import INLINE_COST, SLICE_COST, Pacer, Work, at_once
+from common.pacing import INLINE_COST, SLICE_COST, Lane, Pacer, Work, at_once
 
 
 def counting(steps: int, cost: int, trace: list[str], name: str) -> Work[str]:
@@ -60,6 +60,34 @@ async def test_a_crowd_of_clients_leaves_the_node_every_other_slice() -> None:
     for task in crowd:
         task.cancel()
     await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def test_a_group_of_lanes_has_the_turns_of_one() -> None:
+    """A client with a thousand connections must not have a thousand times the turns of one with a single one."""
+    pacer, trace = Pacer(slice_cost=100), list[str]()
+    crowd = [asyncio.ensure_future(pacer.run(counting(5, 100, trace, "crowd"), Lane("a", n))) for n in range(100)]
+    single = asyncio.ensure_future(pacer.run(counting(5, 100, trace, "single"), Lane("b", 0)))
+    await single
+    assert trace.count("crowd") <= 10
+    for task in crowd:
+        task.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+
+
+async def test_work_that_starts_more_work_in_its_lane_loses_none_of_it() -> None:
+    pacer, started = Pacer(slice_cost=1), list[asyncio.Future[str]]()
+
+    def starting() -> Work[str]:
+        yield 1
+        started.append(asyncio.ensure_future(pacer.run(counting(1, 1, [], "inner"), "lane")))
+        outcome = pacer.start(counting(1, 1, [], "next"), "lane")
+        assert isinstance(outcome, asyncio.Future)
+        started.append(outcome)
+        yield 1
+        return "outer"
+
+    assert await pacer.run(starting(), "lane") == "outer"
+    assert await asyncio.gather(*started) == ["inner", "next"]
 
 
 async def test_an_exception_reaches_who_waits_and_the_lane_goes_on() -> None:
