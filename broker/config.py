@@ -10,7 +10,7 @@ from broker.audit.config import AuditConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
 from common.ports import Address
-from wire.connection import ConnectionLimits
+from wire.connection_limits import ConnectionLimits
 from wire.listeners import UNBOUNDED, ProxyForm, SecurityProtocol
 from wire.opening import OPENINGS_MAX
 from wire.server import ServerLimits

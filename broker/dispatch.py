@@ -1,8 +1,9 @@
 """Frames to handlers: Produce and Fetch by hand where the frame lies, everything else through schemas and the chain.
 
-A handler outside the hot path may answer at once or later. While one answers later its connection is muted, so that
-requests of a connection take effect in the order in which they were sent, as with Apache Kafka. Requests in work are
-bounded by the connections' own limits.
+A request outside the hot path may be answered at once or later (`broker/request_serving.py`). While one is answered
+later its connection is muted, so that requests of a connection take effect in the order in which they were sent, as
+with Apache Kafka. Requests in work are bounded by the connections' own limits. In each turn of the event loop only so
+many short requests are served at once; others wait in their client's lane.
 """
 
 from __future__ import annotations
@@ -12,20 +13,23 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from struct import Struct
-from typing import Any
 
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.produce import ProduceHandler
 from broker.request import ClientSession, Handler, RequestChain, RequestContext
+from broker.request_serving import RequestServing
 from broker.security.login import Login
 from broker.security.plane import Security
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
+from common.pacing import Pacer
 from wire.apis import API_VERSIONS, api_versions_unsupported, served
-from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
+from wire.codec import UnsupportedRequest, decode_request, request_start
 from wire.connection import Connection, Reply
 from wire.hot_codec import FETCH, FETCH_VERSIONS, PRODUCE, PRODUCE_VERSIONS, request_head
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
+from wire.outgoing import Part
+from wire.paced_codec import ANSWER_BYTES_MAX
 from wire.primitives import INT32
 
 logger = logging.getLogger(__name__)
@@ -33,6 +37,9 @@ logger = logging.getLogger(__name__)
 _KEY_AND_VERSION = Struct(">hh")
 _PRODUCE_FLEXIBLE_FROM, _FETCH_FLEXIBLE_FROM = 9, 12
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
+SHORT_BYTES = 2 << 10  # of a frame that is decoded in one go
+COPIED_BYTES_MAX = 64 << 10  # longer frames are decoded where they lie
+SHORT_COST, BYTES_PER_UNIT = 100, 4  # units of `common.pacing`: what a short request costs about
 _BEFORE_LOGIN = (_SASL_HANDSHAKE, API_VERSIONS, _SASL_AUTHENTICATE)
 
 
@@ -46,13 +53,16 @@ class Dispatcher:
         routes: Mapping[int, Handler],
         chain: RequestChain,
         fatal: Callable[[str], None],
+        pacer: Pacer,
         security: Security | None = None,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
         """`fatal` is told when an invariant broke: the node has to stop. Without `security` no listener has SASL."""
         self._produce = produce
         self._fetch = fetch
         self._routes = routes
-        self._chain = chain
+        self._pacer = pacer
+        self.serving = RequestServing(chain, pacer, answer_bytes_max)
         self._fatal = fatal
         self._security = security
         if security is not None:
@@ -140,8 +150,9 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _by_schema(self, session: ClientSession, connection: Connection, view: memoryview, at: int, end: int) -> None:
+        data, size = view[at:end], end - at
         try:
-            header, request = decode_request(view[at:end])
+            header, _ = request_start(data)
         except UnsupportedRequest as error:
             if error.header.api_key != API_VERSIONS:
                 raise
@@ -152,54 +163,54 @@ class Dispatcher:
         if handler is None or served(kind, header.api_key, header.version) is None:
             raise MalformedFrame(f"api {header.api_key} version {header.version} is not served here")
         context = RequestContext(session, header.api_key, header.version, header.correlation, header.client_id)
-        chain = self._chain
+        context.pacer = self._pacer
+        is_long = size > COPIED_BYTES_MAX
+        if is_long:
+            connection.mute()
         try:
-            pause_ms = chain.throttle.charge(session, header.api_key, end - at)
-            outcome = chain.gatekeeper.serve(context, chain.rewriter.inward(context, request), handler)
+            context.throttle_ms = self.serving.chain.throttle.charge(session, header.api_key, size)
+            outcome: list[bytes] | Awaitable[list[bytes]]
+            if size <= SHORT_BYTES and self._pacer.admits(SHORT_COST + size // BYTES_PER_UNIT):
+                outcome = self.serving.serve(context, decode_request(data)[1], handler)
+            elif not is_long:
+                outcome = self.serving.frame(context, memoryview(bytes(data)), handler, None)
+            else:
+                outcome = self.serving.frame(context, data, handler, connection.keep_buffer())
         except ProtocolError as error:
             raise MalformedFrame(f"api {header.api_key} refused: {error}") from error
         if inspect.isawaitable(outcome):
-            connection.mute()
+            if not is_long:
+                connection.mute()
             self._serial += 1
             task = asyncio.get_running_loop().create_task(
-                self._later(self._serial, context, header, outcome, connection.reply_later(end - at), pause_ms)
+                self._later(self._serial, context, outcome, connection.reply_later(size))
             )
             self._tasks[self._serial] = task
         else:
-            connection.reply([self._encoded(context, header, outcome, pause_ms)])
-            if pause_ms:
-                connection.mute_for(pause_ms / 1000)
+            connection.reply(list[Part](outcome))
+            if context.throttle_ms:
+                connection.mute_for(context.throttle_ms / 1000)
 
     async def _later(
-        self,
-        serial: int,
-        context: RequestContext,
-        header: RequestHeader,
-        outcome: Awaitable[Any],
-        reply: Reply,
-        pause_ms: int,
-    ) -> None:
+        self, serial: int, context: RequestContext, outcome: Awaitable[list[bytes]], reply: Reply
+    ) -> None:  # fmt: skip
         connection: Connection = context.connection
         try:
-            reply.send([self._encoded(context, header, await outcome, pause_ms)])
-            if pause_ms:
-                connection.mute_for(pause_ms / 1000)
+            reply.send(list[Part](await outcome))
+            if context.throttle_ms:
+                connection.mute_for(context.throttle_ms / 1000)
             connection.unmute()
         except InvariantViolation as error:
             self._fatal(f"an invariant broke: {error}")
-        except ProtocolError as error:
-            connection.close(f"api {header.api_key} refused: {error}")
+        except (ProtocolError, MalformedFrame) as error:
+            connection.close(f"api {context.api_key} refused: {error}")
         except Exception:
-            logger.exception("a handler failed", extra={"api": header.api_key, "version": header.version})
+            logger.exception("a handler failed", extra={"api": context.api_key, "version": context.api_version})
             connection.close("a handler failed")
         finally:
+            if reply.parts is None:
+                reply.send([])  # what it held is held no longer
             del self._tasks[serial]
-
-    def _encoded(self, context: RequestContext, header: RequestHeader, response: Any, pause_ms: int) -> bytes:
-        response = self._chain.rewriter.outward(context, response)
-        if pause_ms:
-            response.throttle_time_ms = pause_ms
-        return encode_response(header.api_key, header.version, header.correlation, response)
 
 
 def _session_of(connection: Connection) -> ClientSession:

@@ -138,9 +138,7 @@ class BrokerNode:
         forwarder = self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits())
         self.coordinators = Coordinators(config, machinery, self.partitions, forwarder, links, lambda: self.lifecycle)
         self.audit = self._make_audit(journal, links)
-        self.dispatcher = Dispatcher(
-            self.data_plane.produce, self.data_plane.fetch, routes(self._handlers()), chain, fatal, self.security
-        )
+        self.dispatcher = self._make_dispatcher(chain)
         self.server = Server(
             ports,
             listeners,
@@ -226,6 +224,13 @@ class BrokerNode:
         names = TenantNames(lambda: self.observer.image, ProxyAddress(config.proxy_domain, config.proxy_port))
         gates = Gates(lambda: self.observer.image, config.auto_create_topics_enable)
         return RequestChain(gates, names, self.security.rates)
+
+    def _make_dispatcher(self, chain: RequestChain) -> Dispatcher:
+        plane, answer_bytes_max = self.data_plane, self._config.limits.connection_reply_bytes_max
+        handlers = routes(self._handlers())
+        return Dispatcher(
+            plane.produce, plane.fetch, handlers, chain, self._fatal, self.pacer, self.security, answer_bytes_max
+        )
 
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
         config = self._config

@@ -7,16 +7,20 @@ request is answered first, with the throttle time in it, and then its connection
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from broker.security.authorizer import Access
+from common.pacing import Lane, Pacer, Work, at_once
 
 ANONYMOUS = "User:ANONYMOUS"
 NODE_PRINCIPAL = "User:NODE"
 
-Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Any"]
+T = TypeVar("T")
+
+Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Work[Any] | Any"]
+"""Answers at once, later, or by work that the node's pacer does in slices."""
 
 
 class ClosedListener(Protocol):
@@ -52,6 +56,12 @@ class ClientSession:
     pause_ms: int = 0  # what its next answer tells it to wait, for having come too fast
 
     @property
+    def lane(self) -> Lane:
+        """Whose turns its long work takes: a client's as a whole, however many connections it has."""
+        client = self.tenant if self.tenant is not None else (self.principal, self.client_host)
+        return Lane(client, id(self))
+
+    @property
     def topic_prefix(self) -> bytes:
         """What the tenant's topics' names begin with, nothing for others."""
         return b"" if self.tenant is None else f"{self.tenant}_".encode()
@@ -82,6 +92,16 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     scope: object = None  # the rewriter's own, from the request to its answer
+    throttle_ms: int = 0  # what the answer tells the client to wait
+    pacer: Pacer | None = None
+
+    @property
+    def lane(self) -> Hashable:
+        return self.session.lane
+
+    async def paced(self, work: Work[T]) -> T:
+        """The result of a handler's work, done in slices in the client's lane."""
+        return at_once(work) if self.pacer is None else await self.pacer.run(work, self.lane)
 
     @property
     def listener(self) -> str:
@@ -108,10 +128,17 @@ class RequestContext:
         return self.session.connection
 
 
+@dataclass(slots=True, frozen=True)
+class EncodedAnswer:
+    """An answer that its handler has written itself, as the client is to see it: a whole frame in parts."""
+
+    parts: list[bytes]
+
+
 class Gatekeeper(Protocol):
     """Stands before every handler, with internal names; the two hot ones ask the session's `access` themselves."""
 
-    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Any:
+    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Work[Any] | Any:
         """The handler's answer, for what the session may have, with refusals for the rest."""
         ...
 
@@ -122,6 +149,10 @@ class Rewriter(Protocol):
     def inward(self, context: RequestContext, request: Any) -> Any: ...
 
     def outward(self, context: RequestContext, response: Any) -> Any: ...
+
+    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
+        """`outward` in slices, for an answer with many elements."""
+        ...
 
 
 class Throttle(Protocol):
@@ -143,6 +174,10 @@ class KeepNames:
 
     def outward(self, context: RequestContext, response: Any) -> Any:
         return response
+
+    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
+        return response
+        yield
 
 
 class NoQuota:

@@ -74,7 +74,8 @@ class Pacer:
         """The result at once when `work` ends within its first slice and nothing of its kind waits; else a future.
 
         `lane` says on whose behalf the work is done: a connection, a tenant, a duty's name. Lanes of one group share
-        that group's turns (`Lane`). `own` marks the node's own work. An exception of the work is raised here or by the future. Cancelling the future ends the work.
+        that group's turns (`Lane`). `own` marks the node's own work. An exception of the work is raised here or by the
+        future. Cancelling the future ends the work.
         """
         lanes = self._own if own else self._clients
         if not lanes and self._inline_left > 0:

@@ -10,7 +10,8 @@ from common.errors import MalformedFrame
 from common.ports import Address, Ports, Socket
 from wire.buffers import BufferPool
 from wire.codec import decode_response, encode_request
-from wire.connection import ClosedHandler, Connection, ConnectionLimits, FrameHandler
+from wire.connection import ClosedHandler, Connection, FrameHandler
+from wire.connection_limits import ConnectionLimits
 from wire.node_auth import CHALLENGE_BYTES, AuthenticationFailed, Initiator
 from wire.outgoing import Part
 from wire.primitives import INT32

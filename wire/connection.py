@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntFlag
+from functools import partial
 
 from common.errors import MalformedFrame
-from common.invariants import check
+from common.invariants import InvariantViolation, check
 from common.ports import Address, Socket
 from wire.buffers import BUFFER_BYTES, BufferPool
+from wire.connection_limits import ConnectionLimits
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, SendQueue, release
@@ -34,18 +35,6 @@ FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all t
 FrameHandler = Callable[["Connection", bytearray, memoryview, int, int], None]
 ClosedHandler = Callable[["Connection"], None]
 ViolationHandler = Callable[["Connection", str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Bounds of one connection; bytes and seconds. The settings that set them stand beside."""
-
-    frame_bytes_max: int = 100 << 20  # socket.request.max.bytes
-    replies_pending_max: int = 128  # tidelog.connection.requests.max
-    held_bytes_max: int = 128 << 20  # tidelog.connection.request.bytes.max
-    unsent_bytes_max: int = 64 << 20  # tidelog.connection.reply.bytes.max
-    stall_s: float = 30.0  # tidelog.connection.stall.ms
-    idle_s: float = 600.0  # connections.max.idle.ms; 0 for never
 
 
 class _Pause(IntFlag):
@@ -132,6 +121,7 @@ class Connection:
         self._paused = _Pause(0)
         self._going_on = False
         self._working = False  # within a handler's call
+        self._keeps_buffer = False
         self._active = self._progressed = watch.now
         socket.on_readable(self._readable)
         if limits.idle_s:
@@ -251,7 +241,10 @@ class Connection:
             self._view = memoryview(b"")
             self._buffer = None
             self._start = self._end = 0
-            self._pool.give(buffer)
+            if self._keeps_buffer:
+                self._keeps_buffer = False
+            else:
+                self._pool.give(buffer)
         else:
             self._pool.hold(len(buffer) - have)
             self._held_receiving = len(buffer)
@@ -269,6 +262,16 @@ class Connection:
     def resume_receiving(self) -> None:
         """The pool has room again for half a frame of this connection."""
         self._resume(_Pause.MEMORY)
+
+    def keep_buffer(self) -> Callable[[], None]:
+        """Within a handler's call that mutes this connection: leave the frame where it lies. Call what is returned
+        once, when the frame is done with and no view of it is left."""
+        buffer = self._buffer
+        check(self._working and bool(self._mutes), "a frame is kept while it is handled")
+        if buffer is None:
+            raise InvariantViolation("a frame lies in a buffer")
+        self._keeps_buffer = True
+        return partial(self._pool.give, buffer)
 
     # pausing -------------------------------------------------------------------------------------------------
 

@@ -49,13 +49,66 @@ def encode_response_work(
 ) -> Work[list[bytes]]:
     """A whole frame in parts. Raises ProtocolError when it would exceed `bytes_max`."""
     writer = _Writer(response_head(api_key, version, correlation), bytes_max)
-    yield from _message_writer(type(message), version)(writer, message)
+    message_class: Any = type(message)
+    yield from _message_writer(message_class, version)(writer, message)
     return writer.finished()
+
+
+class RowsWriter:
+    """Writes an answer whose rows come one after another: those of its list `name`, which may be many.
+
+    What is written is all that is kept of them.
+    """
+
+    def __init__(self, api_key: int, version: int, correlation: int, name: str, bytes_max: int) -> None:
+        response = APIS[api_key].response
+        self._version = version
+        self._flexible = bool(response.flexible_version_q(version))
+        self._name = name
+        self._count = 0
+        self._bytes_max = bytes_max
+        self._start = response_head(api_key, version, correlation)
+        self._struct = response._struct
+        self._rows = _Writer(EncodeBuffer(PART_BYTES), bytes_max)
+        self._write = _elements_writer(self._struct.fields[name], version, self._flexible)
+
+    def add(self, rows: list[Any]) -> Work[None]:
+        """Raises ProtocolError when the answer would become too long."""
+        self._count += len(rows)
+        yield from self._write(self._rows, rows)
+
+    def finished(self, message: Any) -> list[bytes]:
+        """The whole frame; `message` has everything but the rows."""
+        version, flexible = self._version, self._flexible
+        writer = _Writer(self._start, self._bytes_max)
+        for field in self._struct.untagged_fields(version):
+            if field.name == self._name:
+                _write_count(writer.out, self._count, flexible)
+                writer.close_part()
+                writer.take(self._rows)
+            else:
+                value = getattr(message, field.name)
+                field.encode_into(value, writer.out, version=version, compact=flexible, tagged=flexible)
+        if flexible:
+            self._struct.tagged_fields(version).encode_into(message, writer.out, version=version)
+        return writer.finished()
 
 
 def is_light(message: Any, version: int) -> bool:
     """Whether a message has few elements, so that it is written in one go."""
-    return _message_weigher(type(message), version)(message) <= LIGHT_ELEMENTS
+    message_class: Any = type(message)
+    return _message_weigher(message_class, version)(message) <= LIGHT_ELEMENTS
+
+
+def longest_list(message: Any) -> int:
+    """The length of the longest of a message's own lists."""
+    message_class: Any = type(message)
+    return max((len(getattr(message, name, None) or ()) for name in _lists(message_class)), default=0)
+
+
+@cache
+def _lists(message_class: Any) -> tuple[str, ...]:
+    return tuple(name for name, field in message_class._struct.fields.items() if field.is_array())
 
 
 class _Writer:
@@ -72,18 +125,24 @@ class _Writer:
     def cut(self) -> None:
         """Begin another part if this one is full."""
         if self.out.pos >= PART_BYTES:
-            self._close_part()
+            self.close_part()
             if self._size > self._bytes_max:
                 raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"the answer is longer than {self._bytes_max} bytes")
 
-    def _close_part(self) -> None:
+    def close_part(self) -> None:
         out = self.out
         self.parts.append(bytes(memoryview(out.buf)[: out.pos]))
         self._size += out.pos
         out.pos = 0
 
+    def take(self, other: _Writer) -> None:
+        """Everything that `other` has, behind what is here."""
+        other.close_part()
+        self.parts += other.parts
+        self._size += other._size
+
     def finished(self) -> list[bytes]:
-        self._close_part()
+        self.close_part()
         self.parts[0] = INT32.pack(self._size - INT32.size) + self.parts[0][INT32.size :]
         return self.parts
 
@@ -149,16 +208,26 @@ def _struct_writer(struct: Any, version: int, flexible: bool) -> _Write:
 def _array_writer(field: Any, version: int, flexible: bool) -> _Write:
     if not field.is_struct_array():
         return _values_writer(field, version, flexible)
+    write_elements = _elements_writer(field, version, flexible)
+
+    def write(writer: _Writer, elements: list[Any] | None) -> Work[None]:
+        _write_count(writer.out, None if elements is None else len(elements), flexible)
+        if elements:
+            yield from write_elements(writer, elements)
+
+    return write
+
+
+def _elements_writer(field: Any, version: int, flexible: bool) -> _Write:
     struct = field.array_of
     weigh = _weigher(struct, version)
     heavy = _struct_writer(struct, version, flexible)
 
-    def write(writer: _Writer, elements: list[Any] | None) -> Work[None]:
+    def write(writer: _Writer, elements: list[Any]) -> Work[None]:
         out = writer.out
-        _write_count(out, elements, flexible)
         light = struct.compiled_encode_into(version, compact=flexible, tagged=flexible)
         spent = 0
-        for element in elements or ():
+        for element in elements:
             weight = weigh(element)
             if weight > LIGHT_ELEMENTS:
                 yield from heavy(writer, element)
@@ -180,7 +249,7 @@ def _values_writer(field: Any, version: int, flexible: bool) -> _Write:
     encode_into, step = field.array_of.encode_into, LIGHT_ELEMENTS
 
     def write(writer: _Writer, values: list[Any] | None) -> Work[None]:
-        _write_count(writer.out, values, flexible)
+        _write_count(writer.out, None if values is None else len(values), flexible)
         known = values if isinstance(values, list) else list(values or ())
         for begin in range(0, len(known), step):
             now = known[begin : begin + step]
@@ -192,8 +261,8 @@ def _values_writer(field: Any, version: int, flexible: bool) -> _Write:
     return write
 
 
-def _write_count(out: EncodeBuffer, elements: list[Any] | None, flexible: bool) -> None:
+def _write_count(out: EncodeBuffer, count: int | None, flexible: bool) -> None:
     if flexible:
-        UnsignedVarInt32.encode_into(out, 0 if elements is None else len(elements) + 1)
+        UnsignedVarInt32.encode_into(out, 0 if count is None else count + 1)
     else:
-        Int32.encode_into(out, -1 if elements is None else len(elements))
+        Int32.encode_into(out, -1 if count is None else count)

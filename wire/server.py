@@ -12,7 +12,8 @@ from common.errors import MalformedFrame
 from common.ports import Address, Listener, Ports, Socket
 from wire.accept_rate import AcceptRate
 from wire.buffers import BufferPool
-from wire.connection import ClosedHandler, Connection, ConnectionLimits, FrameHandler, ViolationHandler
+from wire.connection import ClosedHandler, Connection, FrameHandler, ViolationHandler
+from wire.connection_limits import ConnectionLimits
 from wire.failure_log import FailureLog
 from wire.identity import PeerIdentity
 from wire.listeners import UNBOUNDED, ListenerConfig, ListenerKind, ProxyForm

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from types import GeneratorType
 from typing import Any
 
 from broker.request import Handler, RequestContext
 from broker.security.authorizer import Access
 from common.errors import ErrorCode
+from common.pacing import Work
 from kraft.records import AclOperation, AclResource
 
-Gate = Callable[[RequestContext, Access, Any, Handler], "Awaitable[Any] | Any"]
+Gate = Callable[[RequestContext, Access, Any, Handler], "Awaitable[Any] | Work[Any] | Any"]
+RIGHT_COST = 4  # units of `common.pacing` for a name whose rights are not remembered
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     int(AclResource.TOPIC),
@@ -56,12 +59,47 @@ def split(
 
 
 def then(outcome: Any, complete: Callable[[Any], Any]) -> Any:
-    """`complete` of a handler's answer, which may come at once or later."""
+    """`complete` of a handler's answer, which may come at once, later or by work."""
+    if isinstance(outcome, GeneratorType):
+        return _worked(outcome, complete)
     return _later(outcome, complete) if inspect.isawaitable(outcome) else complete(outcome)
+
+
+def _worked(outcome: Work[Any], complete: Callable[[Any], Any]) -> Work[Any]:
+    answer = yield from outcome
+    return complete(answer)
 
 
 async def _later(outcome: Awaitable[Any], complete: Callable[[Any], Any]) -> Any:
     return complete(await outcome)
+
+
+def then_work(context: RequestContext, outcome: Any, complete: Callable[[Any], Work[Any]]) -> Any:
+    """`then` of a completion that is work itself, because the answer may be long whatever was asked."""
+    if isinstance(outcome, GeneratorType):
+        return _both_worked(outcome, complete)
+    return _worked_later(context, outcome, complete) if inspect.isawaitable(outcome) else complete(outcome)
+
+
+def _both_worked(outcome: Work[Any], complete: Callable[[Any], Work[Any]]) -> Work[Any]:
+    answer = yield from outcome
+    return (yield from complete(answer))
+
+
+async def _worked_later(context: RequestContext, outcome: Awaitable[Any], complete: Callable[[Any], Work[Any]]) -> Any:
+    return await context.paced(complete(await outcome))
+
+
+def allowed_work(
+    items: Iterable[Any], access: Access, operation: int, resource_type: int, name: Callable[[Any], str]
+) -> Work[list[Any]]:
+    """Those of many that `operation` is allowed for."""
+    allowed: list[Any] = []
+    for item in items:
+        if access.may(operation, resource_type, name(item)):
+            allowed.append(item)
+        yield RIGHT_COST
+    return allowed
 
 
 def by_topic(

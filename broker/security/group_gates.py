@@ -27,12 +27,15 @@ from broker.security.gating import (
     TOPIC,
     TRANSACTIONAL_ID,
     Gate,
+    allowed_work,
     by_group,
     extended,
     split,
     then,
+    then_work,
 )
 from common.errors import ErrorCode
+from common.pacing import Work
 from wire.messages import (
     DeleteGroupsResponse,
     DescribeGroupsResponse,
@@ -99,12 +102,12 @@ def offset_fetch(context: RequestContext, access: Access, request: Any, handler:
         request.topics, refused = split(request.topics, access, DESCRIBE, TOPIC, _name)
         rows = old_failure(refused, NO_TOPIC)
 
-    def complete(answer: Any) -> Any:
+    def complete(answer: Any) -> Work[Any]:
         if everything:
-            answer.topics, _ = split(answer.topics, access, DESCRIBE, TOPIC, _name)
+            answer.topics = yield from allowed_work(answer.topics, access, DESCRIBE, TOPIC, _name)
         return extended(answer, "topics", [] if answer.error_code else rows)
 
-    return then(handler(context, request), complete)
+    return then_work(context, handler(context, request), complete)
 
 
 def _fetch_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
@@ -122,15 +125,15 @@ def _fetch_groups(context: RequestContext, access: Access, request: Any, handler
         return OffsetFetchResponse(groups=unfetched)
     request.groups = groups
 
-    def complete(answer: Any) -> Any:
+    def complete(answer: Any) -> Work[Any]:
         for group, whole, more in zip(answer.groups, everything, rows, strict=True):
             if whole:
-                group.topics, _ = split(group.topics, access, DESCRIBE, TOPIC, _name)
+                group.topics = yield from allowed_work(group.topics, access, DESCRIBE, TOPIC, _name)
             if not group.error_code:
                 group.topics.extend(more)
         return extended(answer, "groups", unfetched)
 
-    return then(handler(context, request), complete)
+    return then_work(context, handler(context, request), complete)
 
 
 def _name(topic: Any) -> str:
@@ -238,11 +241,12 @@ def list_groups(context: RequestContext, access: Access, request: Any, handler: 
     if access.may_cluster(DESCRIBE):
         return handler(context, request)
 
-    def complete(answer: Any) -> Any:
-        answer.groups, _ = split(answer.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
+    def complete(answer: Any) -> Work[Any]:
+        groups = yield from allowed_work(answer.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
+        answer.groups = groups
         return answer
 
-    return then(handler(context, request), complete)
+    return then_work(context, handler(context, request), complete)
 
 
 def delete_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:

@@ -11,14 +11,17 @@ from typing import Any
 
 from broker.tenancy.field_classes import ENTITIES, FIELD_CLASSES, FieldClass
 from broker.tenancy.scope import LOG_DIRECTORY, ForeignName, TenantScope
+from common.pacing import Work
 from kraft.records import ResourceType
 from wire.apis import Api
 
 Rewrite = Callable[[TenantScope, Any], None]
 """On one struct, in place. Raises ForeignName on the way out."""
+RewriteWork = Callable[[TenantScope, Any], Work[None]]
 Classes = Mapping[str, Mapping[str, FieldClass]]
 Entities = Mapping[str, FieldClass | None]
 
+FIELD_COST = 2  # units of `common.pacing`
 _BYTES = ("string", "bytes", "uuid", "records")
 _NAMES = (FieldClass.TOPIC_NAME, FieldClass.GROUP_ID, FieldClass.TRANSACTIONAL_ID, FieldClass.COORDINATOR_KEY)
 _NODE_IDS = ("node_id", "broker_id")
@@ -59,26 +62,57 @@ class Compiler:
         """Of its responses."""
         return self._struct(api, api.response.__name__, api.response._struct, (), _outward)
 
+    def outward_work(self, api: Api) -> RewriteWork | None:
+        """`outward` in slices."""
+        return self._struct_work(api, api.response._struct, ())
+
+    def _struct_work(self, api: Api, struct: Any, path: tuple[str, ...]) -> RewriteWork | None:
+        """Lists that hold lists are walked element by element, other fields as `outward` does."""
+        message, steps = api.response.__name__, list[RewriteWork]()
+        versions = range(api.min_version, api.max_version + 1)
+        for name, field in struct.fields.items():
+            if not any(field.for_version_q(version) for version in versions):
+                continue
+            if field.is_struct_array():
+                inner = self._struct_work(api, field, (*path, name))
+                if inner is not None:
+                    steps.append(_each_work(name, inner))
+                continue
+            step = self._field(api, message, struct, name, field, path, _outward)
+            if step is not None:
+                steps.append(_in_one_go(step))
+        return _all_work(steps) if steps else None
+
     def _struct(
         self, api: Api, message: str, struct: Any, path: tuple[str, ...], rewrite: Callable[..., Rewrite | None]
     ) -> Rewrite | None:
         steps: list[Rewrite] = []
         versions = range(api.min_version, api.max_version + 1)
         for name, field in struct.fields.items():
-            if not any(field.for_version_q(version) for version in versions):
-                continue
-            below = (*path, name)
-            if field.is_struct_array() or field.is_struct():
-                inner = self._struct(api, message, field, below, rewrite)
-                if inner is not None:
-                    is_array = field.is_struct_array()
-                    steps.append(_each(name, inner) if is_array else _child(name, inner))
-                continue
-            field_class = classify(message, ".".join(below), field, self._classes, self._entities)
-            step = None if field_class is None else rewrite(field_class, name, field.is_array(), struct.fields)
-            if step is not None:
-                steps.append(step)
+            if any(field.for_version_q(version) for version in versions):
+                step = self._field(api, message, struct, name, field, path, rewrite)
+                if step is not None:
+                    steps.append(step)
         return _all(steps) if steps else None
+
+    def _field(
+        self,
+        api: Api,
+        message: str,
+        struct: Any,
+        name: str,
+        field: Any,
+        path: tuple[str, ...],
+        rewrite: Callable[..., Rewrite | None],
+    ) -> Rewrite | None:
+        below = (*path, name)
+        if field.is_struct_array() or field.is_struct():
+            inner = self._struct(api, message, field, below, rewrite)
+            if inner is None:
+                return None
+            return _each(name, inner) if field.is_struct_array() else _child(name, inner)
+        field_class = classify(message, ".".join(below), field, self._classes, self._entities)
+        return None if field_class is None else rewrite(field_class, name, field.is_array(), struct.fields)
 
 
 def _all(steps: list[Rewrite]) -> Rewrite:
@@ -107,6 +141,41 @@ def _each(name: str, inner: Rewrite) -> Rewrite:
                 kept.append(element)
         if len(kept) != len(elements):
             setattr(item, name, kept)
+
+    return rewrite
+
+
+def _each_work(name: str, inner: RewriteWork) -> RewriteWork:
+    def rewrite(scope: TenantScope, item: Any) -> Work[None]:
+        elements = getattr(item, name)
+        if not elements:
+            return
+        kept = []
+        for element in elements:
+            try:
+                yield from inner(scope, element)
+            except ForeignName:
+                scope.left_out += 1
+            else:
+                kept.append(element)
+        if len(kept) != len(elements):
+            setattr(item, name, kept)
+
+    return rewrite
+
+
+def _in_one_go(step: Rewrite) -> RewriteWork:
+    def rewrite(scope: TenantScope, item: Any) -> Work[None]:
+        step(scope, item)
+        yield FIELD_COST
+
+    return rewrite
+
+
+def _all_work(steps: list[RewriteWork]) -> RewriteWork:
+    def rewrite(scope: TenantScope, item: Any) -> Work[None]:
+        for step in steps:
+            yield from step(scope, item)
 
     return rewrite
 

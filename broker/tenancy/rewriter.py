@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from broker.request import RequestContext
-from broker.tenancy.compiler import Compiler, Rewrite
+from broker.tenancy.compiler import Compiler, Rewrite, RewriteWork
 from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope, prefix_of
 from common.errors import MalformedFrame
+from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.apis import APIS
 from wire.listeners import ListenerKind
@@ -34,6 +35,7 @@ class TenantNames:
         self._proxies = proxies
         self._inward: dict[int, Rewrite | None] = {api.key: compiler.inward(api) for api in apis}
         self._outward: dict[int, Rewrite | None] = {api.key: compiler.outward(api) for api in apis}
+        self._outward_work: dict[int, RewriteWork | None] = {api.key: compiler.outward_work(api) for api in apis}
 
     def inward(self, context: RequestContext, request: Any) -> Any:
         tenant = context.tenant
@@ -53,15 +55,37 @@ class TenantNames:
         if rewrite is None:
             return response
         scope = self._scope(context, tenant)
-        where = {"tenant": tenant, "api": context.api_key, "version": context.api_version}
         try:
             rewrite(scope, response)
         except ForeignName:
-            logger.exception("an answer held what is not the tenant's, and was not sent", extra=where)
-            raise MalformedFrame("the answer held what is not the tenant's") from None
-        if scope.left_out:
-            logger.warning("an answer held what is not the tenant's", extra=where | {"left_out": scope.left_out})
+            self._refuse(context)
+        self._note_left_out(context, scope)
         return response
+
+    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
+        """Raises MalformedFrame as `outward` does."""
+        tenant = context.tenant
+        rewrite = None if tenant is None else self._outward_work[context.api_key]
+        if tenant is None or rewrite is None:
+            return response
+        scope = self._scope(context, tenant)
+        try:
+            yield from rewrite(scope, response)
+        except ForeignName:
+            self._refuse(context)
+        self._note_left_out(context, scope)
+        return response
+
+    @staticmethod
+    def _refuse(context: RequestContext) -> NoReturn:
+        logger.exception("an answer held what is not the tenant's, and was not sent", extra=_where(context))
+        raise MalformedFrame("the answer held what is not the tenant's") from None
+
+    @staticmethod
+    def _note_left_out(context: RequestContext, scope: TenantScope) -> None:
+        if scope.left_out:
+            extra = _where(context) | {"left_out": scope.left_out}
+            logger.warning("an answer held what is not the tenant's", extra=extra)
 
     def _scope(self, context: RequestContext, tenant: str) -> TenantScope:
         scope = context.scope
@@ -70,3 +94,7 @@ class TenantNames:
         else:
             scope.topics = self._image().topics  # the request may have changed them
         return scope
+
+
+def _where(context: RequestContext) -> dict[str, object]:
+    return {"tenant": context.tenant, "api": context.api_key, "version": context.api_version}

@@ -216,7 +216,8 @@ class LabBroker:
             35: DescribeLogDirs(self.plane.partitions, ports.disk, "data").handle,
             61: DescribeProducers(self.plane.partitions).handle,
         }
-        dispatcher = Dispatcher(self.plane.produce, self.plane.fetch, handlers, chain, self.fatal.append)
+        pacer = self.machinery.pacer
+        dispatcher = Dispatcher(self.plane.produce, self.plane.fetch, handlers, chain, self.fatal.append, pacer)
         self.server = Server(
             ports,
             [ListenerConfig(one.name, one.address, one.advertised, ListenerKind(one.kind)) for one in listeners],

@@ -159,11 +159,11 @@ class TenantLab:
     def compile_with(self, compiler: Compiler) -> Callable[[], None]:
         """Rewrite from now on as `compiler` has it; call the result to go back."""
         names = TenantNames(lambda: self.broker.observer.image, ProxyAddress(DOMAIN, PROXY_PORT), compiler)
-        before = self.broker.dispatcher._chain
-        self.broker.dispatcher._chain = type(before)(before.gatekeeper, names, before.throttle)
+        before = self.broker.dispatcher.serving.chain
+        self.broker.dispatcher.serving.chain = type(before)(before.gatekeeper, names, before.throttle)
 
         def restore() -> None:
-            self.broker.dispatcher._chain = before
+            self.broker.dispatcher.serving.chain = before
 
         return restore
 

@@ -33,7 +33,7 @@ from tidelog.node_config import (
 )
 from tidelog.settings_check import check_settings
 from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX
-from wire.connection import ConnectionLimits
+from wire.connection_limits import ConnectionLimits
 from wire.server import ServerLimits
 
 TIER = {"tidelog.tier.uri": "file:///tier"}

@@ -10,7 +10,8 @@ from typing import Any
 
 from common.ports import Address, Buffer, Ports
 from wire.buffers import BufferPool
-from wire.connection import Connection, ConnectionLimits
+from wire.connection import Connection
+from wire.connection_limits import ConnectionLimits
 from wire.tick import Tick
 from wire.watch import Watch
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from common.errors import MalformedFrame
 from tests.wire.fakes import Bench, FakeFile, FakeRegion, frame, frames_in, turns, until
 from wire.buffers import BUFFER_BYTES, BufferPool
-from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection, ConnectionLimits, Reply
+from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection, Reply
+from wire.connection_limits import ConnectionLimits
 
 
 def echo(connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:

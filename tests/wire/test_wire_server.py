@@ -17,7 +17,8 @@ from wire.apis import Features, api_versions
 from wire.buffers import BufferPool
 from wire.client import CallTimeout, ClientConnection, ConnectionLost, TooManyCalls
 from wire.codec import decode_request, encode_request, encode_response
-from wire.connection import Connection, ConnectionLimits
+from wire.connection import Connection
+from wire.connection_limits import ConnectionLimits
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.messages import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from wire.server import Server, ServerLimits

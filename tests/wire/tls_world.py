@@ -15,7 +15,8 @@ from common.machine import machine_ports
 from common.ports import Address, Ports
 from tidelog.certificates import CLIENT, NODE, PROXY, Authority, authority, certificate
 from wire.buffers import BufferPool
-from wire.connection import Connection, ConnectionLimits
+from wire.connection import Connection
+from wire.connection_limits import ConnectionLimits
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm, SecurityProtocol
 from wire.server import Server, ServerLimits
 from wire.tick import Tick

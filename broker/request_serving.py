@@ -1,0 +1,164 @@
+"""One request outside the hot path, from its decoded form to the parts of its answer.
+
+A short request whose handler answers at once costs a few plain calls. Everything else is done in slices of the node's
+pacer, in the lane of the client: a long request in portions (`broker/portions.py`), a handler's work, a long answer.
+Lanes of one tenant, or of one user on one host, share the turns of one, however many connections there are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from types import GeneratorType
+from typing import Any
+
+from broker.admission import Admission
+from broker.portions import Listing, distinct, is_long, join, listing_of, portions
+from broker.request import EncodedAnswer, Handler, RequestChain, RequestContext
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Pacer, Work
+from wire.codec import encode_response
+from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
+
+PACED_BY_HANDLERS = (3, 75)  # Metadata, DescribeTopicPartitions
+UNCUT_ELEMENTS_MAX = 10_000  # of a client's request that cannot be cut
+
+Parts = list[bytes]
+
+
+class RequestServing:
+    """Serves decoded requests; `answer_bytes_max` bounds one answer (tidelog.connection.reply.bytes.max)."""
+
+    def __init__(self, chain: RequestChain, pacer: Pacer, answer_bytes_max: int) -> None:
+        self.chain = chain
+        self._pacer = pacer
+        self._admission = Admission()
+        self._answer_bytes_max = answer_bytes_max
+
+    def frame(
+        self, context: RequestContext, data: memoryview, handler: Handler, release: Callable[[], None] | None
+    ) -> Parts | Awaitable[Parts]:
+        """Serve the request in the frame `data`, which stays as it is until `release` is called; None: for good.
+
+        Answers with the parts of a frame, at once or later. Raises ProtocolError and MalformedFrame: close the
+        connection.
+        """
+        if release is not None:
+            return self._long(context, data, handler, release)
+        decoded = self._pacer.start(decode_request_work(data), context.lane)
+        if inspect.isawaitable(decoded):
+            return self._decoded_later(context, decoded, handler)
+        return self.serve(context, decoded[1], handler)
+
+    async def _decoded_later(self, context: RequestContext, decoded: Awaitable[Any], handler: Handler) -> Parts:
+        _, request = await decoded
+        parts = self.serve(context, request, handler)
+        return await parts if inspect.isawaitable(parts) else parts
+
+    async def _long(
+        self, context: RequestContext, data: memoryview, handler: Handler, release: Callable[[], None]
+    ) -> Parts:
+        """A long frame is decoded when its client has a place, which no handler keeps: others may wait for it."""
+        async with AsyncExitStack() as place:
+            try:
+                await place.enter_async_context(self._admission.place(context.session.lane.group))
+                _check_open(context)
+                _, request = await self._pacer.run(decode_request_work(data), context.lane)
+            finally:
+                data.release()
+                release()
+            listing = listing_of(context.api_key, context.api_version)
+            if listing is not None and is_long(listing, request):
+                return await self._in_portions(context, request, handler, listing)
+        parts = self.serve(context, request, handler)
+        return await parts if inspect.isawaitable(parts) else parts
+
+    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Parts | Awaitable[Parts]:
+        """The answer to a decoded request. Raises ProtocolError and MalformedFrame."""
+        listing = listing_of(context.api_key, context.api_version)
+        if listing is not None and is_long(listing, request):
+            return self._admitted(context, request, handler, listing)
+        is_bounded = listing is not None or context.internal or context.api_key in PACED_BY_HANDLERS
+        if not is_bounded and longest_list(request) > UNCUT_ELEMENTS_MAX:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"it has more than {UNCUT_ELEMENTS_MAX} elements")
+        answer = self._handled(context, request, handler)
+        if inspect.isawaitable(answer):
+            return self._later(context, answer)
+        return self._encoded(context, answer)
+
+    def _handled(self, context: RequestContext, request: Any, handler: Handler) -> Any:
+        """The handler's answer; awaitable when it comes later."""
+        chain = self.chain
+        outcome = chain.gatekeeper.serve(context, chain.rewriter.inward(context, request), handler)
+        if isinstance(outcome, GeneratorType):
+            return self._pacer.start(outcome, context.lane)
+        return outcome
+
+    async def _later(self, context: RequestContext, answer: Awaitable[Any]) -> Parts:
+        parts = self._encoded(context, await answer)
+        return await parts if inspect.isawaitable(parts) else parts
+
+    def _encoded(self, context: RequestContext, answer: Any) -> Parts | Awaitable[Parts]:
+        if isinstance(answer, EncodedAnswer):
+            return answer.parts
+        if is_light(answer, context.api_version):
+            answer = self.chain.rewriter.outward(context, answer)
+            if context.throttle_ms:
+                answer.throttle_time_ms = context.throttle_ms
+            return [encode_response(context.api_key, context.api_version, context.correlation_id, answer)]
+        return self._pacer.start(self._encoding(context, answer), context.lane)
+
+    def _encoding(self, context: RequestContext, answer: Any) -> Work[Parts]:
+        answer = yield from self.chain.rewriter.outward_work(context, answer)
+        if context.throttle_ms:
+            answer.throttle_time_ms = context.throttle_ms
+        parts = yield from encode_response_work(
+            context.api_key, context.api_version, context.correlation_id, answer, self._answer_bytes_max
+        )
+        return parts
+
+    # in portions -------------------------------------------------------------------------------------------
+
+    async def _admitted(self, context: RequestContext, request: Any, handler: Handler, listing: Listing) -> Parts:
+        async with self._admission.place(context.session.lane.group):
+            return await self._in_portions(context, request, handler, listing)
+
+    async def _in_portions(self, context: RequestContext, request: Any, handler: Handler, listing: Listing) -> Parts:
+        """An error of the whole ends the request: the answer of the portion that has it is the answer."""
+        pacer, lane, name = self._pacer, context.lane, listing.told[0]
+        writer = RowsWriter(context.api_key, context.api_version, context.correlation_id, name, self._answer_bytes_max)
+        rows: list[Any] = []
+        answer: Any = None
+        elements = await pacer.run(distinct(listing, request), lane)
+        for portion in portions(listing, request, elements):
+            await pacer.rest(lane, own=False)
+            _check_open(context)
+            outcome = self._handled(context, portion.request, handler)
+            answer = await outcome if inspect.isawaitable(outcome) else outcome
+            answer = await pacer.run(self.chain.rewriter.outward_work(context, answer), lane)
+            if getattr(answer, "error_code", 0) and not getattr(answer, name):
+                return await pacer.run(self._whole(context, answer), lane)
+            joined = portion.joined + listing.around
+            if not joined:
+                await pacer.run(writer.add(rows), lane)
+                rows = []
+            join(rows, getattr(answer, name), listing.told[1:], joined)
+        await pacer.run(writer.add(rows), lane)
+        if context.throttle_ms:
+            answer.throttle_time_ms = context.throttle_ms
+        return writer.finished(answer)
+
+    def _whole(self, context: RequestContext, answer: Any) -> Work[Parts]:
+        if context.throttle_ms:
+            answer.throttle_time_ms = context.throttle_ms
+        parts = yield from encode_response_work(
+            context.api_key, context.api_version, context.correlation_id, answer, self._answer_bytes_max
+        )
+        return parts
+
+
+def _check_open(context: RequestContext) -> None:
+    """Raises ProtocolError when nobody waits for the answer any more."""
+    if context.connection is not None and context.connection.is_closed:
+        raise ProtocolError(ErrorCode.NETWORK_EXCEPTION, "the client has gone")

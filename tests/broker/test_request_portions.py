@@ -1,0 +1,192 @@
+"""Long requests in portions: every row is there, in order, and none of the portions is long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from broker.admission import Admission
+from broker.portions import LISTINGS, Listing
+from broker.request import ClientSession, Handler, RequestContext, open_chain
+from broker.request_serving import UNCUT_ELEMENTS_MAX, RequestServing
+from common.errors import ProtocolError
+from common.pacing import Pacer
+from wire.apis import APIS
+from wire.codec import decode_response
+from wire.messages import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    JoinGroupRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+_FETCHED = OffsetFetchResponse.OffsetFetchResponseGroup
+_TOPICS = _FETCHED.OffsetFetchResponseTopics
+_PARTITION = _TOPICS.OffsetFetchResponsePartitions
+_SESSION = ClientSession("L", False, "host", None)
+
+
+def _context(key: int, version: int, pacer: Pacer) -> RequestContext:
+    context = RequestContext(_SESSION, key, version, 1, "c")
+    context.pacer = pacer
+    return context
+
+
+def _serving(pacer: Pacer, bytes_max: int = 64 << 20) -> RequestServing:
+    return RequestServing(open_chain(), pacer, bytes_max)
+
+
+async def _served(key: int, version: int, request: Any, handler: Handler, bytes_max: int = 64 << 20) -> Any:
+    pacer = Pacer()
+    parts = await _serving(pacer, bytes_max)._in_portions(
+        _context(key, version, pacer), request, handler, _listing(key, version)
+    )
+    return decode_response(key, version, b"".join(parts)[4:])[1]
+
+
+def _listing(key: int, version: int) -> Listing:
+    return next(one for one in LISTINGS[key] if one.since <= version <= one.until)
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_rows_of_three_levels_come_back_as_they_were_asked_for(seed: int) -> None:
+    rng = random.Random(seed)
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic_class = group_class.OffsetFetchRequestTopics
+
+    def topics() -> list[Any] | None:
+        if rng.random() < 0.2:
+            return None
+        return [
+            topic_class(name=f"t{n}", partition_indexes=list(range(rng.choice([0, 1, 7, 150, 900]))))
+            for n in range(rng.choice([0, 1, 3, 20]))
+        ]
+
+    groups = [group_class(group_id=f"g{n}", topics=topics()) for n in range(rng.choice([1, 4, 40]))]
+    request = OffsetFetchRequest(groups=groups, require_stable=False)
+    sizes: list[int] = []
+
+    def handler(_: RequestContext, asked: Any) -> Any:
+        leaves = [max(len(topic.partition_indexes), 1) for group in asked.groups for topic in group.topics or ()]
+        sizes.append(max(sum(leaves), len(asked.groups)))
+        return OffsetFetchResponse(
+            groups=[
+                _FETCHED(
+                    group_id=group.group_id,
+                    topics=[
+                        _TOPICS(
+                            name=topic.name,
+                            partitions=[
+                                _PARTITION(partition_index=index, committed_offset=1, metadata="", error_code=0)
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in group.topics or ()
+                    ],
+                    error_code=0,
+                )
+                for group in asked.groups
+            ]
+        )
+
+    answer = await _served(9, 8, request, handler)
+    told = [
+        (group.group_id, [(topic.name, [row.partition_index for row in topic.partitions]) for topic in group.topics])
+        for group in answer.groups
+    ]
+    assert told == [
+        (group.group_id, [(topic.name, topic.partition_indexes) for topic in group.topics or ()]) for group in groups
+    ]
+    assert max(sizes) <= _listing(9, 8).leaves_max
+
+
+async def test_what_is_named_again_and_again_is_answered_once() -> None:
+    asked: list[str] = []
+
+    def handler(_: RequestContext, request: Any) -> Any:
+        asked.extend(request.groups)
+        return DescribeGroupsResponse(groups=[_group(name) for name in request.groups])
+
+    request = DescribeGroupsRequest(groups=["a", "b"] * 5_000)
+    answer = await _served(15, 5, request, handler)
+    assert asked == [group.group_id for group in answer.groups] == ["a", "b"]
+
+
+async def test_an_answer_ends_at_its_limit() -> None:
+    def handler(_: RequestContext, request: Any) -> Any:
+        return DescribeGroupsResponse(groups=[_group(name) for name in request.groups])
+
+    request = DescribeGroupsRequest(groups=[f"group-{n}" for n in range(10_000)])
+    with pytest.raises(ProtocolError):
+        await _served(15, 5, request, handler, bytes_max=100_000)
+
+
+async def test_what_cannot_be_cut_is_refused_when_it_is_too_long() -> None:
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol
+    protocols = [protocol(name="range", metadata=b"")] * (UNCUT_ELEMENTS_MAX + 1)
+    request = JoinGroupRequest(group_id="g", protocols=protocols)
+    pacer = Pacer()
+    with pytest.raises(ProtocolError):
+        _serving(pacer).serve(_context(11, 5, pacer), request, lambda *_: None)
+
+
+def test_every_listing_names_lists_of_its_messages() -> None:
+    for key, listings in LISTINGS.items():
+        api = APIS[key]
+        for listing in listings:
+            for version in range(max(listing.since, api.min_version), min(listing.until, api.max_version) + 1):
+                for path, message in ((listing.asked, api.request), (listing.told, api.response)):
+                    struct = message._struct
+                    for name in path:
+                        struct = struct.fields[name]
+                        assert struct.is_array(), (key, version, path)
+                        assert struct.for_version_q(version), (key, version, path)
+
+
+def test_clients_requests_are_cut_or_known_to_be_short() -> None:
+    """An API with a list that no listing cuts has to be thought about: it is refused above UNCUT_ELEMENTS_MAX."""
+    uncut = {
+        api.name
+        for api in APIS.values()
+        if api.key not in LISTINGS
+        and api.key > 1
+        and any(kind.name != "INTERNAL" for kind in api.kinds)
+        and any(field.is_array() and field.min_version <= api.max_version for field in api.request._struct._fields)
+    }
+    assert uncut == {
+        "AlterCell", "AlterTenant", "AlterUserScramCredentials", "CreateApiKey", "CreateTenant", "DescribeApiKeys",
+        "DescribeCells", "DescribeTenants", "DescribeTopicPartitions", "JoinGroup", "ListGroups", "Metadata",
+        "RestoreTopic", "SyncGroup", "UpdateFeatures",
+    }  # fmt: skip
+
+
+async def test_one_long_request_of_a_client_is_decoded_at_a_time() -> None:
+    admission, inside, most = Admission(places=2), list[str](), 0
+
+    async def request(client: str) -> None:
+        nonlocal most
+        async with admission.place(client):
+            inside.append(client)
+            assert inside.count(client) == 1
+            most = max(most, len(inside))
+            await asyncio.sleep(0)
+            inside.remove(client)
+
+    tasks = [asyncio.create_task(request(client)) for client in "aaaaabbbbbccccc"]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert most == 2
+    assert not inside
+    async with admission.place("a"), admission.place("b"):
+        pass
+
+
+def _group(name: str) -> Any:
+    return DescribeGroupsResponse.DescribedGroup(
+        error_code=0, group_id=name, group_state="", protocol_type="", protocol_data="", members=[]
+    )
