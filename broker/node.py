@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig, server_limits
@@ -40,6 +39,7 @@ from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.load_meter import LoadMeter
+from broker.node_listeners import secured
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
@@ -72,10 +72,8 @@ from storage.audit_trail import audited
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.connection import Connection
-from wire.listeners import ListenerConfig, ListenerKind
 from wire.server import Server
 from wire.tick import Tick
-from wire.tls import SecuredNetwork, TlsContexts
 from wire.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -96,7 +94,7 @@ class BrokerNode:
         fatal: Callable[[str], None],
         open_store: OpenStore = open_store,
     ) -> None:
-        listeners, ports = _secured(config, ports)
+        listeners, ports = secured(config, ports)
         self._ports = ports
         self._config = config
         self._fatal = fatal
@@ -474,29 +472,3 @@ def _links(config: BrokerConfig, machinery: Machinery) -> NodeLinks:
         config.secret,
         config.cluster_id,
     )
-
-
-def _secured(config: BrokerConfig, ports: Ports) -> tuple[list[ListenerConfig], Ports]:
-    """The listeners, and the ports with a network whose links are as the internal one asks for.
-
-    Raises SettingError when certificates do not load.
-    """
-    listeners = [
-        ListenerConfig(
-            listen.name,
-            listen.address,
-            listen.advertised,
-            ListenerKind(listen.kind),
-            listen.protocol,
-            None if listen.tls is None else TlsContexts(listen.tls, ports.clock),
-            listen.proxies,
-            listen.proxy_networks,
-            listen.connections_max,
-            listen.creation_rate,
-        )
-        for listen in config.listeners
-    ]
-    internal = next((one for one in listeners if one.kind is ListenerKind.INTERNAL), None)
-    if internal is not None and internal.tls is not None:
-        ports = replace(ports, network=SecuredNetwork(ports.network, internal.tls))
-    return listeners, ports
