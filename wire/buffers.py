@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 BUFFER_BYTES = 256 << 10
+LONG_BYTES = 8 << 20  # a buffer of this length or more grows by so much, in place
+_GROWTH = bytes(LONG_BYTES)
 KEPT_BYTES_MAX = 32 << 20
 HELD_BYTES_MAX = 256 << 20  # queued.max.request.bytes
 UNSENT_BYTES_MAX = 512 << 20  # tidelog.reply.bytes.max
@@ -58,9 +60,25 @@ class BufferPool:
         self._kept -= size
         return free.pop()
 
+    @staticmethod
+    def grow(buffer: bytearray, size: int) -> bool:
+        """Lengthen a long buffer in place, towards `size`, without moving what is in it; False when it cannot be done.
+
+        Twice the length in one go would hold the loop for tens of milliseconds, to clear new memory and copy the old.
+        """
+        if len(buffer) < LONG_BYTES:
+            return False
+        try:
+            buffer += _GROWTH[: size - len(buffer)] if size - len(buffer) < LONG_BYTES else _GROWTH
+        except BufferError:  # a view of it is alive
+            return False
+        return True
+
     def give(self, buffer: bytearray) -> None:
         """Return a buffer. The caller keeps no view of it."""
         size = len(buffer)
+        if size & (size - 1):
+            return  # it grew in place and fits no size class
         if self._kept + size <= self._kept_bytes_max:
             self._kept += size
             self._free.setdefault(size, []).append(buffer)

@@ -214,11 +214,13 @@ class Connection:
         have = end - start
         wanted = min(needed, max(FIRST_GROWTH_BYTES, 2 * have))
         if wanted > len(buffer):
-            grown = self._pool.take(wanted)
-            grown[:have] = self._view[start:end]
-            self._buffer, self._view = grown, memoryview(grown)
-            self._pool.give(buffer)
-            start, end = 0, have
+            self._view = memoryview(b"")
+            if start or not self._pool.grow(buffer, needed):
+                self._buffer = self._pool.take(wanted)
+                self._buffer[:have] = memoryview(buffer)[start:end]
+                self._pool.give(buffer)
+                start, end = 0, have
+            self._view = memoryview(self._buffer or b"")
         elif start + wanted > len(buffer) or start > len(buffer) // 2:
             buffer[:have] = buffer[start:end]
             start, end = 0, have

@@ -136,7 +136,7 @@ async def test_readers_outlive_deleted_segments_and_their_files_are_closed_then(
 
 
 async def test_the_number_of_open_files_is_bounded(tmp_path: Path) -> None:
-    bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=0, open_files_max=20))
+    bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=0, open_files_max=20, slow_write_s=60))
     logs = [await bench.log("t", partition) for partition in range(60)]
     for _ in range(3):
         for log in logs:
