@@ -160,8 +160,10 @@ _CONTROLLER = [
     _s("broker.heartbeat.interval.ms", "int", 500, "How often a broker is heard.", 10),
     _s("tidelog.broker.suspicion.ms", "int", 300, "How long a broker whose heartbeat connection closed has to be heard "
        "again before it is fenced.", 10),
-    _s("controller.quorum.election.timeout.ms", "int", 400, "Silence after which a voter starts an election; up to "
-       "twice as long by chance.", 50),
+    _s("controller.quorum.election.timeout.ms", "int", 1_000, "The shortest silence of the leader after which a voter "
+       "asks the others whether it should be replaced, and for how long after its last word a voter refuses to.", 50),
+    _s("controller.quorum.fetch.timeout.ms", "int", 2_000, "The longest such silence, drawn by chance between the two; "
+       "and after so long without the answers of a majority a leader resigns.", 50),
     _s("metadata.log.max.record.bytes.between.snapshots", "long", 20 * MIB, "Bytes of metadata between snapshots; a "
        "controller has them in memory.", 16 * MIB),
     _s("tidelog.metadata.tail.bytes.max", "long", 32 * MIB, "Bytes of committed metadata that a controller keeps in "

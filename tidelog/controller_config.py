@@ -21,11 +21,13 @@ from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TEN
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX
-from kraft.quorum.node import NodeConfig
+from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
 from tidelog.listener_config import parse_listeners
 from tidelog.node_config import connections_per_ip, fill, given_defaults, node_values, parse_voters, read_secret
 from wire.listeners import ListenerConfig, ListenerKind
+
+HEARTBEAT_INTERVAL_MAX_S = 0.1  # of a leader of controllers
 
 
 def controller_config(given: Mapping[str, str]) -> ControllerConfig:
@@ -40,6 +42,11 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
     internal_listen = next(listen for listen in parse_listeners(values) if listen.kind == "internal")
     limits = fill(RequestLimits, values, max_connections_per_ip_overrides=connections_per_ip(values))
     election_s = values["controller.quorum.election.timeout.ms"] / 1_000
+    silence_s = values["controller.quorum.fetch.timeout.ms"] / 1_000
+    if silence_s < election_s:
+        raise SettingError(
+            "controller.quorum.fetch.timeout.ms: it must not be less than controller.quorum.election.timeout.ms"
+        )
     return ControllerConfig(
         node_id=values["node.id"],
         voters=quorum,
@@ -66,7 +73,9 @@ def controller_config(given: Mapping[str, str]) -> ControllerConfig:
             replace_voter=values["tidelog.controllers.replace.voter"],
             node=NodeConfig(
                 election_timeout_min_s=election_s,
-                election_timeout_max_s=2 * election_s,
+                election_timeout_max_s=silence_s,
+                heartbeat_interval_s=min(election_s / 10, HEARTBEAT_INTERVAL_MAX_S),
+                leader_fallback_timeout_s=silence_s,
                 compaction_bytes_min=values["metadata.log.max.record.bytes.between.snapshots"],
             ),
         ),

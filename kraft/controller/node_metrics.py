@@ -28,6 +28,14 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     quorum, driver = node.quorum, node.driver
     metrics.gauge("tidelog_controller_active", "1 on the active controller.", lambda: int(driver.is_active))
     metrics.gauge("tidelog_quorum_term", "The consensus term, which is the controller epoch.", lambda: quorum.term)
+    metrics.counter(
+        "tidelog_quorum_canvasses_total",
+        "Pre-votes that this voter asked for, having no leader.",
+        lambda: quorum.canvasses,
+    )
+    metrics.counter(
+        "tidelog_quorum_candidacies_total", "Elections that this voter stood for.", lambda: quorum.candidacies
+    )
     metrics.counter("tidelog_quorum_applied_total", "Entries that this voter applied.", lambda: quorum.applied_index)
     metrics.gauge("tidelog_quorum_journal_bytes", "Bytes of this voter's journal.", lambda: quorum.journal_bytes)
     metrics.counter("tidelog_quorum_journal_syncs_total", "Syncs of the journal.", lambda: quorum.journal_syncs)

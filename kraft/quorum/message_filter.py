@@ -22,6 +22,9 @@ RESPONSE_VOTE = "response_vote"
 APPEND_ENTRIES = "append_entries"
 NEXT_NODE_IDX = "next_node_idx"
 TIMEOUT_NOW = "timeout_now"
+PRE_VOTE = "pre_vote"
+PRE_VOTE_ANSWER = "pre_vote_answer"
+RESIGNATION = "resignation"
 
 PROMISES = frozenset({REQUEST_VOTE, RESPONSE_VOTE, NEXT_NODE_IDX})  # true only of what is durable here
 
@@ -32,7 +35,11 @@ _HEADS: Mapping[str, Mapping[str, type]] = {
     RESPONSE_VOTE: {"term": int},
     NEXT_NODE_IDX: {"term": int, "next_node_idx": int, "reset": bool, "success": bool},
     TIMEOUT_NOW: {"term": int},
+    PRE_VOTE: {"term": int, "round": int, "last_log_index": int, "last_log_term": int},
+    PRE_VOTE_ANSWER: {"term": int, "round": int, "granted": bool},
+    RESIGNATION: {"term": int},
 }
+"""The last three are this project's own and never reach the library. They go only to voters that know them."""
 _ENTRIES = {"term": int, "commit_index": int, "prevLogIdx": int, "prevLogTerm": int, "entries": list}
 _SNAPSHOT = {"term": int, "commit_index": int, "serialized": list, "snapshot_end": list}
 
@@ -55,7 +62,7 @@ class Delivery(NamedTuple):
 
 
 def check_message(message: object) -> Message:
-    """The message as it came over the network, if it is one of the five and has its shape; else MalformedFrame."""
+    """The message as it came over the network, if it is one of those above and has its shape; else MalformedFrame."""
     if not isinstance(message, dict):
         raise MalformedFrame("a message is a map")
     kind = message.get("type")

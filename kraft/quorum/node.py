@@ -7,6 +7,7 @@ overridden through names that version 0.3.17 looks up at call time, so the versi
 - the leader's sending, which knows how much a slow link still holds
 - snapshots and the cut of the log, in one step and in our own format
 - acknowledgements: they never move a follower back behind what it has acknowledged
+- the beginning of an election, which waits for a pre-vote (`kraft.quorum.candidacy`)
 
 The class has no driver: one calls `receive` for each message and `step` after events and at `next_deadline`.
 Exceptions from either mean that the node must stop.
@@ -20,28 +21,30 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj import SyncObj
 from pysyncobj import syncobj as library
 from pysyncobj.node import Node
-from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 from common.invariants import check
+from kraft.quorum.candidacy import INTRODUCTION, Candidacy, LogEnd, answer_to, is_introduction
 from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import (
     APPEND_ENTRIES,
     COMMAND,
     NEXT_NODE_IDX,
-    PROMISES,
+    PRE_VOTE,
+    PRE_VOTE_ANSWER,
+    RESIGNATION,
     RESPONSE_VOTE,
     Message,
     RaftView,
     incoming,
-    outgoing,
 )
+from kraft.quorum.node_config import NodeConfig, library_config
+from kraft.quorum.outbox import Outbox
 from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
 from kraft.quorum.snapshot_transfer import SnapshotTransfer
 from kraft.quorum.state_machine import AppliedResult, StateMachine
@@ -67,64 +70,12 @@ library.createJournal = _given_journal
 APPLIES_PER_STEP_MAX = 1_000
 
 
-@dataclass(slots=True)
-class NodeConfig:
-    """Seconds and bytes, as `kraft.quorum.quorum.QuorumConfig` sets them."""
-
-    election_timeout_min_s: float = 0.4
-    election_timeout_max_s: float = 0.8
-    heartbeat_interval_s: float = 0.05
-    leader_fallback_timeout_s: float = 1.0
-    append_bytes_max: int = 8 << 20  # in one message
-    backlog_bytes_max: int = 16 << 20  # unsent on one link: more, and it gets signs of life only
-    snapshot_part_bytes: int = 1 << 20
-    snapshot_bytes_max: int = 512 << 20
-    compaction_entries_min: int = 20_000
-    compaction_bytes_min: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots; entries are in memory
-
-
 class Proposal(NamedTuple):
     """`applied` is called with the result, or with None when another entry took its place or nobody can tell."""
 
     term: int
     size: int
     applied: Callable[[AppliedResult | None], None]
-
-
-class Outbox(Transport):  # type: ignore[misc]  # the library is untyped
-    """PySyncObj's transport: what it wants sent, apart by whether it may leave before the journal's next sync."""
-
-    def __init__(self, view: Callable[[], RaftView]) -> None:
-        super().__init__(None, None, [])
-        self._view = view
-        self.at_once: list[tuple[int, Message]] = []
-        self.promises: list[tuple[int, Message]] = []
-
-    def send(self, node: Node, message: Message) -> bool:
-        message = outgoing(self._view(), message)
-        if message["type"] not in PROMISES:
-            self.at_once.append((node.id, message))
-        elif self._is_outdated_by(node.id, message):
-            self.promises[-1] = (node.id, message)
-        else:
-            self.promises.append((node.id, message))
-        return True
-
-    def _is_outdated_by(self, node_id: int, message: Message) -> bool:
-        """The last promise is an acknowledgement, and `message` one to the same node for more."""
-        if not self.promises or not message.get("success"):
-            return False
-        last_id, last = self.promises[-1]
-        return last_id == node_id and bool(last.get("success")) and last["next_node_idx"] <= message["next_node_idx"]
-
-    def take_at_once(self) -> list[tuple[int, Message]]:
-        taken, self.at_once = self.at_once, []
-        return taken
-
-    def take_promises(self) -> list[tuple[int, Message]]:
-        """Only after a sync of the journal."""
-        taken, self.promises = self.promises, []
-        return taken
 
 
 class _NoPoller:
@@ -163,15 +114,19 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.proposed_bytes = 0
         self._votes: dict[int, None] = {}
         self._votes_term = -1
+        self._candidacy = Candidacy(node_id, peers, config.election_timeout_min_s, rng)
+        self._answered_at: dict[int, float] = {}  # followers of this leader
+        self._stands_unasked = not peers  # nobody else can win
+        self.canvass_count = self.candidate_count = 0
         self._sent: tuple[int, int, int] = (0, 0, 0)
         self.compact_soon = False
         self.snapshot_count = 0
         others = list(self._peers.values())
-        super().__init__(Node(node_id), others, _library_config(journal, config), transport=self.outbox)
+        super().__init__(Node(node_id), others, library_config(journal, config), transport=self.outbox)
         self._poller = _NoPoller()
         self._SyncObj__serializer = self._transfer
         journal.is_leader = self._isLeader
-        if not peers:  # nobody else can win: no reason to wait
+        if not peers:
             self._SyncObj__raftElectionDeadline = 0.0
 
     def recover(self, snapshot: Snapshot) -> None:
@@ -183,17 +138,30 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     # -- driving
 
     def connected(self, peer: int) -> None:
+        self._candidacy.connected(peer, library.monotonicTime())
         self.outbox._onNodeConnected(self._peers[peer])
+        self.outbox.send(self._peers[peer], dict(INTRODUCTION))
 
     def disconnected(self, peer: int) -> None:
+        self._candidacy.disconnected(peer)
         self.outbox._onNodeDisconnected(self._peers[peer])
         self._transfer.cancel(peer)
 
     def receive(self, sender: int, message: Message) -> None:
         """A message that `check_message` has accepted, from the voter `sender`."""
         node = self._peers[sender]
+        if is_introduction(message):
+            if self._candidacy.introduced(sender):
+                self.outbox.send(node, self._candidacy.question(self.raftCurrentTerm, self._log_end()))
+            return
+        if message["type"] in (PRE_VOTE, PRE_VOTE_ANSWER, RESIGNATION):
+            self._receive_of_elections(node, message)
+            return
         delivery = incoming(self._view(), message)
-        if delivery is None or (message["type"] == RESPONSE_VOTE and not self._is_first_vote(sender, message)):
+        if delivery is None:
+            self._correct(node, message)
+            return
+        if message["type"] == RESPONSE_VOTE and not self._is_first_vote(sender, message):
             return
         if message["type"] == NEXT_NODE_IDX:
             self._count_answer(node, message)
@@ -201,6 +169,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.outbox._onMessageReceived(node, delivery.message)
         for answer in delivery.answers:
             self.outbox.send(node, answer)
+        if message["type"] == APPEND_ENTRIES:
+            self._candidacy.heard_leader(library.monotonicTime())
 
     def step(self, post: Callable[[list[tuple[int, Message]]], None]) -> None:
         """Elect, commit, apply, and let out what is to be said, in the only order that is safe: entries for others
@@ -211,10 +181,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         post(self.outbox.take_promises())
 
     def _advance(self) -> None:
+        self._canvass_when_due()
         led = self._isLeader()
         self.doTick(0.0)
         if led and not self._isLeader():
-            self.postpone_election()  # without contact to the others it would only disturb them
+            self._resigned()
         if self._isLeader():
             now = (self.raftCurrentTerm, self.journal.last_index, self.raftCommitIndex)
             if now != self._sent:
@@ -232,13 +203,92 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         is_alone = not self._peers and self._isLeader() and self.raftCommitIndex < self.journal.last_index
         return bool(is_alone or self.raftLastApplied < self.raftCommitIndex)
 
-    def postpone_election(self) -> None:
-        """Hear the others out first, after this node was away for a while."""
-        self._SyncObj__raftElectionDeadline = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
+    def was_held_up(self, late_s: float) -> None:
+        """This process stood still for `late_s`: what the others said meanwhile is still unread, so no silence counts
+        that long."""
+        self._SyncObj__raftElectionDeadline += late_s
+        self._candidacy.give_back(late_s)
+        answered: dict[Node, float] = self._SyncObj__lastResponseTime
+        for node in answered:
+            answered[node] += late_s
 
     def hasten_election(self) -> None:
         """Stand for election at once: the first voter of a new cluster has no leader to disturb, and no rival."""
+        self._stands_unasked = True
         self._SyncObj__raftElectionDeadline = 0.0
+
+    # -- elections
+
+    def _canvass_when_due(self) -> None:
+        """PySyncObj stands for election once its deadline has passed. Here the deadline begins a canvass, and only
+        one that is won, or a leader that hands over, lets it stand."""
+        now = library.monotonicTime()
+        if self._isLeader() or now <= self._SyncObj__raftElectionDeadline:
+            return
+        if self._stands_unasked or self._SyncObj__transferInProgress or self._candidacy.is_won:
+            return
+        self._SyncObj__raftLeader = None
+        self._SyncObj__raftElectionDeadline = now + self._candidacy.canvass_patience_s()
+        self.canvass_count += 1
+        asked, question = self._candidacy.canvass(now, self.raftCurrentTerm, self._log_end())
+        for peer in asked:
+            self.outbox.send(self._peers[peer], dict(question))
+        if self._candidacy.is_won:
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    def _receive_of_elections(self, node: Node, message: Message) -> None:
+        if message["term"] > self.raftCurrentTerm:
+            self._adopt_term(message["term"])
+        kind, is_current = message["type"], message["term"] == self.raftCurrentTerm
+        if kind == PRE_VOTE:
+            granted = is_current and not self._isLeader()
+            granted = granted and self._candidacy.judge(node.id, message, library.monotonicTime(), self._log_end())
+            if granted:
+                self._wait_for_another()
+            self.outbox.send(node, answer_to(message, self.raftCurrentTerm, granted=granted))
+        elif kind == PRE_VOTE_ANSWER:
+            if is_current and not self._isLeader() and self._candidacy.answered(node.id, message):
+                self._SyncObj__raftElectionDeadline = 0.0
+        elif is_current and self.leader_id() == node.id:
+            self.leader_gone(node.id)
+
+    def _adopt_term(self, term: int) -> None:
+        """Another voter is ahead, and hears nobody of an earlier term: only a later one can bring all together."""
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(library._RAFT_STATE.FOLLOWER)
+        self._SyncObj__raftLeader = None
+        self._SyncObj__raftElectionDeadline = 0.0
+
+    def _correct(self, node: Node, message: Message) -> None:
+        """A leader of an earlier term does not learn from silence that its term is over."""
+        if message["type"] == APPEND_ENTRIES and self._candidacy.knows_pre_vote(node.id):
+            self.outbox.send(node, answer_to({"round": 0}, self.raftCurrentTerm, granted=False))
+
+    def _wait_for_another(self) -> None:
+        deadline = library.monotonicTime() + self._candidacy.canvass_patience_s()
+        self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, deadline)
+
+    def _resigned(self) -> None:
+        """Without the answers of a majority. Who hears this node still need not wait for its silence."""
+        self._SyncObj__raftElectionDeadline = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
+        for peer, node in self._peers.items():
+            if self._candidacy.knows_pre_vote(peer):
+                self.outbox.send(node, {"type": RESIGNATION, "term": self.raftCurrentTerm})
+
+    def follows(self, peer: int) -> bool:
+        """It leads, as far as this node knows."""
+        return bool(not self._isLeader() and self.leader_id() == peer)
+
+    def leader_gone(self, leader: int) -> None:
+        """The process of the leader has ended, or it has resigned: canvass at once."""
+        if self.follows(leader):
+            self._SyncObj__raftLeader = None
+            self._SyncObj__raftElectionDeadline = 0.0
+            self._candidacy.leader_gone()
+
+    def _log_end(self) -> LogEnd:
+        _, index, term = self.journal[-1]
+        return LogEnd(term, index)
 
     # -- proposing
 
@@ -265,12 +315,12 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         return None if leader is None else int(leader.id)
 
     def has_quorum_contact(self) -> bool:
+        """A majority has answered this leader lately: within the shortest time in which it could be replaced."""
         if not self._isLeader():
             return False
-        since = library.monotonicTime() - self._settings.leader_fallback_timeout_s
-        heard: dict[Node, float] = self._SyncObj__lastResponseTime
-        count = 1 + sum(heard[node] > since for node in self._peers.values())
-        return bool(2 * count > len(self._peers) + 1)
+        since = library.monotonicTime() - self._settings.election_timeout_min_s
+        count = 1 + sum(answered_at > since for answered_at in self._answered_at.values())
+        return bool(count > (len(self._peers) + 1) // 2)
 
     def name_successor(self) -> bool:
         """Ask the most advanced follower to stand for election; False while none has the whole log."""
@@ -282,6 +332,21 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__generateRaftTimeout(self) -> float:
         return self._rng.uniform(self._settings.election_timeout_min_s, self._settings.election_timeout_max_s)
+
+    def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N803
+        if term > self.raftCurrentTerm:
+            self._candidacy.leader_gone()
+            self._candidacy.close()
+        self._stands_unasked = not self._peers
+        super()._SyncObj__setCurrentTerm(term, votedForNodeId)
+        if votedForNodeId == self.node_id:
+            self.candidate_count += 1
+            self._SyncObj__raftElectionDeadline = library.monotonicTime() + self._candidacy.election_patience_s()
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        self._candidacy.elected()
+        self._answered_at = dict.fromkeys(self._peers, library.monotonicTime())
+        super()._SyncObj__onBecomeLeader()
 
     def _SyncObj__applyLogEntries(self) -> bool:
         applied = self.raftLastApplied
@@ -407,7 +472,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         if message["success"] and acknowledged < wanted - 1 <= self.journal.last_index:
             match_index[node] = wanted - 1
             next_index[node] = max(next_index[node], wanted)
-        self._SyncObj__lastResponseTime[node] = library.monotonicTime()
+        self._SyncObj__lastResponseTime[node] = self._answered_at[node.id] = library.monotonicTime()
 
     def _is_first_vote(self, sender: int, message: Message) -> bool:
         """The library counts votes, not voters."""
@@ -421,20 +486,3 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _view(self) -> RaftView:
         return RaftView(self.raftCurrentTerm, self.raftLastApplied, self.raftCommitIndex, self.journal)
-
-
-def _library_config(journal: WriteAheadLog, config: NodeConfig) -> SyncObjConf:
-    return SyncObjConf(
-        autoTick=False,
-        appendEntriesUseBatch=True,  # nothing wakes a poller: `step` sends
-        commandsWaitLeader=False,
-        dynamicMembershipChange=False,
-        useFork=False,
-        journalFile=journal,
-        fullDumpFile=None,  # `_compact` and `recover` have it
-        raftMinTimeout=config.election_timeout_min_s,
-        raftMaxTimeout=config.election_timeout_max_s,
-        appendEntriesPeriod=config.heartbeat_interval_s,
-        leaderFallbackTimeout=config.leader_fallback_timeout_s,
-        connectionTimeout=60.0,
-    )

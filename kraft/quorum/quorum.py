@@ -20,16 +20,19 @@ from kraft.quorum import voter_guard
 from kraft.quorum.handshake import SECRET_BYTES_MIN
 from kraft.quorum.journal_format import DamagedJournal
 from kraft.quorum.message_filter import Message
-from kraft.quorum.node import NodeConfig, RaftNode
+from kraft.quorum.node import RaftNode
+from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.snapshot_file import Snapshot, SnapshotFile
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy, StateMachine
+from kraft.quorum.suspicion import Suspicion, SuspicionConfig
 from kraft.quorum.transport import QuorumTransport, TransportConfig, TransportEvents
 from kraft.quorum.voter_guard import VoterStatus
 from kraft.quorum.write_ahead_log import FILE_NAME, WriteAheadLog
 
 TIMER_SLACK_S = 0.001  # deadlines are met when they have passed, not when they are reached
 RETRY_INTERVAL_S = 0.05  # for a deadline that passed while no other voter was connected
-PAUSE_MIN_S = 0.2  # a timer this late says that the process slept or the loop was blocked
+LOOK_INTERVAL_S = 0.1  # a timer is always due by then, so that its lateness tells how long the process stood still
+LATE_MIN_S = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class QuorumConfig:
     listen: Address | None = None
     node: NodeConfig = field(default_factory=NodeConfig)
     transport: TransportConfig = field(default_factory=TransportConfig)
+    suspicion: SuspicionConfig = field(default_factory=SuspicionConfig)
 
 
 class _Office(NamedTuple):
@@ -94,6 +98,7 @@ class RaftQuorum:
         self._transport = QuorumTransport(
             ports, node_id, voters, secret, lambda: self.cluster_id, config.transport, events
         )
+        self._suspicion = Suspicion(ports.network, voters, config.suspicion, self._is_suspect, self._leader_gone)
         self._snapshots = SnapshotFile(ports.disk, directory)
         self._journal: WriteAheadLog | None = None
         self._node: RaftNode | None = None  # None before `start` is through and after the end
@@ -170,6 +175,7 @@ class RaftQuorum:
             await self.transfer_leadership(self._config.transfer_timeout_s)
         node, self._node = self._node, None
         self._cancel_timer()
+        await self._suspicion.stop()
         await self._transport.stop()
         if node is not None and self._journal is not None:
             node.give_up_proposals()
@@ -183,6 +189,7 @@ class RaftQuorum:
         reason = f"quorum of controllers: {doing}: {type(error).__name__}: {error}"
         _log.critical(reason, exc_info=error)
         self._cancel_timer()
+        self._suspicion.cancel()
         self._transport.close()
         node.journal.abandon()
         node.give_up_proposals()
@@ -219,6 +226,16 @@ class RaftQuorum:
     def journal_syncs(self) -> int:
         """How often the journal was brought to the device in this life."""
         return 0 if self._journal is None else self._journal.sync_count
+
+    @property
+    def canvasses(self) -> int:
+        """How often this voter asked in this life whether it should stand for election."""
+        return 0 if self._node is None else self._node.canvass_count
+
+    @property
+    def candidacies(self) -> int:
+        """How often this voter stood for election in this life, each in a term of its own."""
+        return 0 if self._node is None else self._node.candidate_count
 
     @property
     def snapshots_written(self) -> int:
@@ -308,6 +325,17 @@ class RaftQuorum:
     def _disconnected(self, peer: int) -> None:
         if self._node is not None:
             self._node.disconnected(peer)
+            if self._node.follows(peer):
+                self._suspicion.begin(peer)
+
+    def _is_suspect(self, leader: int) -> bool:
+        return self._node is not None and self._node.follows(leader) and not self._transport.is_linked(leader)
+
+    def _leader_gone(self, leader: int) -> None:
+        if self._node is not None:
+            _log.info("the leader's process has ended", extra={"voter": leader})
+            self._node.leader_gone(leader)
+            self._kick()
 
     def _received(self, peer: int, message: Message) -> None:
         node = self._node
@@ -388,6 +416,7 @@ class RaftQuorum:
         now = asyncio.get_running_loop().time()
         deadline = node.next_deadline()
         due = (deadline if deadline > now else now + RETRY_INTERVAL_S) + TIMER_SLACK_S
+        due = min(due, now + LOOK_INTERVAL_S)
         if self._timer is not None:
             if self._timer_due <= due:
                 return
@@ -398,8 +427,8 @@ class RaftQuorum:
     def _on_timer(self) -> None:
         self._timer = None
         late_s = asyncio.get_running_loop().time() - self._timer_due
-        if late_s > PAUSE_MIN_S and self._node is not None:
-            self._node.postpone_election()  # what the leader said meanwhile is still unread
+        if late_s > LATE_MIN_S and self._node is not None:
+            self._node.was_held_up(late_s)
         self._run()
 
     def _cancel_timer(self) -> None:

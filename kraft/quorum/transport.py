@@ -113,6 +113,9 @@ class QuorumTransport:
         for link in list(self._links.values()):
             link.flush()
 
+    def is_linked(self, peer: int) -> bool:
+        return peer in self._links
+
     def unsent_bytes(self, peer: int) -> int:
         link = self._links.get(peer)
         return 0 if link is None else link.unsent_bytes

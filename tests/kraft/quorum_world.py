@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from unittest import mock
 
 import msgpack
 
 from kraft.quorum.message_filter import Delivery, Message, RaftView, check_message
-from kraft.quorum.node import NodeConfig, RaftNode
+from kraft.quorum.node import RaftNode
+from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.snapshot_file import SnapshotFile
 from kraft.quorum.state_machine import AppliedResult
 from kraft.quorum.write_ahead_log import WriteAheadLog
@@ -62,12 +63,25 @@ class Sequence:
 class QuorumWorld:
     """`filtered` and `synced` turn two safeguards off, to show that the faults here need them."""
 
-    def __init__(self, seed: int, size: int, *, filtered: bool = True, synced: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        size: int,
+        *,
+        filtered: bool = True,
+        synced: bool = True,
+        node_classes: Mapping[int, type[RaftNode]] | None = None,
+    ) -> None:
         self.random = random.Random(seed)
         self.now = 1_000.0
+        self._node_classes = node_classes or {}
         self.synced = synced
         self.filtered = filtered
         self.config = NodeConfig(
+            election_timeout_min_s=0.4,
+            election_timeout_max_s=0.8,
+            heartbeat_interval_s=0.05,
+            leader_fallback_timeout_s=1.0,
             append_bytes_max=600,
             backlog_bytes_max=4_000,
             snapshot_part_bytes=300,
@@ -111,13 +125,17 @@ class QuorumWorld:
         if not self.synced:
             journal.sync = lambda: None  # type: ignore[method-assign]
         peers = [peer for peer in self.names if peer != name]
-        node = RaftNode(
+        node_class = self._node_classes.get(name, RaftNode)
+        node = node_class(
             name, peers, journal, snapshots, machine, rng, self.config, lambda peer: self._queued(name, peer)
         )
         if snapshot is not None:
             node.recover(snapshot)
         for peer in peers:
             node.connected(peer)
+            if peer in self.nodes:
+                self.nodes[peer].disconnected(name)
+                self.nodes[peer].connected(name)
         self.nodes[name], self.machines[name] = node, machine
 
     def crash(self, name: int, *, power: bool) -> None:
@@ -158,7 +176,7 @@ class QuorumWorld:
         while queue and count > 0 and target in self.nodes:
             count -= 1
             message = check_message(msgpack.unpackb(queue.popleft()))
-            self._guarded(target, partial(RaftNode.receive, sender=source, message=message))
+            self._guarded(target, partial(_receive, source, message))
         if target in self.nodes and self.random.random() < 0.7:
             self._guarded(target, lambda node: node.step(self._poster(node.node_id)))
 
@@ -258,6 +276,10 @@ class QuorumWorld:
         lost = [data for data in self.acknowledged if data not in found]
         if lost:
             raise Violation(f"{len(lost)} of {len(self.acknowledged)} acknowledged commands are lost: {lost[:3]}")
+
+
+def _receive(source: int, message: Message, node: RaftNode) -> None:
+    node.receive(source, message)
 
 
 UseClock = Callable[[Callable[[], float]], None]
@@ -373,5 +395,5 @@ def finish(world: QuorumWorld, clock: list[float]) -> QuorumWorld:
 def under_filter(filtered: bool, scenario: Scenario) -> QuorumWorld:
     if filtered:
         return run_in_virtual_time(scenario)
-    with mock.patch.multiple("kraft.quorum.node", incoming=pass_in, outgoing=pass_out):
+    with mock.patch("kraft.quorum.node.incoming", pass_in), mock.patch("kraft.quorum.outbox.outgoing", pass_out):
         return run_in_virtual_time(scenario)

@@ -79,6 +79,8 @@ class Cluster:
         self.config = QuorumConfig()
         self.config.node.election_timeout_min_s = 0.2
         self.config.node.election_timeout_max_s = 0.4
+        self.config.node.heartbeat_interval_s = 0.05
+        self.config.node.leader_fallback_timeout_s = 1.0
 
     def make(self, node_id: int) -> Voter:
         self.voters[node_id] = Voter(self.root, node_id, self.addresses, self.config)

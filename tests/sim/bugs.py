@@ -16,6 +16,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
 from kraft.controller import brokers, elections, partitions, reassignment
 from kraft.image.key_ranges import Keeping, keeping, range_for
+from kraft.quorum.node import RaftNode
 from kraft.records import NO_LEADER, Cause
 from storage import recovery
 from storage.audit_journal import AuditJournal
@@ -164,6 +165,14 @@ def show_offsets_of_a_lone_replica(replace: Replace) -> None:
     replace(HostedShard, "_is_fresh", is_fresh)
 
 
+def stand_without_pre_vote(replace: Replace) -> None:
+    """A voter that hears no leader raises its term and stands for election, as the library would have it."""
+    replace(RaftNode, "_canvass_when_due", lambda self: None)
+
+
+QUORUM_BUGS: dict[str, Callable[[Replace], None]] = {"stand_without_pre_vote": stand_without_pre_vote}
+"""Found by `tests.sim.quorum_scenario`, which runs no brokers."""
+
 BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
     for plant in (
@@ -196,7 +205,7 @@ def planted(name: str) -> Iterator[None]:
 
     try:
         if name:
-            BUGS[name](replace)
+            (BUGS | QUORUM_BUGS)[name](replace)
         yield
     finally:
         for owner, attribute, value in reversed(undo):

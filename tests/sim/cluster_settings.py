@@ -9,7 +9,7 @@ from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
 from kraft.controller.policy import ControllerPolicy
-from kraft.quorum.node import NodeConfig
+from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
 from wire.listeners import ListenerConfig, ListenerKind
 
@@ -109,10 +109,19 @@ def broker_settings(
     )
 
 
+def quorum_times() -> NodeConfig:
+    return NodeConfig(
+        election_timeout_min_s=0.3,
+        election_timeout_max_s=0.6,
+        heartbeat_interval_s=0.05,
+        leader_fallback_timeout_s=0.6,
+    )
+
+
 def controller_settings(number: int, *, snapshots: bool) -> ControllerConfig:
     """`snapshots`: often enough to happen within a run."""
     address = (controller_name(number), INTERNAL_PORT)
-    node = NodeConfig(election_timeout_min_s=0.3, election_timeout_max_s=0.6)
+    node = quorum_times()
     if snapshots:
         node.compaction_entries_min = SNAPSHOT_AFTER_ENTRIES
     return ControllerConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 
 from common.errors import OutcomeUnknown, StorageFailure
@@ -10,6 +11,7 @@ from common.ports import Ports
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from tests.sim import nemesis
+from tests.sim.cluster_settings import quorum_times
 from tests.sim.loop import SimLoop, SimulationFailure
 from tests.sim.nemesis import Fault, Nemesis, Targets
 from tests.sim.world import World, handled_cancellation, no_collection
@@ -19,6 +21,9 @@ NAMES = [address[0] for address in VOTERS.values()]
 SECRET = b"the secret of a simulated quorum"
 FAULTS_MS = (1_000, 6_000)
 SERVES_AGAIN_S = 6.0
+TERMS_PER_FAULT_MAX = 2
+LEADER_PAUSE_MS_MAX = 180  # with a heartbeat's interval on top, less than any election time-out here
+AT_A_FOLLOWER = ("cut", "one_way", "isolate", "slow_link", "stall", "reset", "kill", "power", "pause", "slow_disk")
 
 
 class QuorumBroken(SimulationFailure): ...
@@ -84,6 +89,7 @@ class QuorumRun:
         targets = Targets(crashable=NAMES, linked=NAMES)
         drawn = nemesis.draw(self.world.stream("plan"), targets, *FAULTS_MS)
         self.faults = tuple(drawn) if faults is None else faults
+        self.term = 0  # the highest that any voter was seen in
         for number, name in enumerate(NAMES, 1):
             self.world.add_node(name, lambda ports, n=number: self._main(ports, n))  # type: ignore[misc]
         self.world.watch(self._ran)
@@ -95,7 +101,7 @@ class QuorumRun:
 
     async def _main(self, ports: Ports, number: int) -> None:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        name, config = NAMES[number - 1], QuorumConfig()
+        name, config = NAMES[number - 1], QuorumConfig(node=quorum_times())
         config.node.compaction_entries_min = 40
 
         def fail(reason: str) -> None:
@@ -129,8 +135,10 @@ class QuorumRun:
 
     def _ran(self, loop: SimLoop) -> None:
         quorum: RaftQuorum | None = self.world.nodes[loop.name].program
-        if quorum is not None and quorum.is_leader:
-            self.agreement.lead(loop.name, quorum.term)
+        if quorum is not None:
+            self.term = max(self.term, quorum.term)
+            if quorum.is_leader:
+                self.agreement.lead(loop.name, quorum.term)
 
     def run(self) -> None:
         """Raises what is found to be wrong."""
@@ -147,6 +155,68 @@ class QuorumRun:
                 before = len(agreement.acknowledged)
                 if not world.run_until(lambda: len(agreement.acknowledged) > before + 20, SERVES_AGAIN_S):
                     raise QuorumBroken("nothing is acknowledged after all faults were healed")
+                if self.term > 1 + TERMS_PER_FAULT_MAX * len(self.faults):
+                    raise QuorumBroken(f"{len(self.faults)} faults raised the term to {self.term}")
             finally:
                 self.hash = world.trace_hash
                 world.close()
+
+
+class FollowerRun(QuorumRun):
+    """All faults hit one follower, but for short pauses of the leader: the leader, which the other follower hears all
+    the time, has to stay in its office and term."""
+
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+        super().__init__(seed, (), keep_trace=keep_trace)
+
+    def run(self) -> None:
+        """Raises what is found to be wrong."""
+        world, agreement = self.world, self.agreement
+        with no_collection():
+            try:
+                for name in NAMES:
+                    world.start(name)
+                self._acknowledges(10)
+                term, leader = self.term, agreement.leaders[self.term]
+                rng = world.stream("follower")
+                self.faults = at_a_follower(rng, leader)
+                Nemesis(world, self.faults, NAMES)
+                world.run_for(FAULTS_MS[1] / 1000)
+                for name in NAMES:
+                    world.resume(name)
+                    world.start(name)
+                self._acknowledges(20)
+                world.run_until(self._all_follow, SERVES_AGAIN_S)
+                if self.term != term or not self._all_follow():
+                    raise QuorumBroken(f"{leader} was deposed in term {term} though {'; '.join(map(str, self.faults))}")
+            finally:
+                self.hash = world.trace_hash
+                world.close()
+
+    def _acknowledges(self, count: int) -> None:
+        acknowledged = self.agreement.acknowledged
+        goal = len(acknowledged) + count
+        if not self.world.run_until(lambda: len(acknowledged) > goal, SERVES_AGAIN_S):
+            raise QuorumBroken("nothing is acknowledged")
+
+    def _all_follow(self) -> bool:
+        quorums = [self.world.nodes[name].program for name in NAMES]
+        return all(quorum is not None and quorum.leader_id is not None for quorum in quorums)
+
+
+def at_a_follower(rng: random.Random, leader: str) -> tuple[Fault, ...]:
+    others = [name for name in NAMES if name != leader]
+    victim = rng.choice(others)
+    begin_ms, end_ms = FAULTS_MS
+    faults = [
+        Fault(rng.randrange(begin_ms, end_ms), "pause", leader, "", rng.randrange(10, LEADER_PAUSE_MS_MAX))
+        for _ in range(rng.randint(0, 3))
+    ]
+    for _ in range(rng.randint(1, 4)):
+        kind, at_ms = rng.choice(AT_A_FOLLOWER), rng.randrange(begin_ms, end_ms)
+        ends = [victim, rng.choice([name for name in NAMES if name != victim])]
+        if kind in nemesis.LINKS and kind != "isolate":
+            rng.shuffle(ends)
+        duration_ms = min(int(rng.expovariate(1 / 1_200)) + 1, end_ms - at_ms)
+        faults.append(Fault(at_ms, kind, ends[0], ends[1], duration_ms))
+    return tuple(sorted(faults))

@@ -1,0 +1,172 @@
+"""Whether a voter may stand for election: pre-vote (KIP-996) and loyalty to a leader that is heard. No I/O.
+
+Before a voter raises its term it canvasses: it asks the others whether they would vote for it, and stands only after
+a majority would. A voter that hears a leader would not. So a voter that is cut off, returns, or hears nobody deposes
+no leader, and its term does not grow meanwhile.
+
+A voter of an earlier release does not know the question. Voters introduce themselves on each new link by a request
+for a vote in term 0, which an earlier release ignores; who does not introduce itself counts as willing, as each voter
+did before there was a pre-vote.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from kraft.quorum.message_filter import PRE_VOTE, PRE_VOTE_ANSWER, REQUEST_VOTE, Message
+
+# Of the shortest election time-out, what a voter without a leader waits for the outcome of a question; first at least.
+CANVASS_PATIENCE = 0.1
+ELECTION_PATIENCE = 0.25  # votes are durable before they are given
+
+INTRODUCTION: Message = {"type": REQUEST_VOTE, "term": 0, "last_log_index": 0, "last_log_term": 0}
+
+
+class LogEnd(NamedTuple):
+    """Of two logs the one with the greater end is the more advanced."""
+
+    last_term: int
+    last_index: int
+
+
+def is_introduction(message: Message) -> bool:
+    return bool(message["type"] == REQUEST_VOTE and message["term"] == 0)
+
+
+class Candidacy:
+    """What one voter knows of leader and rivals. Times are seconds of one clock; `loyalty_s` is how long after a
+    leader's last message this voter helps nobody else into its office: the shortest election time-out."""
+
+    def __init__(self, node_id: int, peers: Collection[int], loyalty_s: float, rng: random.Random) -> None:
+        self._node_id = node_id
+        self._majority = (len(peers) + 1) // 2 + 1
+        self._loyalty_s = loyalty_s
+        self._random = rng
+        self._heard_at: float | None = None  # the leader of this term, as long as nothing says that it is gone
+        self._linked_at: dict[int, float] = {}
+        self._introduced: dict[int, None] = {}
+        self._willing: dict[int, None] = {}
+        self._is_open = False
+        self._round = 0
+        self._rounds_unled = 0  # rounds since there was a leader
+        self.is_won = False
+
+    # -- the others
+
+    def connected(self, peer: int, now: float) -> None:
+        self._linked_at[peer] = now
+        self._introduced.pop(peer, None)
+
+    def disconnected(self, peer: int) -> None:
+        self._linked_at.pop(peer, None)
+        self._introduced.pop(peer, None)
+        self._willing.pop(peer, None)
+        self.is_won = self.is_won and self._has_majority()
+
+    def introduced(self, peer: int) -> bool:
+        """Note that `peer` knows pre-votes; True when it has to be asked now, in the open round."""
+        self._introduced[peer] = None
+        return self._is_open and peer not in self._willing
+
+    def knows_pre_vote(self, peer: int) -> bool:
+        return peer in self._introduced
+
+    # -- the leader
+
+    def heard_leader(self, now: float) -> None:
+        """There is a leader of the present term: nobody needs to stand."""
+        self._heard_at = now
+        self._rounds_unled = 0
+        self.close()
+
+    def elected(self) -> None:
+        """This voter leads."""
+        self._heard_at = None
+        self._rounds_unled = 0
+        self.close()
+
+    def leader_gone(self) -> None:
+        """The leader's process has ended, or it has resigned: nothing is owed to it."""
+        self._heard_at = None
+
+    def is_led(self, now: float) -> bool:
+        return self._heard_at is not None and now - self._heard_at < self._loyalty_s
+
+    def give_back(self, late_s: float) -> None:
+        """This process stood still for so long: what the leader said meanwhile is still unread."""
+        if self._heard_at is not None:
+            self._heard_at += late_s
+
+    # -- a canvass of this voter's own
+
+    def canvass(self, now: float, term: int, end: LogEnd) -> tuple[list[int], Message]:
+        """Begin a round: whom to ask, and what. `is_won` may be true at once."""
+        self._round += 1
+        self._rounds_unled += 1
+        self._is_open, self.is_won = True, False
+        self._willing = {
+            peer: None
+            for peer, linked_at in self._linked_at.items()
+            if peer not in self._introduced and now - linked_at >= self._loyalty_s
+        }
+        self.is_won = self._has_majority()
+        return list(self._introduced), self.question(term, end)
+
+    def question(self, term: int, end: LogEnd) -> Message:
+        return {
+            "type": PRE_VOTE,
+            "term": term,
+            "round": self._round,
+            "last_log_index": end.last_index,
+            "last_log_term": end.last_term,
+        }
+
+    def answered(self, peer: int, answer: Message) -> bool:
+        """Count the answer of `peer`, given in the present term; True when the round is won by it."""
+        if not self._is_open or self.is_won or answer["round"] != self._round or not answer["granted"]:
+            return False
+        self._willing[peer] = None
+        self.is_won = self._has_majority()
+        return self.is_won
+
+    def _has_majority(self) -> bool:
+        return 1 + len(self._willing) >= self._majority
+
+    def close(self) -> None:
+        """The question is settled: by an election, a leader, or in favour of another."""
+        self._is_open = self.is_won = False
+
+    def canvass_patience_s(self) -> float:
+        """How long to wait for the outcome of a round before the next one."""
+        return self._patience_s(CANVASS_PATIENCE)
+
+    def election_patience_s(self) -> float:
+        """How long to wait for votes before another canvass."""
+        return self._patience_s(ELECTION_PATIENCE)
+
+    def _patience_s(self, least: float) -> float:
+        """By chance, so that rivals fall out of step, and twice as long after each round, so that slow voters have
+        time to answer; at most the shortest election time-out."""
+        ratio = min(least * 2 ** max(min(self._rounds_unled, 8) - 1, 0), 0.5)
+        return self._random.uniform(ratio, 2 * ratio) * self._loyalty_s
+
+    # -- canvasses of others
+
+    def judge(self, peer: int, question: Message, now: float, end: LogEnd) -> bool:
+        """Whether this voter, which does not lead and is in the question's term, would vote for `peer`. Then it does
+        not stand itself."""
+        asking = LogEnd(question["last_log_term"], question["last_log_index"])
+        if self.is_led(now) or asking < end:
+            return False
+        # Two that canvass at the same moment, as when a leader's death is known to both, must not both win: the
+        # smaller id has precedence, once, for it may be unable to win.
+        if self._is_open and self._rounds_unled == 1 and asking == end and self._node_id < peer:
+            return False
+        self.close()
+        return True
+
+
+def answer_to(question: Message, term: int, *, granted: bool) -> dict[str, Any]:
+    return {"type": PRE_VOTE_ANSWER, "term": term, "round": question["round"], "granted": granted}

@@ -1,0 +1,44 @@
+"""The times and sizes of one Raft node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pysyncobj import SyncObjConf
+
+from kraft.quorum.write_ahead_log import WriteAheadLog
+
+
+@dataclass(slots=True)
+class NodeConfig:
+    """Seconds and bytes, as `kraft.quorum.quorum.QuorumConfig` sets them. A voter that hears no leader canvasses
+    after a time between the two time-outs, drawn anew each time."""
+
+    election_timeout_min_s: float = 1.0  # controller.quorum.election.timeout.ms
+    election_timeout_max_s: float = 2.0  # controller.quorum.fetch.timeout.ms
+    heartbeat_interval_s: float = 0.1
+    leader_fallback_timeout_s: float = 2.0  # controller.quorum.fetch.timeout.ms: without a majority's answers
+    append_bytes_max: int = 8 << 20  # in one message
+    backlog_bytes_max: int = 16 << 20  # unsent on one link: more, and it gets signs of life only
+    snapshot_part_bytes: int = 1 << 20
+    snapshot_bytes_max: int = 512 << 20
+    compaction_entries_min: int = 20_000
+    compaction_bytes_min: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots; entries are in memory
+
+
+def library_config(journal: WriteAheadLog, config: NodeConfig) -> SyncObjConf:
+    """What PySyncObj is told of it."""
+    return SyncObjConf(
+        autoTick=False,
+        appendEntriesUseBatch=True,  # nothing wakes a poller: `step` sends
+        commandsWaitLeader=False,
+        dynamicMembershipChange=False,
+        useFork=False,
+        journalFile=journal,
+        fullDumpFile=None,  # `_compact` and `recover` have it
+        raftMinTimeout=config.election_timeout_min_s,
+        raftMaxTimeout=config.election_timeout_max_s,
+        appendEntriesPeriod=config.heartbeat_interval_s,
+        leaderFallbackTimeout=config.leader_fallback_timeout_s,
+        connectionTimeout=60.0,
+    )

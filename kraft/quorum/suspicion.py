@@ -1,0 +1,72 @@
+"""Whether a leader's process still listens, asked when its connection has ended. A refused connection proves that it
+does not, so that its voters need not wait for its silence. A leader that is cut off, or whose machine has gone, never
+answers: then the silence decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from common.ports import Address, Network
+
+
+@dataclass(frozen=True, slots=True)
+class SuspicionConfig:
+    """Seconds."""
+
+    connect_timeout_s: float = 0.3
+    pause_s: float = 0.02
+    """Between two looks: while a process dies its listener may outlive its connections."""
+    looks_max: int = 50
+
+
+class Suspicion:
+    """Owns one task at most. `is_open(leader)` says whether its fate still matters; `gone(leader)` is called when its
+    process has proved to have ended."""
+
+    def __init__(
+        self,
+        network: Network,
+        addresses: Mapping[int, Address],
+        config: SuspicionConfig,
+        is_open: Callable[[int], bool],
+        gone: Callable[[int], None],
+    ) -> None:
+        self._network = network
+        self._addresses = addresses
+        self._config = config
+        self._is_open = is_open
+        self._gone = gone
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, leader: int) -> None:
+        """The connection to `leader` has ended."""
+        self.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._look(leader), name=f"probe-{leader}")
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def stop(self) -> None:
+        task = self._task
+        self.cancel()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _look(self, leader: int) -> None:
+        for _ in range(self._config.looks_max):
+            if not self._is_open(leader):
+                return
+            try:
+                async with asyncio.timeout(self._config.connect_timeout_s):
+                    (await self._network.connect(self._addresses[leader])).abort()
+            except ConnectionRefusedError:
+                self._gone(leader)
+                return
+            except OSError:  # TimeoutError is one
+                pass
+            await asyncio.sleep(self._config.pause_s)
