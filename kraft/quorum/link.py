@@ -17,7 +17,6 @@ from kraft.quorum.handshake import HANDSHAKE_FRAME_BYTES_MAX, MAC_BYTES, Handsha
 
 FRAME_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 128 << 20
-RECEIVES_PER_WAKEUP_MAX = 16
 
 _LENGTH = struct.Struct("<I")
 
@@ -119,23 +118,18 @@ class Link:
         if not self.is_open:
             return
         # A stranger gets no more memory than a handshake needs.
-        scratch, receives = self._scratch, RECEIVES_PER_WAKEUP_MAX
-        if self._session is None:
-            scratch, receives = scratch[: 2 * HANDSHAKE_FRAME_BYTES_MAX], 1
-        for _ in range(receives):
-            try:
-                size = self._socket.recv_into(scratch)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                self.fail(str(error))
-                return
-            if size == 0:
-                self.fail("closed by the peer")
-                return
-            self._input += scratch[:size]
-            if size < len(scratch):
-                break
+        scratch = self._scratch if self._session is not None else self._scratch[: 2 * HANDSHAKE_FRAME_BYTES_MAX]
+        try:
+            size = self._socket.recv_into(scratch)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.fail(str(error))
+            return
+        if size == 0:
+            self.fail("closed by the peer")
+            return
+        self._input += scratch[:size]  # the rest, if any, in a later turn of the loop
         self.last_heard = self._now()
         try:
             self._take_frames()

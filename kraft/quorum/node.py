@@ -67,7 +67,12 @@ def _given_journal(journal: WriteAheadLog) -> WriteAheadLog:
 library.monotonicTime = _time_of_the_running_loop
 library.createJournal = _given_journal
 
-APPLIES_PER_STEP_MAX = 1_000
+# What one step applies, in units of `common.pacing`: a piece of a large decision, or some twenty small ones.
+APPLY_COST_MAX = 4_000
+ENTRY_COST = 200
+BYTES_PER_UNIT = 3
+
+NOTHING_SENT = (0, 0, 0)
 
 
 class Proposal(NamedTuple):
@@ -118,7 +123,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._answered_at: dict[int, float] = {}  # followers of this leader
         self._stands_unasked = not peers  # nobody else can win
         self.canvass_count = self.candidate_count = 0
-        self._sent: tuple[int, int, int] = (0, 0, 0)
+        self._sent = NOTHING_SENT
         self.compact_soon = False
         self.snapshot_count = 0
         others = list(self._peers.values())
@@ -350,11 +355,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__applyLogEntries(self) -> bool:
         applied = self.raftLastApplied
-        count = min(self.raftCommitIndex - applied, APPLIES_PER_STEP_MAX)
+        count = min(self.raftCommitIndex - applied, APPLY_COST_MAX // ENTRY_COST)
         if count <= 0:
             return False
-        start = applied + 1 - self.journal.first_index
+        start, cost = applied + 1 - self.journal.first_index, 0
         for command, index, term in self.journal[start : start + count]:
+            if cost >= APPLY_COST_MAX:
+                break  # `has_more` says so: the loop serves others first
+            cost += ENTRY_COST + len(command) // BYTES_PER_UNIT
             check(index == self.raftLastApplied + 1, "entries are applied in order, each once")
             result = self._state_machine.apply(index, command[1:]) if command[0] == COMMAND else None
             self._SyncObj__raftLastApplied = index
@@ -472,6 +480,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         if message["success"] and acknowledged < wanted - 1 <= self.journal.last_index:
             match_index[node] = wanted - 1
             next_index[node] = max(next_index[node], wanted)
+        if self._backlog(node.id) < self._settings.backlog_bytes_max and (
+            next_index[node] <= self.journal.last_index or self._transfer.is_under_way(node.id)
+        ):
+            self._sent = NOTHING_SENT  # what had no room goes on with this step
         self._SyncObj__lastResponseTime[node] = self._answered_at[node.id] = library.monotonicTime()
 
     def _is_first_vote(self, sender: int, message: Message) -> bool:

@@ -18,9 +18,9 @@ class NodeConfig:
     election_timeout_max_s: float = 2.0  # controller.quorum.fetch.timeout.ms
     heartbeat_interval_s: float = 0.1
     leader_fallback_timeout_s: float = 2.0  # controller.quorum.fetch.timeout.ms: without a majority's answers
-    append_bytes_max: int = 8 << 20  # in one message
-    backlog_bytes_max: int = 16 << 20  # unsent on one link: more, and it gets signs of life only
-    snapshot_part_bytes: int = 1 << 20
+    append_bytes_max: int = 128 << 10  # in one message; a larger entry travels alone
+    backlog_bytes_max: int = 1 << 20  # unsent on one link: more, and it gets signs of life only
+    snapshot_part_bytes: int = 256 << 10
     snapshot_bytes_max: int = 512 << 20
     compaction_entries_min: int = 20_000
     compaction_bytes_min: int = 20 << 20  # metadata.log.max.record.bytes.between.snapshots; entries are in memory

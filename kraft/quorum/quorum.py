@@ -83,8 +83,6 @@ class RaftQuorum:
             raise ValueError(f"node {node_id} is not among the voters {sorted(voters)}")
         if len(secret) < SECRET_BYTES_MIN:
             raise ValueError(f"the cluster's secret has {len(secret)} bytes, and needs {SECRET_BYTES_MIN}")
-        if config.node.append_bytes_max < config.proposal_bytes_max:
-            raise ValueError("a proposal must fit into one message")
         if config.node.compaction_bytes_min < 2 * config.inflight_bytes_max:
             raise ValueError("compaction_bytes_min must be twice inflight_bytes_max or more")
         self._ports = ports

@@ -58,6 +58,9 @@ class SnapshotTransfer:
             self._sent[node_id] = (term, position + len(data))
         return part
 
+    def is_under_way(self, node_id: int) -> bool:
+        return node_id in self._sent
+
     def cancel(self, node_id: int) -> None:
         self._sent.pop(node_id, None)
 

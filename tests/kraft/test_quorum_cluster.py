@@ -422,7 +422,5 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         make(node_id=2)
     with pytest.raises(ValueError, match="secret"):
         make(secret=b"short")
-    with pytest.raises(ValueError, match="one message"):
-        make(config=QuorumConfig(proposal_bytes_max=9 << 20))
     with pytest.raises(ValueError, match="compaction_bytes_min"):
         make(config=QuorumConfig(inflight_bytes_max=64 << 20))

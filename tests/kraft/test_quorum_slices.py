@@ -1,0 +1,90 @@
+"""What one callback of the quorum does is bounded, however much waits: counted, not timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kraft.quorum.message_filter import APPEND_ENTRIES
+from kraft.quorum.node import APPLY_COST_MAX, BYTES_PER_UNIT, ENTRY_COST, RaftNode
+from kraft.records import PIECE_BYTES_MAX
+from tests.kraft.quorum_world import STEP_S, QuorumWorld, UseClock, run_in_virtual_time
+
+
+def applied_by_steps(data: bytes, count: int) -> list[int]:
+    """How many of `count` committed entries each step of a lone voter applies."""
+
+    def scenario(use_clock: UseClock) -> QuorumWorld:
+        clock = [1_000.0]
+        use_clock(lambda: clock[0])
+        world = QuorumWorld(1, 1)
+        node, commands = world.nodes[1], world.machines[1].commands
+        while not node.has_office():
+            clock[0] += STEP_S
+            node.step(lambda messages: None)
+        for number in range(count):
+            node.append(b"%d:" % number + data, lambda result: None)
+        while len(commands) < count:
+            before = len(commands)
+            node.step(lambda messages: None)
+            if len(commands) > before:
+                steps.append(len(commands) - before)
+        return world
+
+    steps: list[int] = []
+    run_in_virtual_time(scenario)
+    return steps
+
+
+def test_a_step_applies_some_small_entries() -> None:
+    steps = applied_by_steps(b"x", 500)
+    assert max(steps) <= APPLY_COST_MAX // ENTRY_COST
+
+
+def test_a_step_applies_one_piece_of_a_large_decision() -> None:
+    assert PIECE_BYTES_MAX // BYTES_PER_UNIT > APPLY_COST_MAX
+    assert applied_by_steps(bytes(PIECE_BYTES_MAX), 5) == [1] * 5
+
+
+def test_a_follower_that_is_far_behind_gets_a_little_at_a_time_and_everything_in_the_end() -> None:
+    sent: list[int] = []
+
+    def scenario(use_clock: UseClock) -> QuorumWorld:
+        clock = [1_000.0]
+        use_clock(lambda: clock[0])
+        world = QuorumWorld(3, 3)
+
+        def run_for(seconds: float) -> None:
+            for _ in range(int(seconds / STEP_S)):
+                world.step(shuffled=False)
+                clock[0] = world.now
+
+        def until(holds: Callable[[], bool]) -> None:
+            while not holds():
+                run_for(STEP_S)
+
+        until(lambda: any(node.has_office() for node in world.nodes.values()))
+        leader = next(node for node in world.nodes.values() if node.has_office())
+        behind = next(name for name in world.names if name != leader.node_id)
+        world.crash(behind, power=False)
+        for _ in range(60):
+            world.propose()
+            run_for(0.05)
+        world.restart_one()
+        watch(leader, behind)
+        until(lambda: world.nodes[behind].raftLastApplied == leader.raftLastApplied)
+        assert max(sent) <= world.config.backlog_bytes_max + world.config.append_bytes_max
+        return world
+
+    def watch(leader: RaftNode, behind: int) -> None:
+        right = leader._SyncObj__sendAppendEntries
+
+        def send() -> None:
+            before = len(leader.outbox.at_once)
+            right()
+            new = [message for peer, message in leader.outbox.at_once[before:] if peer == behind]
+            sent.append(sum(len(e[0]) for m in new if m["type"] == APPEND_ENTRIES for e in m["entries"]))
+
+        leader._SyncObj__sendAppendEntries = send
+
+    run_in_virtual_time(scenario)
+    assert sum(sent) > 2_000
