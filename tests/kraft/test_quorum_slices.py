@@ -84,7 +84,7 @@ def test_a_follower_that_is_far_behind_gets_a_little_at_a_time_and_everything_in
             new = [message for peer, message in leader.outbox.at_once[before:] if peer == behind]
             sent.append(sum(len(e[0]) for m in new if m["type"] == APPEND_ENTRIES for e in m["entries"]))
 
-        leader._SyncObj__sendAppendEntries = send
+        leader._SyncObj__sendAppendEntries = send  # type: ignore[method-assign]
 
     run_in_virtual_time(scenario)
     assert sum(sent) > 2_000
