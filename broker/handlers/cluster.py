@@ -2,7 +2,8 @@
 UpdateFeatures 0-2.
 
 Behaviour: ApiVersions tells what the listener serves, and the finalised feature levels. FindCoordinator makes the
-internal topic when it is first needed. There is no transaction coordinator, and its seekers are told so for good.
+internal topic when it is first needed. For a transactional id it names a live broker, although there are no
+transactions: clients take an error of InitProducerId as final, and some retry one of FindCoordinator for ever.
 Versions: ApiVersions from 3 on names the client's software; DescribeCluster from 1 on asks for one type of endpoint,
 from 2 on for fenced brokers too; FindCoordinator from 4 on takes many keys.
 """
@@ -149,10 +150,10 @@ class ClusterHandlers:
         return FindCoordinatorResponse(coordinators=coordinators)
 
     async def _find(self, context: RequestContext, key_type: int, key: str) -> Found:
-        if (
-            key_type == TRANSACTION_KEY
-        ):  # clients retry INVALID_REQUEST for ever; this ends them, as InitProducerId does
-            return Found(None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "There are no transactions here.")
+        if key_type == TRANSACTION_KEY:
+            view = self._view(context)
+            broker = view.broker(view.controller_id)
+            return Found(broker) if broker is not None else Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if key_type != GROUP_KEY:
             return Found(None, ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
         try:

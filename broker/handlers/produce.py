@@ -329,8 +329,8 @@ def _told(row: ProducedRow, prefix: str) -> ProducedRow:
 
 
 def _refusal(call: ProduceCall) -> ErrorCode | None:
-    if call.transactional_id is not None:  # there is no transaction coordinator: definite, and not to be retried
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if call.transactional_id is not None:
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT  # there are no transactions; no client gets that far
     if call.acks not in (ALL, LEADER, NONE):
         return ErrorCode.INVALID_REQUIRED_ACKS
     return None

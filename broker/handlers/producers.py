@@ -1,7 +1,8 @@
 """InitProducerId v0-5, without transactions, and DescribeProducers v0.
 
-InitProducerId: a fresh producer id with epoch 0 from this broker's block. A transactional id is refused for good:
-there is no transaction coordinator.
+InitProducerId: a fresh producer id with epoch 0 from this broker's block. There are no transactions. A transactional id
+is answered with INVALID_TRANSACTION_TIMEOUT, as if `transaction.max.timeout.ms` were 0. Java's client, librdkafka,
+franz-go, sarama, kafka-python and aiokafka take it as final. librdkafka retries UNSUPPORTED_VERSION for ever.
 DescribeProducers: the producers that this broker's replica remembers; only the leader answers.
 """
 
@@ -19,6 +20,8 @@ _Topic = DescribeProducersResponse.TopicResponse
 _Partition = _Topic.PartitionResponse
 _Producer = _Partition.ProducerState
 
+NO_TRANSACTIONS = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
 
 class InitProducerId:
     def __init__(self, producer_ids: ProducerIds) -> None:
@@ -26,7 +29,7 @@ class InitProducerId:
 
     async def handle(self, context: RequestContext, request: Any) -> Any:
         if request.transactional_id is not None:
-            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            return _refused(NO_TRANSACTIONS)
         try:
             producer_id = await self._producer_ids.take()
         except ProtocolError as error:

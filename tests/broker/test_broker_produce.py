@@ -49,7 +49,7 @@ async def test_errors_are_kafkas(tmp_path: Path) -> None:
             ({"topic": "unknown"}, good, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"index": 7}, good, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ({"acks": 2}, good, ErrorCode.INVALID_REQUIRED_ACKS),
-            ({"transactional_id": "t"}, good, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+            ({"transactional_id": "t"}, good, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
             ({}, bytes(damaged), ErrorCode.CORRUPT_MESSAGE),
             ({}, batch(b"x" * 2000), ErrorCode.MESSAGE_TOO_LARGE),
             ({}, good + good, ErrorCode.INVALID_RECORD),
@@ -224,4 +224,4 @@ async def test_producer_ids_are_handed_out_once(tmp_path: Path) -> None:
         refused = await clients[0].call(
             InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 4, 5.0
         )
-        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
