@@ -61,6 +61,8 @@ class RequestLimits:
     connection_request_bytes_max: int = 128 * MIB
     connection_requests_max: int = 128
     connection_reply_bytes_max: int = 64 * MIB
+    answer_bytes_max: int = 128 * MIB
+    metadata_cache_bytes_max: int = 64 * MIB
     reply_bytes_max: int = 512 * MIB
     connection_stall_ms: int = 30_000
     connections_max_idle_ms: int = 600_000

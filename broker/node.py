@@ -37,6 +37,7 @@ from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
+from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
 from broker.load_meter import LoadMeter
 from broker.node_listeners import secured
@@ -224,7 +225,7 @@ class BrokerNode:
         return RequestChain(gates, names, self.security.rates)
 
     def _make_dispatcher(self, chain: RequestChain) -> Dispatcher:
-        plane, answer_bytes_max = self.data_plane, self._config.limits.connection_reply_bytes_max
+        plane, answer_bytes_max = self.data_plane, self._config.limits.answer_bytes_max
         handlers = routes(self._handlers())
         return Dispatcher(
             plane.produce, plane.fetch, handlers, chain, self._fatal, self.pacer, self.security, answer_bytes_max
@@ -408,6 +409,7 @@ class BrokerNode:
                 internal_topics,
                 MetadataConfig(config.node_id, config.auto_create_topics_enable),
                 self.data_plane.fetchers.is_doubted,
+                TopicRows(config.limits.metadata_cache_bytes_max),
             ),
             GroupOffsetHandlers(groups, lambda: partitions.image),
             ClusterHandlers(forwarder, internal_topics, config.node_id),

@@ -129,10 +129,14 @@ class RequestContext:
 
 
 @dataclass(slots=True, frozen=True)
-class EncodedAnswer:
-    """An answer that its handler has written itself, as the client is to see it: a whole frame in parts."""
+class WrittenRows:
+    """An answer with rows that its handler has written itself, as the client is to see them: `count` elements of the
+    list `name`. Those that `message` has in it come behind them."""
 
+    message: Any
+    name: str
     parts: list[bytes]
+    count: int
 
 
 class Gatekeeper(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.admission import Admission
 from broker.portions import Listing, distinct, is_long, join, listing_of, portions
-from broker.request import EncodedAnswer, Handler, RequestChain, RequestContext
+from broker.request import Handler, RequestChain, RequestContext, WrittenRows
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response
@@ -28,7 +28,7 @@ Parts = list[bytes]
 
 
 class RequestServing:
-    """Serves decoded requests; `answer_bytes_max` bounds one answer (tidelog.connection.reply.bytes.max)."""
+    """Serves decoded requests; `answer_bytes_max` bounds one answer (tidelog.answer.bytes.max)."""
 
     def __init__(self, chain: RequestChain, pacer: Pacer, answer_bytes_max: int) -> None:
         self.chain = chain
@@ -100,14 +100,28 @@ class RequestServing:
         return await parts if inspect.isawaitable(parts) else parts
 
     def _encoded(self, context: RequestContext, answer: Any) -> Parts | Awaitable[Parts]:
-        if isinstance(answer, EncodedAnswer):
-            return answer.parts
+        if isinstance(answer, WrittenRows):
+            return self._pacer.start(self._with_rows(context, answer), context.lane)
         if is_light(answer, context.api_version):
             answer = self.chain.rewriter.outward(context, answer)
             if context.throttle_ms:
                 answer.throttle_time_ms = context.throttle_ms
             return [encode_response(context.api_key, context.api_version, context.correlation_id, answer)]
         return self._pacer.start(self._encoding(context, answer), context.lane)
+
+    def _with_rows(self, context: RequestContext, answer: WrittenRows) -> Work[Parts]:
+        message = yield from self.chain.rewriter.outward_work(context, answer.message)
+        if context.throttle_ms:
+            message.throttle_time_ms = context.throttle_ms
+        writer = self._rows_writer(context, answer.name)
+        writer.add_written(answer.parts, answer.count)
+        yield from writer.add(getattr(message, answer.name))
+        return writer.finished(message)
+
+    def _rows_writer(self, context: RequestContext, name: str) -> RowsWriter:
+        return RowsWriter(
+            context.api_key, context.api_version, context.correlation_id, name, self._answer_bytes_max
+        )  # fmt: skip
 
     def _encoding(self, context: RequestContext, answer: Any) -> Work[Parts]:
         answer = yield from self.chain.rewriter.outward_work(context, answer)

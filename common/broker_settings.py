@@ -54,6 +54,10 @@ _CONNECTIONS = [
     _s("tidelog.connection.requests.max", "int", 128, "Requests in work on one connection.", 1, 100_000),
     _s("tidelog.connection.reply.bytes.max", "long", 64 * MIB, "Unsent reply bytes of one connection at which no more "
        "of its requests are read.", 64 * KIB),
+    _s("tidelog.answer.bytes.max", "long", 128 * MIB, "The longest answer, Fetch aside; a request with a longer one "
+       "closes its connection.", 64 * KIB),
+    _s("tidelog.metadata.cache.bytes.max", "long", 64 * MIB, "Written answers to Metadata that are kept for others who "
+       "ask the same.", 0),
     _s("tidelog.reply.bytes.max", "long", 512 * MIB, "Unsent reply bytes over all connections.", 1 * MIB),
     _s("tidelog.connection.stall.ms", "long", 30_000, "How long a reader that owes its replies may take nothing before "
        "it is closed.", 100),

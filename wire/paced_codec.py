@@ -21,9 +21,10 @@ from wire.decoder import ELEMENTS_MAX, body_work
 from wire.primitives import INT32
 
 PART_BYTES = 64 << 10
+_ELEMENT_BYTES_FIRST = 256
 LIGHT_ELEMENTS = 64  # a struct with no more below it is written in one go
 STRUCT_COST, VALUES_PER_UNIT, BYTES_PER_UNIT = 4, 4, 4_096
-ANSWER_BYTES_MAX = 64 << 20  # tidelog.connection.reply.bytes.max
+ANSWER_BYTES_MAX = 64 << 20  # tidelog.answer.bytes.max
 
 _Weigh = Callable[[Any], int]
 _Write = Callable[["_Writer", Any], Work[None]]
@@ -54,6 +55,21 @@ def encode_response_work(
     return writer.finished()
 
 
+def element_work(api_key: int, version: int, name: str, element: Any) -> Work[bytes]:
+    """One element of an answer's list `name`, as it is written there."""
+    response = APIS[api_key].response
+    writer = _Writer(EncodeBuffer(_ELEMENT_BYTES_FIRST), ANSWER_BYTES_MAX)
+    write = _list_writer(response, version, name)
+    yield from write(writer, [element])
+    writer.close_part()
+    return b"".join(writer.parts)
+
+
+@cache
+def _list_writer(response: Any, version: int, name: str) -> _Write:
+    return _elements_writer(response._struct.fields[name], version, bool(response.flexible_version_q(version)))
+
+
 class RowsWriter:
     """Writes an answer whose rows come one after another: those of its list `name`, which may be many.
 
@@ -70,12 +86,17 @@ class RowsWriter:
         self._start = response_head(api_key, version, correlation)
         self._struct = response._struct
         self._rows = _Writer(EncodeBuffer(PART_BYTES), bytes_max)
-        self._write = _elements_writer(self._struct.fields[name], version, self._flexible)
+        self._write = _list_writer(response, version, name)
 
     def add(self, rows: list[Any]) -> Work[None]:
         """Raises ProtocolError when the answer would become too long."""
         self._count += len(rows)
         yield from self._write(self._rows, rows)
+
+    def add_written(self, parts: list[bytes], count: int) -> None:
+        """`count` rows that are written already. Raises ProtocolError as `add` does."""
+        self._count += count
+        self._rows.take_parts(parts)
 
     def finished(self, message: Any) -> list[bytes]:
         """The whole frame; `message` has everything but the rows."""
@@ -126,14 +147,25 @@ class _Writer:
         """Begin another part if this one is full."""
         if self.out.pos >= PART_BYTES:
             self.close_part()
-            if self._size > self._bytes_max:
-                raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"the answer is longer than {self._bytes_max} bytes")
+            self._check()
+
+    def _check(self) -> None:
+        if self._size > self._bytes_max:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"the answer is longer than {self._bytes_max} bytes")
 
     def close_part(self) -> None:
         out = self.out
+        if not out.pos:
+            return
         self.parts.append(bytes(memoryview(out.buf)[: out.pos]))
         self._size += out.pos
         out.pos = 0
+
+    def take_parts(self, parts: list[bytes]) -> None:
+        self.close_part()
+        self.parts += parts
+        self._size += sum(len(part) for part in parts)
+        self._check()
 
     def take(self, other: _Writer) -> None:
         """Everything that `other` has, behind what is here."""

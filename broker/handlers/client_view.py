@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 from common.errors import ErrorCode
@@ -56,8 +56,8 @@ class ClientView:
         self._named: dict[int, None] = {}
         self._listener = listener
         self._node_id = node_id
-        self._is_doubted = is_doubted
         self._reachable = {broker.broker_id: broker for broker in self._with_address(fenced_too=False)}
+        self._doubted = frozenset(broker_id for broker_id in self._reachable if is_doubted(broker_id))
 
     def brokers(self, *, fenced_too: bool = False) -> list[VisibleBroker]:
         """Brokers with an address on this listener, by id; asked last, it holds those that partitions have named."""
@@ -92,6 +92,18 @@ class ClientView:
             return self._node_id
         return next((broker_id for broker_id in self._reachable if self._shows(broker_id)), NO_NODE)
 
+    @property
+    def state(self) -> tuple[Hashable, ...]:
+        """What partitions look like depends on: the listener's name does not matter, nor do addresses."""
+        reachable = tuple(self._reachable)
+        alive = tuple(broker_id for broker_id, broker in self.image.brokers.items() if not broker.fenced)
+        return reachable, alive, self._doubted
+
+    def name(self, nodes: Iterable[int]) -> None:
+        """Have the brokers with `nodes` shown, because partitions name them."""
+        if self._home is not None:
+            self._named.update(dict.fromkeys(nodes))
+
     def partition(self, partition: PartitionImage, *, listener_not_found: bool = True) -> VisiblePartition:
         reachable = self._reachable
         if self._home is not None:
@@ -102,7 +114,7 @@ class ClientView:
             elsewhere = listener_not_found and alive is not None and not alive.fenced
             error = ErrorCode.LISTENER_NOT_FOUND if elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
             leader = NO_NODE
-        elif self._is_doubted(leader):
+        elif leader in self._doubted:
             error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
         return VisiblePartition(
             error,

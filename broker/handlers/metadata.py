@@ -2,37 +2,43 @@
 
 Behaviour: the controller id is that of a live broker. A topic that is asked for by name and unknown is created where
 `auto.create.topics.enable` and the request allow it, and answered once it is there; while another request creates it
-the answer is LEADER_NOT_AVAILABLE.
+the answer is LEADER_NOT_AVAILABLE. Rights are asked here and not at a gate, because rows are shared (`topic_rows.py`).
 Versions: 0 asks for all topics with an empty list, later ones with null; before 4 creation is always allowed; from 12
 on topics may be asked for by id.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from broker.coordination.internal_topics import InternalTopics
 from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
-from broker.request import RequestContext
+from broker.handlers.client_view import ClientView
+from broker.handlers.topic_rows import OPERATIONS_FROM, Rows, RowTable, TopicRow, TopicRows
+from broker.request import RequestContext, WrittenRows
+from broker.security.authorizer import Access
 from common.errors import ErrorCode, ProtocolError, known_error
+from common.pacing import Work
 from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
+from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
-from wire.messages import CreateTopicsRequest, MetadataResponse, raw_uuid, schema_uuid
+from kraft.records import AclOperation, AclResource
+from wire.messages import CreateTopicsRequest, MetadataResponse, raw_uuid
+from wire.paced_codec import PART_BYTES
 
 AUTO_CREATION_ASKED_FROM = 4
 BY_ID_FROM = 12
 CREATE_TOPICS_VERSION = 7
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
-PARTITIONS_PER_TURN = 500
+CREATED_AT_ONCE = 100
+JOIN_COST, RIGHT_COST, ONCE_PER_STEP = 1, 4, 200
+DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
 _Topic = MetadataResponse.MetadataResponseTopic
-_Partition = _Topic.MetadataResponsePartition
 _Creatable = CreateTopicsRequest.CreatableTopic
 
 
@@ -53,26 +59,29 @@ class MetadataHandler:
         internal_topics: InternalTopics,
         config: MetadataConfig,
         is_doubted: Callable[[int], bool] = lambda _: False,
+        rows: TopicRows | None = None,
     ) -> None:
+        self._rows = TopicRows() if rows is None else rows
         self._forwarder = forwarder
         self._internal_topics = internal_topics
         self._config = config
         self._is_doubted = is_doubted
         self._creating: dict[str, None] = {}
 
-    async def metadata(self, context: RequestContext, request: Any) -> Any:
-        version = context.api_version
+    async def metadata(self, context: RequestContext, request: Any) -> WrittenRows:
+        version, access = context.api_version, _rights(context)
         wants_all = request.topics is None or (version == 0 and not request.topics)
         if wants_all:
             view = self._view(context)
-            known = view.image.topics if context.tenant is None else view.image.topics.of_tenant(context.tenant)
-            topics = await _in_turns(self._known(view, topic, request, version) for topic in known)
+            rows, failures = await self._all(context, view, request, access), list[Any]()
         else:
-            failed = await self._create_missing(context, request)
+            asked = await context.paced(_once_each(request.topics))
+            failed = await self._create_missing(context, request, asked, access)
             view = self._view(context)
-            topics = await _in_turns(self._asked(view, asked, request, version, failed) for asked in request.topics)
+            rows, failures = await context.paced(self._asked_rows(context, view, asked, request, failed, access))
+        view.name(rows.nodes)
         cluster_operations = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else None
-        return MetadataResponse(
+        message = MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
                     node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
@@ -81,82 +90,145 @@ class MetadataHandler:
             ],
             cluster_id=view.image.cluster_id,
             controller_id=view.controller_id,
-            topics=topics,
+            topics=failures,
             authorized_operations=cluster_operations,
             error_code=ErrorCode.NONE,
         )
+        return WrittenRows(message, "topics", rows.parts, rows.number)
 
     def _view(self, context: RequestContext) -> ClientView:
         return ClientView(
             self._forwarder.image, context.listener, self._config.node_id, self._is_doubted, context.tenant
         )
 
-    # topics ------------------------------------------------------------------------------------------------
+    # all topics --------------------------------------------------------------------------------------------
 
-    def _asked(self, view: ClientView, asked: Any, request: Any, version: int, failed: dict[str, ErrorCode]) -> Any:
+    async def _all(self, context: RequestContext, view: ClientView, request: Any, access: Access | None) -> Rows:
+        """Those that the reader may know of. Readers with the same rights are shown the same bytes."""
+        tells = bool(request.include_topic_authorized_operations) and context.api_version >= OPERATIONS_FROM
+        table = self._rows.table(view, context.api_version, context.tenant is not None)
+        work = self._join(context.tenant, view, table, access, tells)
+        image = view.image
+        rights = None if access is None else image.acls
+        return await table.joined((context.tenant, access, tells), (image.topics, rights), lambda: context.paced(work))
+
+    def _join(
+        self, tenant: str | None, view: ClientView, table: RowTable, access: Access | None, tells: bool
+    ) -> Work[Rows]:
         topics = view.image.topics
+        known = topics if tenant is None else topics.of_tenant(tenant)
+        join = _Join()
+        for topic in known:
+            if access is not None and not access.may(DESCRIBE, TOPIC, topic.name):
+                yield RIGHT_COST
+                continue
+            row = table.find(topic)
+            if row is None:
+                row = yield from table.make(view, topic, _shown_name(topic.name, tenant))
+            join.add(self._told(table, row, access) if tells else row.data)
+            join.nodes |= row.nodes
+            yield JOIN_COST
+        if tenant is None:
+            table.forget_missing(topics.by_id, len(topics))
+        return join.rows()
+
+    @staticmethod
+    def _told(table: RowTable, row: TopicRow, access: Access | None) -> bytes:
+        operations: Iterable[int] = TOPIC_OPERATIONS
+        if access is not None:
+            operations = access.operations(TOPIC_OPERATIONS, TOPIC, row.topic.name)
+        return table.with_operations(row.data, operations)
+
+    # named topics ------------------------------------------------------------------------------------------
+
+    def _asked_rows(
+        self,
+        context: RequestContext,
+        view: ClientView,
+        asked: list[Any],
+        request: Any,
+        failed: dict[str, ErrorCode],
+        access: Access | None,
+    ) -> Work[tuple[Rows, list[Any]]]:
+        """Rows of the topics that were asked for, and those that say why there is none, which nobody shares."""
+        version, tenant = context.api_version, context.tenant
+        tells = bool(request.include_topic_authorized_operations) and version >= OPERATIONS_FROM
+        table = self._rows.table(view, version, tenant is not None)
+        creates = self._creates(context, request)
+        join, failures, refused = _Join(), list[Any](), list[Any]()
+        for one in asked:
+            yield JOIN_COST
+            found = self._find(view.image, one, version, failed)
+            if access is not None:
+                yield RIGHT_COST
+                refusal = _refusal(access, one, found, view.image, creates=creates)
+                if refusal is not None:
+                    refused.append(refusal)
+                    continue
+            if isinstance(found, TopicImage):
+                row = table.find(found)
+                if row is None:
+                    row = yield from table.make(view, found, _shown_name(found.name, tenant))
+                join.nodes |= row.nodes
+                join.add(self._told(table, row, access) if tells else row.data)
+            else:
+                if tells and found.name and access is not None:
+                    found.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, one.name)
+                failures.append(found)
+        return join.rows(), failures + refused
+
+    def _find(self, image: MetadataImage, asked: Any, version: int, failed: dict[str, ErrorCode]) -> Any:
+        """The topic, or the row that says why there is none."""
+        topics = image.topics
         if asked.topic_id is not None and asked.topic_id.int:
             if version < BY_ID_FROM:
                 return _failure(asked.name or "", asked.topic_id, ErrorCode.INVALID_REQUEST)
             topic = topics.get_by_id(raw_uuid(asked.topic_id))
-            if topic is None:
-                return _failure(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        elif asked.name is None:
+            return _failure(None, asked.topic_id, ErrorCode.UNKNOWN_TOPIC_ID) if topic is None else topic
+        if asked.name is None:
             return _failure("" if version < BY_ID_FROM else None, None, ErrorCode.INVALID_REQUEST)
-        else:
-            topic = topics.get(asked.name)
-            if topic is None:
-                code = failed.get(asked.name) or _missing(asked.name)
-                return _failure(asked.name, None, code)
-        return self._known(view, topic, request, version)
-
-    def _known(self, view: ClientView, topic: TopicImage, request: Any, version: int) -> Any:
-        listener_not_found = version >= LISTENER_NOT_FOUND_FROM
-        partitions = []
-        for image in topic.partitions.values():
-            seen = view.partition(image, listener_not_found=listener_not_found)
-            partitions.append(
-                _Partition(
-                    error_code=seen.error,
-                    partition_index=seen.partition,
-                    leader_id=seen.leader,
-                    leader_epoch=seen.leader_epoch,
-                    replica_nodes=seen.replicas,
-                    isr_nodes=seen.isr,
-                    offline_replicas=seen.offline,
-                )
-            )
-        return _Topic(
-            error_code=ErrorCode.NONE,
-            name=topic.name,
-            topic_id=schema_uuid(topic.topic_id),
-            is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=partitions,
-            authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else None,
-        )
+        topic = topics.get(asked.name)
+        return _failure(asked.name, None, failed.get(asked.name) or _missing(asked.name)) if topic is None else topic
 
     # creation ----------------------------------------------------------------------------------------------
 
-    async def _create_missing(self, context: RequestContext, request: Any) -> dict[str, ErrorCode]:
+    def _creates(self, context: RequestContext, request: Any) -> bool:
+        asked = request.allow_auto_topic_creation or context.api_version < AUTO_CREATION_ASKED_FROM
+        return bool(asked) and self._config.auto_create_topics_enable
+
+    async def _create_missing(
+        self, context: RequestContext, request: Any, asked: list[Any], access: Access | None
+    ) -> dict[str, ErrorCode]:
         """Create the unknown topics of the request where that is allowed; codes of those that are not there after."""
-        allowed = request.allow_auto_topic_creation or context.api_version < AUTO_CREATION_ASKED_FROM
-        if not allowed or not self._config.auto_create_topics_enable:
+        if not self._creates(context, request):
             return {}
-        known = self._forwarder.image.topics
+        missing = await context.paced(self._missing_names(asked, access))
         failed: dict[str, ErrorCode] = {}
-        missing: list[str] = []
-        for name in dict.fromkeys(asked.name for asked in request.topics if asked.name):
-            if name in known or _missing(name) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                continue
+        wanted: list[str] = []
+        for name in missing:
             if name in self._internal_topics:
                 failed.update(await self._create_internal(name))
-            elif name in self._creating or len(self._creating) + len(missing) >= CREATING_MAX:
+            elif name in self._creating or len(self._creating) + len(wanted) >= CREATING_MAX:
                 failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
             else:
-                missing.append(name)
-        if missing:
-            failed.update(await self._create(context, missing))
+                wanted.append(name)
+        for begin in range(0, len(wanted), CREATED_AT_ONCE):
+            failed.update(await self._create(context, wanted[begin : begin + CREATED_AT_ONCE]))
         return failed
+
+    def _missing_names(self, asked: list[Any], access: Access | None) -> Work[list[str]]:
+        """Names without a topic that the reader may create."""
+        missing: list[str] = []
+        for one in asked:
+            yield JOIN_COST
+            name = one.name
+            if not name or (one.topic_id is not None and one.topic_id.int) or name in self._forwarder.image.topics:
+                continue
+            if _missing(name) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            if access is None or (access.may(DESCRIBE, TOPIC, name) and _may_create(access, name)):
+                missing.append(name)
+        return missing
 
     async def _create_internal(self, name: str) -> dict[str, ErrorCode]:
         try:
@@ -188,16 +260,77 @@ class MetadataHandler:
         return failed
 
 
-async def _in_turns(answers: Iterable[Any]) -> list[Any]:
-    """The answers for topics, made in turns of the loop, so that nobody waits for a client with many."""
-    made, partitions = [], 0
-    for answer in answers:
-        made.append(answer)
-        partitions += len(answer.partitions)
-        if partitions >= PARTITIONS_PER_TURN:
-            partitions = 0
-            await asyncio.sleep(0)
-    return made
+class _Join:
+    """Rows put together into parts."""
+
+    def __init__(self) -> None:
+        self.nodes: frozenset[int] = frozenset()
+        self._parts: list[bytes] = []
+        self._open: list[bytes] = []
+        self._size = self._count = 0
+
+    def add(self, row: bytes) -> None:
+        self._open.append(row)
+        self._count += 1
+        self._size += len(row)
+        if self._size >= PART_BYTES:
+            self._close()
+
+    def _close(self) -> None:
+        self._parts.append(b"".join(self._open))
+        self._open = []
+        self._size = 0
+
+    def rows(self) -> Rows:
+        if self._open:
+            self._close()
+        return Rows(self._parts, self._count, self.nodes)
+
+
+def _rights(context: RequestContext) -> Access | None:
+    """None for a reader that may do everything."""
+    access = context.session.access
+    return None if access is None or access.is_super else access
+
+
+def _once_each(topics: list[Any]) -> Work[list[Any]]:
+    """As Apache Kafka has it: a topic that is named twice is answered once."""
+    found: dict[Hashable, Any] = {}
+    for number, one in enumerate(topics):
+        found.setdefault((one.name, one.topic_id), one)
+        if number % ONCE_PER_STEP == 0:
+            yield ONCE_PER_STEP
+    return list(found.values())
+
+
+def _refusal(access: Access, asked: Any, found: Any, image: MetadataImage, *, creates: bool) -> Any:
+    """The row of what the reader may not describe, or not create; None where it gets what was found.
+
+    Kafka's rule of hiding: who may not describe a topic is told the same of it whether or not it is there.
+    """
+    by_id = asked.topic_id is not None and asked.topic_id.int != 0
+    topic = image.topics.get_by_id(raw_uuid(asked.topic_id)) if by_id else None
+    name = asked.name if topic is None else topic.name
+    if name is None or (by_id and topic is None):
+        return None  # the answer is the same for everybody
+    if not access.may(DESCRIBE, TOPIC, name):
+        return _unknown(None if by_id else name, asked.topic_id if by_id else None, is_internal=False)
+    if by_id or isinstance(found, TopicImage) or not creates or _may_create(access, name):
+        return None
+    return _unknown(name, None, is_internal=name in INTERNAL_TOPICS)
+
+
+def _may_create(access: Access, name: str) -> bool:
+    return access.may_cluster(CREATE) or access.may(CREATE, TOPIC, name)
+
+
+def _shown_name(name: str, tenant: str | None) -> str:
+    return name if tenant is None else name[len(tenant) + 1 :]
+
+
+def _unknown(name: str | None, topic_id: Any, *, is_internal: bool) -> Any:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])
 
 
 def _missing(name: str) -> ErrorCode:

@@ -27,7 +27,6 @@ from broker.security.gating import (
     then,
 )
 from common.errors import ErrorCode
-from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
     CreatePartitionsResponse,
@@ -59,7 +58,7 @@ class TopicGates:
 
     def gates(self) -> dict[int, Gate]:
         return {
-            3: self.metadata,
+            3: metadata,
             19: self.create_topics,
             20: self.delete_topics,
             37: by_topic(
@@ -70,58 +69,6 @@ class TopicGates:
             ),
             75: self.describe_topic_partitions,
         }
-
-    # Metadata ----------------------------------------------------------------------------------------------
-
-    def metadata(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-        everything = request.topics is None or (context.api_version == 0 and not request.topics)
-        refused: list[Any] = []
-        if not everything:
-            request.topics, refused = self._asked(context, access, request)
-            if not request.topics:  # an empty list means all to the first version, and nothing needs to be created
-                request.topics = None if context.api_version == 0 else []
-
-        def complete(response: Any) -> Any:
-            shown = response.topics
-            if everything:
-                shown = [topic for topic in shown if access.may(DESCRIBE, TOPIC, topic.name)]
-            elif refused and not request.topics:
-                shown = []
-            if request.include_topic_authorized_operations:
-                for topic in shown:
-                    if topic.name:  # whether or not it is there
-                        topic.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
-            if request.include_cluster_authorized_operations:
-                response.authorized_operations = cluster_operations(access)
-            response.topics = [*shown, *refused]
-            return response
-
-        return then(handler(context, request), complete)
-
-    def _asked(self, context: RequestContext, access: Access, request: Any) -> tuple[list[Any], list[Any]]:
-        """The topics to go on with, and answers for the others."""
-        topics = self._image().topics
-        creates = self._creates and (request.allow_auto_topic_creation or context.api_version < CREATION_ASKED_FROM)
-        may_create_all: bool | None = None
-        allowed, refused = [], []
-        for asked in request.topics:
-            by_id = asked.topic_id is not None and asked.topic_id.int != 0
-            found = topics.get_by_id(raw_uuid(asked.topic_id)) if by_id else None
-            name = asked.name if found is None else found.name
-            if name is None or (by_id and found is None):
-                allowed.append(asked)  # the answer is the same for everybody
-            elif not access.may(DESCRIBE, TOPIC, name):
-                refused.append(_unknown(None if by_id else name, asked.topic_id if by_id else None, is_internal=False))
-            elif by_id or name in topics or not creates:
-                allowed.append(asked)
-            else:
-                if may_create_all is None:
-                    may_create_all = access.may_cluster(CREATE)
-                if may_create_all or access.may(CREATE, TOPIC, name):
-                    allowed.append(asked)
-                else:
-                    refused.append(_unknown(name, None, is_internal=name in INTERNAL_TOPICS))
-        return allowed, refused
 
     # CreateTopics ------------------------------------------------------------------------------------------
 
@@ -212,15 +159,22 @@ class TopicGates:
         return then(handler(context, request), complete)
 
 
+def metadata(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    """Which topics it shows is the handler's to ask."""
+
+    def complete(answer: Any) -> Any:
+        if request.include_cluster_authorized_operations:
+            answer.message.authorized_operations = cluster_operations(access)
+        return answer
+
+    return then(handler(context, request), complete)
+
+
 def cluster_operations(access: Access) -> tuple[int, ...]:
     """As Metadata and DescribeCluster tell them: none to those who may not describe the cluster."""
     if not access.may_cluster(DESCRIBE):
         return ()
     return tuple(operation for operation in CLUSTER_OPERATIONS if access.may_cluster(operation))
-
-
-def _unknown(name: str | None, topic_id: Any, *, is_internal: bool) -> Any:
-    return _Known(error_code=NO_TOPIC, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])
 
 
 def _undeleted(name: str | None, topic_id: Any, code: ErrorCode = NO_TOPIC) -> Any:

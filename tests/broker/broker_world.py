@@ -10,8 +10,9 @@ from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.internal_topics import InternalTopics, group_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.forwarding import Forwarder, ForwardLimits
-from broker.request import ClientSession, RequestContext
+from broker.request import ClientSession, RequestContext, WrittenRows
 from common.machine import MachineClock
+from common.pacing import at_once
 from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment_requests import (
@@ -35,6 +36,7 @@ from tests.broker.coordinated_partition import MemoryPartition
 from wire.apis import APIS
 from wire.codec import decode_request, decode_response, encode_request, encode_response
 from wire.messages import EnvelopeResponse
+from wire.paced_codec import ANSWER_BYTES_MAX, RowsWriter
 
 BROKERS = (0, 1, 2)
 
@@ -119,7 +121,13 @@ def over_the_wire(version: int, request: Any) -> Any:
 
 def reply_over_the_wire(context: RequestContext, response: Any) -> Any:
     """The response as a client of that version decodes it."""
-    framed = encode_response(context.api_key, context.api_version, 1, response)
+    if isinstance(response, WrittenRows):
+        writer = RowsWriter(context.api_key, context.api_version, 1, response.name, ANSWER_BYTES_MAX)
+        writer.add_written(response.parts, response.count)
+        at_once(writer.add(getattr(response.message, response.name)))
+        framed = b"".join(writer.finished(response.message))
+    else:
+        framed = encode_response(context.api_key, context.api_version, 1, response)
     return decode_response(context.api_key, context.api_version, framed[4:])[1]
 
 

@@ -80,7 +80,8 @@ async def test_a_leader_that_was_lost_sight_of_is_not_shown() -> None:
     leaders = [p.leader_id for p in (await ask(world, 12, None)).topics[0].partitions]
     doubted = leaders[0]
     doubting = MetadataHandler(world.forwarder, world.internal_topics, MetadataConfig(0), lambda b: b == doubted)
-    response = await doubting.metadata(context("Metadata", 12), MetadataRequest(topics=None))
+    ctx = context("Metadata", 12)
+    response = reply_over_the_wire(ctx, await doubting.metadata(ctx, MetadataRequest(topics=None)))
     for before, shown in zip(leaders, response.topics[0].partitions, strict=True):
         expected = (-1, ErrorCode.LEADER_NOT_AVAILABLE) if before == doubted else (before, ErrorCode.NONE)
         assert (shown.leader_id, shown.error_code) == expected
