@@ -3,8 +3,9 @@
 `common.machine` implements them over the real machine, the simulator over virtual time. Product code gets a
 `Ports` value through its constructors and imports no `socket`, `time`, `random`, `os.urandom` or `open` itself.
 
-Rules: callbacks of a socket never run inside a call on that socket; `File.fsync`, `Disk.sync_directory` and
-`Disk.open` of many files belong in `asyncio.to_thread`, everything else here may run on the event loop.
+Rules: callbacks of a socket never run inside a call on that socket; `File.fsync`, `Disk.sync_directory`, `Disk.open` of
+many files, and reads of what `File.in_memory` does not find there belong in `asyncio.to_thread`, everything else here
+may run on the event loop.
 Timers and sleeps come from the running event loop, whose time the simulator owns.
 """
 
@@ -147,6 +148,11 @@ class File(Protocol):
 
     def pread_into(self, view: memoryview, position: int) -> int:
         """Bytes read into `view`, as many as it takes; fewer where the file ends."""
+        ...
+
+    def in_memory(self, size: int, position: int) -> int:
+        """How many of `size` bytes from `position` on can be read without waiting for the device, as far as samples
+        tell; all of them where the system does not say. Bytes behind the end count as there."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:

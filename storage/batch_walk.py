@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from common.errors import ErrorCode, ProtocolError
-from common.ports import File
 from records.batch import HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader, read_header
+from storage.open_files import Readable
 
 WINDOW_BYTES = 8_192  # what one index interval of small batches takes; long batches are stepped over
 
 
-def walk(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+def walk(file: Readable, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Each batch of [position, end), two batch boundaries, with its position.
 
     Raises ProtocolError(KAFKA_STORAGE_ERROR) where the bytes are no batch: trusted parts of a log have none such.

@@ -52,6 +52,7 @@ class AppendableLog:
 
     __slots__ = (
         "_acknowledges_flushed",
+        "_cold",
         "_full_offset",
         "_full_size",
         "_full_timestamp",
@@ -94,6 +95,7 @@ class AppendableLog:
         self.context = context
         self._writer = context.writer
         self._health = context.health
+        self._cold = context.open_files.cold
         self.topic = loaded.topic
         self.partition = loaded.partition
         self.topic_id = loaded.topic_id
@@ -306,6 +308,8 @@ class AppendableLog:
             self._create_files(active)
         self.marks.before_run(self, len(headers))
         start = position = active.size
+        if tail.age != self._cold.age:
+            tail.grow_older(self._cold.age, start)
         if start == 0:
             active.rolling_timestamp = headers[0].max_timestamp
             active.created_ms = self.context.clock.wall_ms()  # an empty segment does not age
@@ -366,6 +370,7 @@ class AppendableLog:
                 self._health.fail(f"write {path}: {error}")
                 raise
             self.active.transaction_bytes += ENTRY_BYTES
+            self.active.least_aborted = min(self.active.least_aborted, entry.first_offset)
 
     def _index_batch(self, active: Segment, last_offset: int, position: int) -> None:
         active.bytes_since_index = 0

@@ -349,6 +349,7 @@ class LogDirectory:
         if self._context.beginnings:
             await asyncio.wait(list(self._context.beginnings.values()))
         await self._context.reloads.idle()
+        await self._context.open_files.cold.idle()
         await self._checkpoints.idle()
         await self._context.writer.drained()
         await self._context.flusher.idle()
@@ -391,6 +392,7 @@ class LogDirectory:
         while self._health.offline is None and not self._stopping.is_set():
             await self._tidy(self._context.trash.take_due(clock.monotonic()))
             self._context.flusher.request_due()
+            self._context.open_files.cold.grow_older(clock.monotonic())
             await self._checkpoint_log_starts()
             if clock.monotonic() >= checkpoint_s:
                 checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000

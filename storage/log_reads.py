@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
@@ -10,8 +10,7 @@ from records.batch import BatchHeader
 from records.record import decode_records
 from storage.batch_walk import walk
 from storage.region import Region
-from storage.segment import TRANSACTION_INDEX_SUFFIX, Segment
-from storage.transaction_index import ENTRY_BYTES, collect, decode
+from storage.segment import Segment
 
 if TYPE_CHECKING:
     from storage.log_appends import AppendableLog
@@ -67,11 +66,15 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def read_cold(log: AppendableLog, offset: int, bytes_max: int, until_offset: int, at_least_one: bool) -> Region | None:
+def read_cold(
+    log: AppendableLog, offset: int, bytes_max: int, until_offset: int, at_least_one: bool, only_in_memory: bool
+) -> Region | None:
     """As `PartitionLog.read` for an offset in [log start, until), `until_offset` not past the readable end."""
     if offset < log.segments[0].base_offset:
         message = f"offset {offset} is in the tier, below {log.segments[0].base_offset}"
         raise ProtocolError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE, message)
+    cold = log.context.open_files.cold
+    cold.is_strict = only_in_memory
     try:
         for number in range(segment_at(log, offset), len(log.segments)):
             segment = log.segments[number]
@@ -90,6 +93,8 @@ def read_cold(log: AppendableLog, offset: int, bytes_max: int, until_offset: int
     except ProtocolError as error:
         log.context.health.damaged(log.directory, error.message)
         raise
+    finally:
+        cold.is_strict = False
     return None
 
 
@@ -113,20 +118,31 @@ def _cut(segment: Segment, start: int, bytes_max: int, at_least_one: bool) -> in
     """The last batch boundary within `bytes_max`; where the first batch is longer, its end or `start`."""
     end = segment.boundary_at_or_before(start + bytes_max, start)
     if end <= start and at_least_one:
-        position, header = next(walk(segment.log.use(), start, segment.written))
+        position, header = next(walk(segment.log.readable(), start, segment.written))
         return position + header.size
     return end
 
 
 def open_region(log: AppendableLog, segment: Segment, start: int, end: int) -> Region:
-    """A region with its pin."""
+    """A region with its pin. PagesMissing while reads are strict and its file is not open."""
     handle = segment.log
     try:
+        handle.readable()
         file = handle.use()
     except OSError as error:
         raise _failed(log, error) from error
     handle.pin()
     return Region(file, start, end - start, handle)
+
+
+def open_tail(log: AppendableLog, segment: Segment, start: int, end: int, only_in_memory: bool) -> Region:
+    """As `open_region`."""
+    cold = log.context.open_files.cold
+    cold.is_strict = only_in_memory
+    try:
+        return open_region(log, segment, start, end)
+    finally:
+        cold.is_strict = False
 
 
 def _failed(log: AppendableLog, error: OSError) -> ProtocolError:
@@ -158,22 +174,59 @@ def locate_max_timestamp(log: AppendableLog) -> TimestampHit | None:
     return locate_timestamp(log, largest) if largest >= 0 else None
 
 
-def aborted_transactions(log: AppendableLog, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-    """(producer id, first offset) of every aborted transaction that touches [start, end)."""
+def aborted_transactions(
+    log: AppendableLog, start_offset: int, end_offset: int, *, only_in_memory: bool = False
+) -> list[tuple[int, int]]:
+    """(producer id, first offset) of every aborted transaction that touches [start, end).
+
+    With `only_in_memory` PagesMissing where the device would have to be waited for.
+    """
     found: list[tuple[int, int]] = []
-    for segment in log.segments[segment_at(log, start_offset) :]:
-        if not segment.transaction_bytes:
-            continue
-        try:
-            file = log.context.open_files.open_apart(segment.stem + TRANSACTION_INDEX_SUFFIX)
-            try:
-                data = file.pread(segment.transaction_bytes, 0)
-            finally:
-                file.close()
-        except OSError as error:
-            raise _failed(log, error) from error
-        entries, complete = collect(decode(data[: len(data) - len(data) % ENTRY_BYTES]), start_offset, end_offset)
-        found += [(entry.producer_id, entry.first_offset) for entry in entries]
-        if complete:
-            break
+    cold = log.context.open_files.cold
+    cold.is_strict = only_in_memory
+    try:
+        for number in range(segment_at(log, start_offset), len(log.segments)):
+            segment = log.segments[number]
+            if segment.transaction_bytes:
+                entries, complete = segment.aborted_until(start_offset, end_offset)
+                found += [(entry.producer_id, entry.first_offset) for entry in entries]
+                if complete:
+                    break
+    except OSError as error:
+        raise _failed(log, error) from error
+    except ValueError as error:
+        log.context.health.damaged(log.directory, str(error))
+        raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "a damaged transaction index") from error
+    finally:
+        cold.is_strict = False
     return found
+
+
+def aborted_in(log: AppendableLog, offset: int, region: Region, until_offset: int) -> list[tuple[int, int]]:
+    """Those that touch `region`, which was read from `offset` on. Raises as `aborted_transactions`, only in memory."""
+    cold = log.context.open_files.cold
+    cold.is_strict = True
+    try:
+        end_offset = _end_of_region(log, offset, region, until_offset)
+    except OSError as error:
+        raise _failed(log, error) from error
+    finally:
+        cold.is_strict = False
+    return aborted_transactions(log, offset, end_offset, only_in_memory=True)
+
+
+def _end_of_region(log: AppendableLog, offset: int, region: Region, until_offset: int) -> int:
+    """No offset of `region`, which was read from `offset` on, lies at or behind this; at most `until_offset`.
+
+    By the indexes of its segment, as Apache Kafka has it: readers are told of transactions up to here.
+    """
+    number = segment_at(log, offset)
+    segment, end = log.segments[number], region.position + region.length
+    tail = log.tail
+    if segment is log.active and tail is not None and end >= tail.positions[0]:
+        at = bisect_left(tail.positions, end)
+        bound = tail.base + tail.starts[at] if at < len(tail.starts) else until_offset
+    else:
+        following = log.segments[number + 1].base_offset if number + 1 < len(log.segments) else until_offset
+        bound = segment.offset_behind(end, following)
+    return min(bound, until_offset)

@@ -6,9 +6,13 @@ tells whoever makes regions for clients to make few. When the system has no more
 calls run on the event loop; threads open files of their own.
 """
 
+from __future__ import annotations
+
 from collections import OrderedDict
+from typing import Protocol
 
 from common.ports import Disk, File
+from storage.cold_reads import ColdReads, PagesMissing, PageWait
 from storage.directory_health import is_out_of_files
 
 OPEN_FILES_MAX = 2_000
@@ -21,13 +25,25 @@ class FileHandle:
 
     __slots__ = ("_owner", "file", "path", "pins", "recently_used", "retired")
 
-    def __init__(self, owner: "OpenFiles", path: str) -> None:
+    def __init__(self, owner: OpenFiles, path: str) -> None:
         self._owner = owner
         self.path = path
         self.file: File | None = None
         self.pins = 0
         self.recently_used = False
         self.retired = False
+
+    def readable(self) -> Readable:
+        """The file for reading alone. While reads are strict (`ColdReads.is_strict`) it gives only what is in memory,
+        and raises PagesMissing for the rest, or when it is not open. OSError when it cannot be opened."""
+        cold = self._owner.cold
+        if not cold.is_strict:
+            return self.use()
+        if self.file is None:
+            opening = OpenFile(self._owner, self)
+            if not cold.trusts(opening.key):
+                raise PagesMissing(cold.begin(opening))
+        return _InMemory(cold, self, self.use())
 
     def use(self, *, create: bool = False) -> File:
         """The file, opened when it is not. OSError when it cannot be."""
@@ -36,6 +52,9 @@ class FileHandle:
             file = self._owner.open(self, create=create)
         self.recently_used = True
         return file
+
+    def bring_in(self, file: File, position: int) -> PageWait | None:
+        return self._owner.cold.wait_for(file, self, self.path, position)
 
     def pin(self) -> None:
         if not self.pins:
@@ -62,11 +81,52 @@ class FileHandle:
             self._owner.close(self)
 
 
+class Readable(Protocol):
+    """A file, for those who read it from batch to batch or from entry to entry."""
+
+    def pread(self, size: int, position: int) -> bytes: ...
+
+
+class _InMemory:
+    """A file of which nothing is read that would wait for the device."""
+
+    __slots__ = ("_cold", "_file", "_handle")
+
+    def __init__(self, cold: ColdReads, handle: FileHandle, file: File) -> None:
+        self._cold = cold
+        self._handle = handle
+        self._file = file
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._cold.require(self._file, self._handle, self._handle.path, position, size)
+        return self._file.pread(size, position)
+
+
+class OpenFile:
+    """Open a handle's file in a thread: its name may have to be looked up on the device."""
+
+    __slots__ = ("_file", "_handle", "_owner", "key")
+
+    def __init__(self, owner: OpenFiles, handle: FileHandle) -> None:
+        self._owner = owner
+        self._handle = handle
+        self._file: File | None = None
+        self.key = (handle.path, -1)
+
+    def run(self) -> None:
+        self._file = self._owner.disk.open(self._handle.path)
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self._owner.adopt(self._handle, self._file)
+
+
 class OpenFiles:
     """All open segment files of one log directory."""
 
     def __init__(self, disk: Disk, open_files_max: int = OPEN_FILES_MAX) -> None:
-        self._disk = disk
+        self.disk = disk
+        self.cold = ColdReads()
         self._open_files_max = open_files_max
         self._clock: OrderedDict[FileHandle, None] = OrderedDict()  # open handles; the hand is at its beginning
         self._pinned_max = open_files_max // PINNED_SHARE
@@ -89,16 +149,28 @@ class OpenFiles:
         self.opened_count += 1
         return file
 
+    def adopt(self, handle: FileHandle, file: File) -> None:
+        """A thread has opened the file of `handle`."""
+        if handle.file is not None or handle.retired:
+            file.close()
+            return
+        if len(self._clock) >= self._open_files_max:
+            self._evict()
+        handle.file = file
+        handle.recently_used = True
+        self._clock[handle] = None
+        self.opened_count += 1
+
     def open_apart(self, path: str, *, create: bool = False) -> File:
         """A file that the caller closes soon; others give way to it when the system has no more."""
         try:
-            return self._disk.open(path, create=create)
+            return self.disk.open(path, create=create)
         except OSError as error:
             if not is_out_of_files(error) or not self._clock:
                 raise
         for _ in range(min(GIVEN_UP_AT_ONCE, len(self._clock))):
             self._evict()
-        return self._disk.open(path, create=create)
+        return self.disk.open(path, create=create)
 
     def close(self, handle: FileHandle) -> None:
         if handle.file is not None:

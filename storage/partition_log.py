@@ -5,7 +5,8 @@ reads in `log_reads`, truncation in `log_truncation`, removal of old segments in
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from common.errors import ErrorCode, ProtocolError
 from storage import closed_segments, log_reads, log_truncation, segment_removal, tier_start
@@ -19,6 +20,8 @@ from storage.producer_state import ProducerStates
 from storage.region import Region
 
 __all__ = ["Appended", "PartitionLog", "Reason", "TimestampHit"]
+
+T = TypeVar("T")
 
 TOO_FAR_BEHIND = Reason("the leader's log begins above this one's end")
 
@@ -46,13 +49,22 @@ class PartitionLog(AppendableLog):
 
     # Reads
 
-    def read(self, offset: int, bytes_max: int, until_offset: int, *, at_least_one: bool = True) -> Region | None:
+    def read(
+        self,
+        offset: int,
+        bytes_max: int,
+        until_offset: int,
+        *,
+        at_least_one: bool = True,
+        only_in_memory: bool = False,
+    ) -> Region | None:
         """Whole batches from the one that holds `offset`, of one segment, none at or past `until_offset`.
 
         None when there is nothing to read yet, or when not even the first batch fits `bytes_max` and
         `at_least_one` is off. Raises ProtocolError: OFFSET_OUT_OF_RANGE (before the log's start, after its end),
         OFFSET_MOVED_TO_TIERED_STORAGE (before what this disk holds), KAFKA_STORAGE_ERROR. The caller releases the
-        region.
+        region. With `only_in_memory` nothing waits for the device: PagesMissing where the bytes that lead to the region
+        are not in memory. The region's own bytes need not be.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise self._out_of_range(offset)
@@ -63,7 +75,7 @@ class PartitionLog(AppendableLog):
             return None
         tail = self.tail
         if tail is None or offset - tail.base < tail.starts[0]:
-            return log_reads.read_cold(self, offset, bytes_max, until_offset, at_least_one)
+            return log_reads.read_cold(self, offset, bytes_max, until_offset, at_least_one, only_in_memory)
         starts, positions, active = tail.starts, tail.positions, self.active
         found = bisect_right(starts, offset - tail.base) - 1
         start = positions[found]
@@ -84,10 +96,10 @@ class PartitionLog(AppendableLog):
         handle = active.log
         file = handle.file
         if file is None:
-            return log_reads.open_region(self, active, start, end)
+            return log_reads.open_tail(self, active, start, end, only_in_memory)
         handle.recently_used = True
         handle.pin()
-        return Region(file, start, end - start, handle)
+        return Region(file, start, end - start, handle, start >= tail.fresh_from and self._cold.age - tail.age <= 1)
 
     def _out_of_range(self, offset: int) -> ProtocolError:
         message = f"offset {offset} outside [{self.log_start_offset}, {self.log_end_offset}]"
@@ -100,6 +112,10 @@ class PartitionLog(AppendableLog):
     def locate_max_timestamp(self) -> TimestampHit | None:
         """The first batch that holds the log's largest timestamp; None when no record has one."""
         return log_reads.locate_max_timestamp(self)
+
+    async def when_in_memory(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns of this log; what it reads from the device, threads bring into memory first."""
+        return await self.context.open_files.cold.when_there(ask)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """Where the largest epoch up to `epoch` ends in this log."""
@@ -117,9 +133,15 @@ class PartitionLog(AppendableLog):
         first = self.first_unstable_offset
         return high_watermark if first is None else min(first, high_watermark)
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of every aborted transaction that touches the range."""
-        return log_reads.aborted_transactions(self, start_offset, end_offset)
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, *, only_in_memory: bool = False
+    ) -> list[tuple[int, int]]:
+        """(producer id, first offset) of every aborted transaction that touches the range; see `read`."""
+        return log_reads.aborted_transactions(self, start_offset, end_offset, only_in_memory=only_in_memory)
+
+    def aborted_in(self, offset: int, region: Region, until_offset: int) -> list[tuple[int, int]]:
+        """Those that touch `region`, which was read from `offset` on; only in memory, see `read`."""
+        return log_reads.aborted_in(self, offset, region, until_offset)
 
     @property
     def size_bytes(self) -> int:

@@ -3,12 +3,17 @@
 from typing import NamedTuple, Protocol
 
 from common.ports import File
+from storage.cold_reads import PageWait
 
 
 class Pin(Protocol):
     """What keeps a file open while somebody reads it."""
 
     def unpin(self) -> None: ...
+
+    def bring_in(self, file: File, position: int) -> PageWait | None:
+        """Have its bytes from `position` on brought into memory; None when they were just now."""
+        ...
 
     def is_intact(self) -> bool:
         """False when its bytes are known to have been changed behind their reader's back."""
@@ -30,10 +35,19 @@ class Region(NamedTuple):
     position: int
     length: int
     handle: Pin
+    is_fresh: bool = False  # its bytes were written a moment ago
 
     def read(self) -> bytes:
         """All its bytes, copied once out of the page cache; fewer when the log was truncated below its end."""
         return self.file.pread(self.length, self.position)
+
+    def in_memory(self, at: int, size: int) -> int:
+        """How many of `size` bytes from `at` on can be sent without waiting for the device."""
+        return size if self.is_fresh else self.file.in_memory(size, self.position + at)
+
+    def bring_in(self, at: int) -> PageWait | None:
+        """Have the bytes from `at` on brought into memory; None when they were just now."""
+        return self.handle.bring_in(self.file, self.position + at)
 
     def release(self) -> None:
         self.handle.unpin()

@@ -6,13 +6,17 @@ a closed segment knows its indexes only after somebody asked for them.
 
 from typing import NamedTuple
 
+from common.errors import ProtocolError
+from common.ports import Disk, File
 from records.batch import BatchHeader
-from storage import offset_index, time_index
+from storage import offset_index, time_index, transaction_index
 from storage.batch_walk import walk
+from storage.cold_reads import PagesMissing
 from storage.index_file import LUMP_ENTRIES, IndexFile, used_bytes
 from storage.offset_index import OffsetIndex, search
 from storage.open_files import FileHandle, OpenFiles
 from storage.time_index import TimeIndex
+from storage.transaction_index import AbortedTransaction
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -22,8 +26,10 @@ SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 RELATIVE_OFFSETS_MAX = 2**31 - 1
+INDEX_BYTES_MAX = 10 << 20  # of one that is brought into memory whole
 NO_TIMESTAMP = -1
 UNKNOWN = -2
+OFFSET_MAX = 2**63 - 1
 
 
 def file_stem(directory: str, base_offset: int) -> str:
@@ -86,10 +92,13 @@ class Segment:
     __slots__ = (
         "_indexes",
         "_open_files",
+        "aborted_file",
         "base_offset",
         "bytes_since_index",
         "created_ms",
         "exists",
+        "is_least_known",
+        "least_aborted",
         "log",
         "max_timestamp",
         "max_timestamp_offset",
@@ -114,21 +123,28 @@ class Segment:
         self.rolling_timestamp: int | None = None  # of the first batch; None: not looked up yet
         self.created_ms = created_ms  # when it was made, or opened again
         self.transaction_bytes = 0  # length of its `.txnindex`
+        self.aborted_file: FileHandle | None = None  # that file, once somebody has asked for it
+        self.least_aborted = OFFSET_MAX  # where the aborted transactions begin that were appended, or looked up ...
+        self.is_least_known = False  # ... which was done
 
     @classmethod
     def fresh(cls, open_files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> "Segment":
         """A segment without files; they appear with the first append."""
         segment = cls(open_files, file_stem(directory, base_offset), base_offset, size=0, created_ms=now_ms)
         segment.max_timestamp = NO_TIMESTAMP
+        segment.is_least_known = True
         indexes = segment._indexes = SegmentIndexes.empty(open_files, segment.stem, base_offset)
         indexes.offset_file.is_blank = indexes.time_file.is_blank = True
         return segment
 
     @property
     def indexes(self) -> SegmentIndexes:
-        """Loaded on first use. OSError when a file cannot be read."""
+        """Loaded on first use. OSError when a file cannot be read, PagesMissing while reads are strict."""
         indexes = self._indexes
         if indexes is None:
+            cold = self._open_files.cold
+            if cold.is_strict and not cold.trusts((self.stem, INDEX_SUFFIX)):
+                raise PagesMissing(cold.begin(LoadIndexes(self._open_files, self)))
             indexes = self._indexes = self._load_indexes()
         return indexes
 
@@ -141,32 +157,13 @@ class Segment:
         self._indexes = indexes
 
     def _load_indexes(self) -> SegmentIndexes:
-        offsets, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-        indexes = SegmentIndexes(self._open_files, self.stem, offsets, times)
-        try:
-            file = indexes.offset_file.handle.use()
-            used = used_bytes(file, file.size(), offset_index.ENTRY_BYTES)
-            offsets = OffsetIndex.load(self.base_offset, file.pread, used)
-            file = indexes.time_file.handle.use()
-            used = used_bytes(file, file.size(), time_index.ENTRY_BYTES)
-            times = TimeIndex.load(self.base_offset, file.pread, used)
-        except (FileNotFoundError, ValueError):
-            return self._rebuild_indexes()
-        if offsets.last_position > self.size:
-            return self._rebuild_indexes()
-        indexes.offsets, indexes.times = offsets, times
-        indexes.offset_file.flushed, indexes.time_file.flushed = offsets.size, times.size
-        return indexes
-
-    def _rebuild_indexes(self) -> SegmentIndexes:
-        """Entries for the headers alone, kept in memory: somebody removed or damaged the files of a closed segment."""
         indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset)
-        builder = IndexBuilder(indexes)
-        if self.size:
-            for position, header in walk(self.log.use(), 0, self.size):
-                builder.add(position, header)
-            builder.finish()
-        self.max_timestamp, self.max_timestamp_offset = builder.largest
+        try:
+            _read_indexes(indexes, indexes.offset_file.handle.use(), indexes.time_file.handle.use(), self.size)
+        except (FileNotFoundError, ValueError):
+            file = self.log.use() if self.size else None
+            indexes, largest = _rebuilt(self._open_files, self.stem, self.base_offset, file, self.size)
+            self.max_timestamp, self.max_timestamp_offset = largest
         return indexes
 
     def largest_timestamp(self) -> LargestTimestamp:
@@ -183,7 +180,7 @@ class Segment:
         if timestamp is None:
             timestamp = NO_TIMESTAMP
             if self.written:
-                _, header = next(walk(self.log.use(), 0, self.written))
+                _, header = next(walk(self.log.readable(), 0, self.written))
                 timestamp = self.rolling_timestamp = header.max_timestamp
         return timestamp
 
@@ -192,7 +189,7 @@ class Segment:
         start = self.indexes.offsets.lookup(self.indexes.offset_file.pread, offset).position
         if start >= self.written:
             return self.written
-        for position, header in walk(self.log.use(), start, self.written):
+        for position, header in walk(self.log.readable(), start, self.written):
             if header.next_offset > offset:
                 return position
         return self.written
@@ -202,10 +199,19 @@ class Segment:
         if position >= self.written:
             return self.written
         boundary = max(start, self.indexes.position_at_or_before(position))
-        for at, header in walk(self.log.use(), boundary, self.written):
+        for at, header in walk(self.log.readable(), boundary, self.written):
             if at + header.size > position:
                 return at
         return self.written
+
+    def offset_behind(self, position: int, otherwise: int) -> int:
+        """An offset above all that lie before `position`, a batch boundary: by the index, else `otherwise`."""
+        indexes = self.loaded_indexes
+        if indexes is None or position >= self.written:
+            return otherwise
+        pread = indexes.offset_file.pread
+        slot = search(pread, indexes.offsets.count, offset_index.ENTRY_BYTES, _position, position - 1) + 1
+        return indexes.offsets.entry(pread, slot).offset if slot < indexes.offsets.count else otherwise
 
     def find_timestamp(self, timestamp: int, offset: int) -> tuple[int, BatchHeader] | None:
         """Position and header of the first batch that ends after `offset` and has a record at or after `timestamp`."""
@@ -213,7 +219,7 @@ class Segment:
         before = indexes.times.lookup(indexes.time_file.pread, timestamp - 1)
         start = indexes.offsets.lookup(indexes.offset_file.pread, max(before.offset, offset)).position
         if start < self.written:
-            for position, header in walk(self.log.use(), start, self.written):
+            for position, header in walk(self.log.readable(), start, self.written):
                 if header.max_timestamp >= timestamp and header.next_offset > offset:
                     return position, header
         return None
@@ -238,11 +244,135 @@ class Segment:
                     largest = LargestTimestamp(header.max_timestamp, header.last_offset)
         return largest
 
+    def aborted_until(self, offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """Its aborted transactions that touch [offset, end_offset), and whether later segments have none.
+
+        OSError when the file cannot be read, PagesMissing while reads are strict; ValueError when it is damaged.
+        """
+        if not self.transaction_bytes or (self.is_least_known and self.least_aborted >= end_offset):
+            return [], False
+        handle = self.aborted_file
+        if handle is None:
+            handle = self.aborted_file = FileHandle(self._open_files, self.stem + TRANSACTION_INDEX_SUFFIX)
+        if not self.is_least_known:
+            cold = self._open_files.cold
+            looking = LookForAborted(self._open_files, self)
+            if cold.is_strict and not cold.trusts(looking.key):
+                raise PagesMissing(cold.begin(looking))
+            looking.run()
+            looking.finish()
+        return transaction_index.find(handle.readable().pread, self.transaction_bytes, offset, end_offset)
+
     def retire(self) -> None:
         """Its files are about to go; regions under send keep theirs open."""
         self.log.retire()
+        if self.aborted_file is not None:
+            self.aborted_file.retire()
         if self._indexes is not None:
             self._indexes.retire()
+
+
+class LoadIndexes:
+    """Load a closed segment's indexes in a thread, through files of its own, which become the segment's afterwards."""
+
+    __slots__ = ("_files", "_indexes", "_largest", "_open_files", "_segment", "key")
+
+    def __init__(self, open_files: OpenFiles, segment: Segment) -> None:
+        self._open_files = open_files
+        self._segment = segment
+        self._files: list[File] = []
+        self._indexes: SegmentIndexes | None = None
+        self._largest: LargestTimestamp | None = None
+        self.key = (segment.stem, INDEX_SUFFIX)
+
+    def run(self) -> None:
+        segment, disk = self._segment, self._open_files.disk
+        indexes = SegmentIndexes.empty(self._open_files, segment.stem, segment.base_offset)
+        try:
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                self._files.append(disk.open(segment.stem + suffix))
+            for file in self._files:
+                file.pread(INDEX_BYTES_MAX, 0)  # whoever searches them finds them in memory
+            offset_file, time_file = self._files
+            _read_indexes(indexes, offset_file, time_file, segment.size)
+        except (FileNotFoundError, ValueError):
+            indexes, self._largest = self._rebuild(disk)
+        self._indexes = indexes
+
+    def _rebuild(self, disk: Disk) -> tuple[SegmentIndexes, LargestTimestamp]:
+        segment = self._segment
+        given = (self._open_files, segment.stem, segment.base_offset)
+        if not segment.size:
+            return _rebuilt(*given, None, 0)
+        file = disk.open(segment.stem + LOG_SUFFIX)
+        try:
+            return _rebuilt(*given, file, segment.size)
+        except ProtocolError as error:
+            raise OSError(error.message) from error
+        finally:
+            file.close()
+
+    def finish(self) -> None:
+        segment, indexes = self._segment, self._indexes
+        if indexes is None or segment.loaded_indexes is not None or segment.log.retired:
+            for file in self._files:
+                file.close()
+            return
+        if self._largest is not None:
+            segment.max_timestamp, segment.max_timestamp_offset = self._largest
+        segment.adopt_indexes(indexes)
+        for file, handle in zip(self._files, (indexes.offset_file.handle, indexes.time_file.handle), strict=False):
+            self._open_files.adopt(handle, file)
+
+
+class LookForAborted:
+    """Learn where the earliest transaction of a segment's `.txnindex` begins, in a thread."""
+
+    __slots__ = ("_least", "_open_files", "_segment", "key")
+
+    def __init__(self, open_files: OpenFiles, segment: Segment) -> None:
+        self._open_files = open_files
+        self._segment = segment
+        self._least: int | None = None
+        self.key = (segment.stem, TRANSACTION_INDEX_SUFFIX)
+
+    def run(self) -> None:
+        file = self._open_files.disk.open(self._segment.stem + TRANSACTION_INDEX_SUFFIX)
+        try:
+            self._least = transaction_index.least_first_offset(file.pread, self._segment.transaction_bytes)
+        finally:
+            file.close()
+
+    def finish(self) -> None:
+        if self._least is not None:
+            self._segment.least_aborted = min(self._segment.least_aborted, self._least)
+            self._segment.is_least_known = True
+
+
+def _read_indexes(indexes: SegmentIndexes, offset_file: File, time_file: File, size: int) -> None:
+    """Take over what the files of a closed segment of `size` bytes say. ValueError when they are damaged."""
+    base_offset = indexes.offsets.base_offset
+    used = used_bytes(offset_file, offset_file.size(), offset_index.ENTRY_BYTES)
+    offsets = OffsetIndex.load(base_offset, offset_file.pread, used)
+    used = used_bytes(time_file, time_file.size(), time_index.ENTRY_BYTES)
+    times = TimeIndex.load(base_offset, time_file.pread, used)
+    if offsets.last_position > size:
+        raise ValueError("an offset index of a longer segment")
+    indexes.offsets, indexes.times = offsets, times
+    indexes.offset_file.flushed, indexes.time_file.flushed = offsets.size, times.size
+
+
+def _rebuilt(
+    open_files: OpenFiles, stem: str, base_offset: int, file: File | None, size: int
+) -> tuple[SegmentIndexes, LargestTimestamp]:
+    """Entries for the headers alone, kept in memory: somebody removed or damaged the files of a closed segment."""
+    indexes = SegmentIndexes.empty(open_files, stem, base_offset)
+    builder = IndexBuilder(indexes)
+    if file is not None:
+        for position, header in walk(file, 0, size):
+            builder.add(position, header)
+        builder.finish()
+    return indexes, builder.largest
 
 
 class IndexBuilder:

@@ -12,12 +12,20 @@ class Tail:
     Eight bytes per batch; the older half goes when it is full.
     """
 
-    __slots__ = ("base", "positions", "starts")
+    __slots__ = ("_fresh_next", "age", "base", "fresh_from", "positions", "starts")
 
     def __init__(self, base: int) -> None:
         self.base = base
         self.starts = array("I")
         self.positions = array("I")
+        self.age = -2  # `ColdReads.age` when the newest bytes were appended
+        self.fresh_from = self._fresh_next = 0  # what lies from there on was appended in that age or in the one before
+
+    def grow_older(self, age: int, position: int) -> None:
+        """What is appended from `position` on is of `age`."""
+        self.fresh_from = self._fresh_next if age == self.age + 1 else position
+        self._fresh_next = position
+        self.age = age
 
     def append(self, start_offset: int, position: int) -> None:
         starts = self.starts

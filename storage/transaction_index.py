@@ -9,8 +9,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from common.ports import Buffer
+from storage.offset_index import Pread, search
 
 VERSION = 0
+_STEP_ENTRIES = 4_096
+_WINDOW_ENTRIES = 128
 _ENTRY = Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
 
@@ -57,6 +60,35 @@ def collect(
         if entry.last_stable_offset >= upper_bound:
             return found, True
     return found, False
+
+
+def least_first_offset(pread: Pread, size: int) -> int:
+    """Where the earliest of all transactions in a file of `size` bytes begins. ValueError when it is damaged."""
+    least = 2**63 - 1
+    step = _STEP_ENTRIES * ENTRY_BYTES
+    for at in range(0, size, step):
+        entries = decode(pread(min(step, size - at), at))
+        least = min(least, min((entry.first_offset for entry in entries), default=least))
+    return least
+
+
+def find(pread: Pread, size: int, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
+    """As `collect`, of a file of `size` bytes, of which no more is read than has to be. ValueError when damaged."""
+    count = size // ENTRY_BYTES
+    slot = search(pread, count, ENTRY_BYTES, _last_offset, fetch_offset - 1) + 1
+    found: list[AbortedTransaction] = []
+    while slot < count:
+        taken = min(_WINDOW_ENTRIES, count - slot)
+        more, complete = collect(decode(pread(taken * ENTRY_BYTES, slot * ENTRY_BYTES)), fetch_offset, upper_bound)
+        found += more
+        if complete:
+            return found, True
+        slot += taken
+    return found, False
+
+
+def _last_offset(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at + 18 : at + 26], "big", signed=True)
 
 
 def bytes_below(entries: Iterable[AbortedTransaction], offset: int) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.ports import Disk, File, FileIdentity
+from storage.cold_reads import ColdReads, PageWait
 from storage.open_files import FileHandle, OpenFiles
 from storage.region import Region
 from tiering.chunk import PIECE_BYTES, ChunkIndex, DamagedChunk, Expected, check_in_place, store_checked
@@ -47,15 +48,20 @@ class CacheLimits:
 class LentFile:
     """An object that its store lent: open until it is retired and nobody reads it any more."""
 
-    __slots__ = ("_file", "pins", "retired")
+    __slots__ = ("_cold", "_file", "_name", "pins", "retired")
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, name: str, cold: ColdReads) -> None:
         self._file = file
+        self._name = name
+        self._cold = cold
         self.pins = 0
         self.retired = False
 
     def use(self) -> File:
         return self._file
+
+    def bring_in(self, file: File, position: int) -> PageWait | None:
+        return self._cold.wait_for(file, self, self._name, position)
 
     def pin(self) -> None:
         self.pins += 1
@@ -108,6 +114,9 @@ class Chunk:
 
     def unpin(self) -> None:
         self.handle.unpin()
+
+    def bring_in(self, file: File, position: int) -> PageWait | None:
+        return self.handle.bring_in(file, position)
 
     def is_intact(self) -> bool:
         """Whether the bytes are as they were. Unlike `trouble` it lets pass that the file lost its name meanwhile."""
@@ -258,7 +267,7 @@ class ChunkCache:
         while self._lent >= self._limits.open_files_max and self._evict_lent():
             pass
         self._lent += 1
-        return self._keep(key, Chunk(LentFile(file), index, 0, identity, name))
+        return self._keep(key, Chunk(LentFile(file, name, self._open_files.cold), index, 0, identity, name))
 
     def _keep(self, key: Key, chunk: Chunk) -> Chunk:
         self.drop(key)  # it was damaged, and is there anew

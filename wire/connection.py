@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import IntFlag
 from functools import partial
 
 from common.errors import MalformedFrame
@@ -22,6 +21,7 @@ from wire.connection_limits import ConnectionLimits
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, SendQueue, release
+from wire.pauses import Pause
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -35,17 +35,6 @@ FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all t
 FrameHandler = Callable[["Connection", bytearray, memoryview, int, int], None]
 ClosedHandler = Callable[["Connection"], None]
 ViolationHandler = Callable[["Connection", str], None]
-
-
-class _Pause(IntFlag):
-    """Why a connection handles no further frame at the moment."""
-
-    MUTED = 1
-    REPLIES = 2  # too many wait for their turn
-    HELD = 4  # too many bytes of requests in the hands of handlers
-    UNSENT = 8  # the peer does not read its replies
-    MEMORY = 16  # half a frame is held and the node's budget is used up
-    CLOSING = 32
 
 
 class Reply:
@@ -118,7 +107,7 @@ class Connection:
         self._bounded_from = min(FAIR_UNSENT_BYTES, limits.unsent_bytes_max)
         self._writing = False
         self._mutes = 0
-        self._paused = _Pause(0)
+        self._paused = Pause(0)
         self._going_on = False
         self._working = False  # within a handler's call
         self._keeps_buffer = False
@@ -257,13 +246,13 @@ class Connection:
         if not held:
             self._pool.leave(self)
         elif not self._pool.may_go_on(self):
-            self._pause(_Pause.MEMORY)
+            self._pause(Pause.MEMORY)
         elif self._pool.is_full:
             self._watch.at(self._watch.now + self._limits.stall_s, self)
 
     def resume_receiving(self) -> None:
         """The pool has room again for half a frame of this connection."""
-        self._resume(_Pause.MEMORY)
+        self._resume(Pause.MEMORY)
 
     def keep_buffer(self) -> Callable[[], None]:
         """Within a handler's call that mutes this connection: leave the frame where it lies. Call what is returned
@@ -277,12 +266,12 @@ class Connection:
 
     # pausing -------------------------------------------------------------------------------------------------
 
-    def _pause(self, why: _Pause) -> None:
+    def _pause(self, why: Pause) -> None:
         if not self._paused and not self.is_closed:
             self._socket.on_readable(None)
         self._paused |= why
 
-    def _resume(self, why: _Pause) -> None:
+    def _resume(self, why: Pause) -> None:
         if self._paused & why:
             self._paused &= ~why
             if not self._paused and not self._going_on and not self.is_closed:
@@ -304,12 +293,12 @@ class Connection:
     def mute(self) -> None:
         """Handle no further frame until `unmute`; calls nest."""
         self._mutes += 1
-        self._pause(_Pause.MUTED)
+        self._pause(Pause.MUTED)
 
     def unmute(self) -> None:
         self._mutes -= 1
         if not self._mutes:
-            self._resume(_Pause.MUTED)
+            self._resume(Pause.MUTED)
 
     def mute_for(self, delay_s: float) -> None:
         """Mute now and unmute after `delay_s` (throttling: reply first, then this)."""
@@ -337,12 +326,12 @@ class Connection:
         reply = Reply(self, held_bytes)
         self._pending.append(reply)
         if len(self._pending) >= self._limits.replies_pending_max:
-            self._pause(_Pause.REPLIES)
+            self._pause(Pause.REPLIES)
         if held_bytes:
             self._held_by_handlers += held_bytes
             self._pool.hold(held_bytes)
             if self._held_by_handlers > self._limits.held_bytes_max or self._pool.is_full:
-                self._pause(_Pause.HELD)
+                self._pause(Pause.HELD)
         return reply
 
     def _answered(self, reply: Reply) -> None:
@@ -350,7 +339,7 @@ class Connection:
             self._pool.hold(-reply.held)
             self._held_by_handlers -= reply.held
             if self._held_by_handlers <= self._limits.held_bytes_max // 2:
-                self._resume(_Pause.HELD)
+                self._resume(Pause.HELD)
         if self.is_closed:
             for part in reply.parts or ():
                 release(part)
@@ -363,7 +352,7 @@ class Connection:
             self._out.parts += parts
             ready = True
         if len(pending) <= self._limits.replies_pending_max // 2:
-            self._resume(_Pause.REPLIES)
+            self._resume(Pause.REPLIES)
         if self._out.size > self._bounded_from:
             self._bound_unsent()
         if ready and not self._writing:
@@ -396,12 +385,12 @@ class Connection:
         pool.unsent += out.memory - self._unsent_counted
         self._unsent_counted = out.memory
         if out.size > self._limits.unsent_bytes_max or (pool.is_backed_up and out.memory > FAIR_UNSENT_BYTES):
-            if not self._paused & _Pause.UNSENT:
+            if not self._paused & Pause.UNSENT:
                 self._progressed = self._watch.now
-                self._pause(_Pause.UNSENT)
+                self._pause(Pause.UNSENT)
                 self._watch.at(self._watch.now + self._limits.stall_s, self)
-        elif self._paused & _Pause.UNSENT and out.size <= self._limits.unsent_bytes_max // 2:
-            self._resume(_Pause.UNSENT)
+        elif self._paused & Pause.UNSENT and out.size <= self._limits.unsent_bytes_max // 2:
+            self._resume(Pause.UNSENT)
 
     def flush(self) -> None:
         """Send what the socket takes; the rest when it is writable again."""
@@ -422,11 +411,21 @@ class Connection:
             self._pool.moved += before - out.size
         if out.size or self._unsent_counted or self._paused:
             self._bound_unsent()
-        if done is self._writing:
+        if out.wanted is not None:
+            self._writing = True
+            self._socket.on_writable(None)
+            out.wanted.call(self, self._bytes_are_there)
+        elif done is self._writing:
             self._writing = not done
             self._socket.on_writable(None if done else self.flush)
-        if done and self._paused & _Pause.CLOSING and not self._pending:
+        if done and self._paused & Pause.CLOSING and not self._pending:
             self.close()
+
+    def _bytes_are_there(self) -> None:
+        """What a region lacked is in memory: to send it would have had the loop wait for the device."""
+        self._writing = False
+        self._progressed = self._watch.now  # the device made the peer wait, not the other way round
+        self._tick.flush(self)
 
     # ending --------------------------------------------------------------------------------------------------
 
@@ -454,7 +453,7 @@ class Connection:
         self._pending.clear()
         self._pool.unsent -= self._unsent_counted
         self._unsent_counted = 0
-        if self._held_receiving or self._paused & _Pause.MEMORY:
+        if self._held_receiving or self._paused & Pause.MEMORY:
             self._pool.hold(-self._held_receiving)
             self._held_receiving = 0
             self._pool.leave(self)
@@ -466,7 +465,7 @@ class Connection:
         """Read no more, and close once all replies have left, or when the peer takes none for the stall time."""
         if self.is_closed:
             return
-        self._pause(_Pause.CLOSING)
+        self._pause(Pause.CLOSING)
         if not self._out.parts and not self._pending:
             self.close()
             return
@@ -476,9 +475,9 @@ class Connection:
     def check(self, now: float) -> float | None:
         """Close when idle or stalled; see `wire.watch`."""
         limits = self._limits
-        if self._paused & (_Pause.UNSENT | _Pause.CLOSING):
+        if self._paused & (Pause.UNSENT | Pause.CLOSING):
             if now - self._progressed >= limits.stall_s:
-                closing = self._paused & _Pause.CLOSING
+                closing = self._paused & Pause.CLOSING
                 why = f"reads no replies: {self._out.size} bytes unsent for {limits.stall_s:g} s"
                 self.close(None if closing else why, reset=True)
                 return None

@@ -6,19 +6,23 @@ Regions up to `PREAD_BYTES_MAX` are read and sent along with the bytes around th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from common.ports import Buffer, File, Socket
 
 PREAD_BYTES_MAX = 64 << 10
 GATHER_BYTES_MAX = 256 << 10
+LOOK_BYTES_MAX = 1 << 20  # so far it is looked ahead at once whether a region is in memory
 
 
 class FileRegion(Protocol):
     """Whole bytes of one file. If it has a `release()` method, that is called once: when sent, or given up.
 
-    It may also have `is_intact()`, which is asked before any of its bytes are sent, and `cut_short()`, which is told
-    when they cannot be read and answers with the file's name.
+    It may have `in_memory(at, size)`: how many of `size` bytes from `at` on can be sent without waiting for a device;
+    and `bring_in(at)`, which has more of them brought into memory. It may also have `is_intact()`, which is asked
+    before any of its bytes are sent, and `cut_short()`, which is told when they cannot be read and answers with the
+    file's name.
     """
 
     @property
@@ -32,6 +36,14 @@ class FileRegion(Protocol):
 
 
 Part = bytes | bytearray | FileRegion
+
+
+class BytesWanted(Protocol):
+    """Bytes of a region are on their way into memory."""
+
+    def call(self, owner: object, callback: Callable[[], None]) -> None:
+        """Call back once, when they are there."""
+        ...
 
 
 class RegionCutShort(Exception):
@@ -67,14 +79,21 @@ def _read(region: FileRegion) -> bytes:
     return data
 
 
+def _ready(region: FileRegion, at: int, size: int) -> int:
+    """How many of `size` bytes from `at` on may be sent on the loop."""
+    method = getattr(region, "in_memory", None)
+    return size if method is None else method(at, size)
+
+
 class SendQueue:
     """Parts that wait for the socket. `size` is all of it in bytes, `memory` what of that is not in files, and
-    `regions` the number of those that are.
+    `regions` the number of those that are. `wanted` is what the first part waits for after a write that was not done,
+    None when it waits for the socket.
 
     Whoever adds to `parts` has them counted first: when a reply exists, which may be before it is its turn.
     """
 
-    __slots__ = ("_region_sent", "memory", "parts", "regions", "size")
+    __slots__ = ("_region_sent", "memory", "parts", "regions", "size", "wanted")
 
     def __init__(self) -> None:
         self.parts: deque[Buffer | FileRegion] = deque()
@@ -82,6 +101,7 @@ class SendQueue:
         self.size = 0
         self.memory = 0
         self.regions = 0
+        self.wanted: BytesWanted | None = None
 
     def count(self, parts: list[Part]) -> None:
         """Add to `size`, `memory` and `regions`."""
@@ -95,23 +115,43 @@ class SendQueue:
             self.size += length
 
     def write(self, socket: Socket) -> bool:
-        """Send until nothing is left (True) or the socket is full (False). Raises OSError, RegionCutShort."""
+        """Send until nothing is left (True), or (False) the socket is full or bytes are `wanted`.
+
+        Raises OSError, RegionCutShort.
+        """
         parts = self.parts
+        self.wanted = None
         try:
             while parts:
                 first = parts[0]
-                if not isinstance(first, (bytes, bytearray, memoryview)) and first.length > PREAD_BYTES_MAX:
-                    self._send_region(socket, first)
-                elif not self._send_gathered(socket):
+                if not isinstance(first, (bytes, bytearray, memoryview)):
+                    if first.length > PREAD_BYTES_MAX:
+                        if not self._send_region(socket, first):
+                            return False
+                        continue
+                    if self._is_wanted(first, 0, first.length):
+                        return False
+                if not self._send_gathered(socket):
                     return False
         except BlockingIOError:
             return False
         return True
 
-    def _send_region(self, socket: Socket, region: FileRegion) -> None:
+    def _is_wanted(self, region: FileRegion, at: int, size: int) -> bool:
+        """Whether the region's bytes from `at` on have to be brought into memory first."""
+        if _ready(region, at, size) >= size:
+            return False
+        self.wanted = region.bring_in(at)  # type: ignore[attr-defined]  # it belongs to `in_memory`
+        return self.wanted is not None
+
+    def _send_region(self, socket: Socket, region: FileRegion) -> bool:
+        """Whether all of it is sent."""
         _check_intact(region)
         while (left := region.length - self._region_sent) > 0:
-            sent = socket.sendfile(region.file, region.position + self._region_sent, left)
+            ready = _ready(region, self._region_sent, min(left, LOOK_BYTES_MAX))
+            if not ready and self._is_wanted(region, self._region_sent, 1):
+                return False
+            sent = socket.sendfile(region.file, region.position + self._region_sent, ready or min(left, LOOK_BYTES_MAX))
             if not sent:
                 raise _cut_short(region, f"{self._region_sent} of {region.length} bytes")
             self._region_sent += sent
@@ -120,6 +160,7 @@ class SendQueue:
         self._region_sent = 0
         self.regions -= 1
         release(region)
+        return True
 
     def _send_gathered(self, socket: Socket) -> bool:
         """One send of the bytes and short regions at the front; False when the socket took less."""
@@ -149,7 +190,7 @@ class SendQueue:
             if isinstance(part, (bytes, bytearray, memoryview)):
                 gathered.append(part)
                 size += len(part)
-            elif part.length > PREAD_BYTES_MAX:
+            elif part.length > PREAD_BYTES_MAX or (gathered and _ready(part, 0, part.length) < part.length):
                 more = True
                 break
             else:

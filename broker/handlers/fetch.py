@@ -2,10 +2,10 @@
 
 Behaviour: what is asked for is read at once; a consumer is answered at once when there is enough of it, or an error
 or a redirection; else the fetch waits, without task or timer of its own, for its positions to change or for its
-deadline. Records from the tier end the wait however few they are; a fetch for which they have to be downloaded waits up
-to remote.fetch.max.wait.ms, and the download goes on. A follower's fetch acknowledges everything before its offsets,
-and is answered at the end of the turn of the event loop in which there is something for it. At least one batch is
-returned, however small the limits.
+deadline. Records from the tier end the wait however few they are. A fetch for which they have to be downloaded, or for
+which the local disk has to be read, waits up to remote.fetch.max.wait.ms, and the download or the read goes on. A
+follower's fetch acknowledges everything before its offsets, and is answered at the end of the turn of the event loop in
+which there is something for it. At least one batch is returned, however small the limits.
 
 Versions: sessions from v7 on, reading from followers and racks from v11 on, topic ids from v13 on, hints from v16 on.
 Replica fetches are taken on the internal listener alone: anyone else could move the high watermark.
@@ -28,6 +28,7 @@ from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, 
 from broker.replication.throttles import ReplicationQuota
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
+from storage.cold_reads import PageWait
 from storage.open_files import OpenFiles
 from storage.region import Region
 from tiering.downloads import Ticket
@@ -93,7 +94,7 @@ class PendingFetch:
         self._reply: Reply | None = None
         self._positions: list[Position] = []
         self._full = True
-        self._tickets: list[Ticket] | None = None  # downloads that this fetch waits for
+        self._tickets: list[Ticket | PageWait] | None = None  # downloads and cold reads that this fetch waits for
         self.call = call
         self.bytes_max = call.bytes_max if call.replica >= 0 else min(call.bytes_max, handler.fetch_bytes_max)
         self.bytes_min = min(call.bytes_min, self.bytes_max)
@@ -138,8 +139,8 @@ class PendingFetch:
         if nothing_asked or self._is_enough(reads):
             self._answer(reads)
             return
-        from_tier = any(read.from_tier for _, read in reads)
-        wait_ms = self._handler.remote_wait_ms if from_tier else self.call.wait_ms_max
+        is_cold = any(read.is_cold for _, read in reads)
+        wait_ms = self._handler.remote_wait_ms if is_cold else self.call.wait_ms_max
         if wait_ms <= 0:
             self._answer(reads)
         else:
@@ -171,7 +172,7 @@ class PendingFetch:
             self._handler.tick.wake(self._retry)
 
     def download_settled(self) -> None:
-        """Something of the tier is here, or failed."""
+        """Something of the tier is here, or failed, or bytes of the local log are in memory."""
         self._handler.tick.wake(self._retry)
 
     def _retry(self) -> None:

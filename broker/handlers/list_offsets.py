@@ -151,11 +151,11 @@ class ListOffsets:
             if found is not None:
                 return found
             low = high
-        return await _resolve(log.locate_timestamp(timestamp))
+        return await _resolve(await log.when_in_memory(lambda: log.locate_timestamp(timestamp)))
 
     async def _latest_of_all(self, partition: Partition) -> tuple[int, int, int]:
         log = partition.log
-        hit = log.locate_max_timestamp()
+        hit = await log.when_in_memory(log.locate_max_timestamp)
         cold = self._cold()
         if log.log_start_offset >= log.local_log_start_offset or cold is None:
             return await _resolve(hit)

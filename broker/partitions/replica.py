@@ -206,7 +206,9 @@ class Replica:
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.high_watermark)
 
-    def read_committed(self, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool) -> Region | None:
+    def read_committed(
+        self, offset: int, bytes_max: int, *, stable: bool, at_least_one: bool, only_in_memory: bool = False
+    ) -> Region | None:
         """What a consumer may have: below the high watermark, or with `stable` below the last stable offset.
 
         None when nothing is there yet or it does not fit. The caller releases the region. Raises ProtocolError:
@@ -215,20 +217,22 @@ class Replica:
         log = self.log
         until = self.last_stable_offset if stable else self.high_watermark
         if offset < until:
-            return log.read(offset, bytes_max, until, at_least_one=at_least_one)
+            return log.read(offset, bytes_max, until, at_least_one=at_least_one, only_in_memory=only_in_memory)
         if offset > log.log_end_offset or offset < log.log_start_offset:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > self.high_watermark and not self.knows_high_watermark:
             raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return None
 
-    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Region | None:
-        """What a follower may have: all that is in this leader's page cache, be it on its device or not."""
-        log = self.log
+    def read_as_replica(
+        self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool = False
+    ) -> Region | None:
+        """What a follower may have: all that this leader has written, be it on its device or not."""
+        log, until = self.log, self.log.readable_end_offset
         if log.log_start_offset <= offset <= log.log_end_offset:
-            if offset >= log.readable_end_offset:
+            if offset >= until:
                 return None
-            return log.read(offset, bytes_max, log.readable_end_offset, at_least_one=at_least_one)
+            return log.read(offset, bytes_max, until, at_least_one=at_least_one, only_in_memory=only_in_memory)
         raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:

@@ -152,8 +152,16 @@ class ColdReading:
             extra = {"partition": str(partition), "offset": offset, "local_start": log.local_log_start_offset}
             logger.error("neither the tier nor the disk holds an offset", extra=extra)
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
-        region = partition.read_committed(offset, bytes_max, stable=stable, at_least_one=at_least_one)
-        return ColdRead(region, log.aborted_transactions(offset, partition.last_stable_offset) if stable else None)
+        region = partition.read_committed(
+            offset, bytes_max, stable=stable, at_least_one=at_least_one, only_in_memory=True
+        )
+        if region is None or not stable:
+            return ColdRead(region, [] if stable else None)
+        try:
+            return ColdRead(region, log.aborted_in(offset, region, partition.last_stable_offset))
+        except BaseException:
+            region.release()
+            raise
 
     def _aborted(
         self, tier: ReadableTier, partition: Partition, start: int, end: int, reader: int
@@ -165,7 +173,7 @@ class ColdReading:
         aborted = found.transactions
         if not found.complete:
             log = partition.log
-            aborted = aborted + log.aborted_transactions(log.local_log_start_offset, end)
+            aborted = aborted + log.aborted_transactions(log.local_log_start_offset, end, only_in_memory=True)
         return list(dict.fromkeys(aborted))
 
     # look-ups by time --------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from broker.replication.preferred_replica import Doubts, ReadableReplica, Redire
 from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from kraft.records import AclOperation, AclResource
+from storage.cold_reads import PagesMissing, PageWait
+from storage.partition_log import PartitionLog
 from storage.region import Region
 from tiering.downloads import Ticket
 from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
@@ -35,15 +37,15 @@ _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 class Read(NamedTuple):
     """`row` with `size` bytes of records. `urgent`: it holds something that ends the wait at once. `more`: there is
-    something to read, whether or not it is in the row. `from_tier`: it lies in the tier, and the row has nothing yet,
-    or an error that may wait; `ticket` is the download that would change that."""
+    something to read, whether or not it is in the row. `is_cold`: it lies in the tier or on the device, and the row has
+    nothing yet, or an error that may wait; `ticket` is the download, or the read, that would change that."""
 
     row: FetchedRow
     size: int
     urgent: bool
     more: bool
-    from_tier: bool = False
-    ticket: Ticket | None = None
+    is_cold: bool = False
+    ticket: Ticket | PageWait | None = None
 
 
 class FetchReader:
@@ -93,6 +95,10 @@ class FetchReader:
             if call.replica >= 0:
                 return self._read_as_replica(call, position, partition, bytes_left, at_least_one)
             return self._read_as_consumer(position, partition, call, version, bytes_left, at_least_one, client)
+        except PagesMissing as missing:
+            if partition is None:
+                raise
+            return self._waiting(position, partition, call, missing.wait)
         except ProtocolError as error:
             code = error.code
             if code is ErrorCode.OFFSET_OUT_OF_RANGE and self._is_doubtful(position, partition, call, client):
@@ -150,7 +156,9 @@ class FetchReader:
             quota.hold(position, partition)
         elif diverging is None:
             bytes_max = min(position.bytes_max, bytes_left)
-            region = partition.read_as_replica(position.offset, bytes_max, at_least_one=at_least_one)
+            region = partition.read_as_replica(
+                position.offset, bytes_max, at_least_one=at_least_one, only_in_memory=True
+            )
         row = FetchedRow(
             position.topic,
             position.index,
@@ -190,12 +198,17 @@ class FetchReader:
         if diverging is None and preferred == NO_REPLICA:
             bytes_max = min(position.bytes_max, bytes_left)
             try:
-                region = partition.read_committed(position.offset, bytes_max, stable=stable, at_least_one=at_least_one)
+                region = partition.read_committed(
+                    position.offset, bytes_max, stable=stable, at_least_one=at_least_one, only_in_memory=True
+                )
             except ProtocolError as error:
                 if error.code is not ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
                     raise
                 return self._read_cold(position, partition, call, version, bytes_max, at_least_one, client)
         last_stable = partition.last_stable_offset
+        aborted = None
+        if stable and region is not None:
+            aborted = _aborted(log, position.offset, region, last_stable)
         row = FetchedRow(
             position.topic,
             position.index,
@@ -204,7 +217,7 @@ class FetchReader:
             last_stable,
             log.log_start_offset,
             region,
-            log.aborted_transactions(position.offset, last_stable) if stable and region is not None else None,
+            aborted,
             preferred,
             diverging,
         )
@@ -240,10 +253,10 @@ class FetchReader:
         except ProtocolError as error:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            return self._failed(position, partition, call, version, error.code)._replace(urgent=False, from_tier=True)
+            return self._failed(position, partition, call, version, error.code)._replace(urgent=False, is_cold=True)
         if isinstance(found, Ticket) and found.failure is not None:
             failed = self._failed(position, partition, call, version, found.failure.code)
-            return failed._replace(urgent=False, from_tier=True, ticket=found)
+            return failed._replace(urgent=False, is_cold=True, ticket=found)
         ticket, region, aborted = (found, None, None) if isinstance(found, Ticket) else (None, *found)
         row = FetchedRow(
             position.topic,
@@ -258,6 +271,19 @@ class FetchReader:
         if region is None:
             return Read(row, 0, False, True, ticket is not None, ticket)
         return Read(row, region.length, True, True)
+
+    def _waiting(self, position: Position, partition: Partition, call: FetchCall, wait: PageWait) -> Read:
+        """An empty row: what is asked for is on the device, from where a thread brings it."""
+        row = FetchedRow(
+            position.topic,
+            position.index,
+            ErrorCode.NONE,
+            partition.high_watermark,
+            -1 if call.replica >= 0 else partition.last_stable_offset,
+            partition.log.log_start_offset,
+            None,
+        )
+        return Read(row, 0, False, True, True, wait)
 
     def _may_be_sent(self, partition: Partition, call: FetchCall) -> bool:
         """Whether a leader may have sent a consumer to this follower; tools that compare replicas name none."""
@@ -326,3 +352,12 @@ class FetchReader:
         if version >= BY_ID_FROM:
             return self._hosted.missing_by_id(position.topic, position.index, client.topic_prefix)
         return self._hosted.missing_by_name(position.topic, position.index)
+
+
+def _aborted(log: PartitionLog, offset: int, region: Region, last_stable: int) -> list[tuple[int, int]]:
+    """The aborted transactions that touch a region, which is released where they cannot be told."""
+    try:
+        return log.aborted_in(offset, region, last_stable)
+    except BaseException:
+        region.release()
+        raise

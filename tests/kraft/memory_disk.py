@@ -29,6 +29,9 @@ class MemoryFile:
         view[: len(data)] = data
         return len(data)
 
+    def in_memory(self, size: int, position: int) -> int:
+        return size
+
     def pwrite(self, data: Buffer, position: int) -> int:
         self._disk.operate()
         taken = bytes(data)[: self._disk.write_bytes_max]

@@ -41,6 +41,9 @@ class Bytes:
     def pread_into(self, view: memoryview, position: int) -> int:
         raise NotImplementedError
 
+    def in_memory(self, size: int, position: int) -> int:
+        return size
+
     def pwrite(self, data: object, position: int) -> int:
         raise NotImplementedError
 

@@ -20,6 +20,8 @@ from tests.sim.loop import MS, FilesRaced, Scheduler, SimLoop
 
 SECTOR_BYTES = 512
 SYNC_NS = (100_000, 2_000_000)
+READ_NS = (100_000, 10_000_000)
+EVICTED_CHANCE = 0.1
 STUCK_WRITE_NS = (5 * MS, 60 * MS)  # a write into the page cache while the device behind it is stuck
 FREE_BYTES = 1 << 40
 SETTLED_NS = 1_000_000_000  # each change of a file leaves a trace here
@@ -28,11 +30,12 @@ SETTLED_NS = 1_000_000_000  # each change of a file leaves a trace here
 class FileNode:
     """A file's bytes, cached and durable."""
 
-    __slots__ = ("cached", "changes", "durable", "number", "unflushed")
+    __slots__ = ("cached", "changes", "cold_below", "durable", "number", "unflushed")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.changes = 0
+        self.cold_below = 0  # what lies before was evicted from the page cache
         self.cached = bytearray()
         self.durable = bytearray()
         self.unflushed: list[tuple[int, bytes | None]] = []  # position and data; None is a truncation
@@ -85,6 +88,8 @@ class Device:
         self.slow_factor = 1
         self.sync_count = 0
         self.blocking_sync_count = 0  # on a loop, where a thread was due
+        self.cold_read_count = 0  # in threads, of what was evicted
+        self.pages = random.Random(rng.getstate()[1][0])  # draws nothing from the device's own
         self.kill_countdown: int | None = None
         self.kill: Callable[[], None] | None = None
 
@@ -110,6 +115,18 @@ class Device:
             raise OSError(self.error, os.strerror(self.error))
         if grows and self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def evict(self, node: FileNode) -> None:
+        """Whoever asks what is in memory finds, now and then, that it is not."""
+        if self.pages.random() < EVICTED_CHANCE:
+            node.cold_below = len(node.cached)
+
+    def read(self, loop: SimLoop, node: FileNode, position: int) -> None:
+        """What was evicted comes from the device: whoever reads it waits."""
+        if position < node.cold_below:
+            node.cold_below = 0
+            loop.stall(self.pages.randint(*READ_NS) * self.slow_factor)
+            self.cold_read_count += self.scheduler.in_thread is loop
 
     def note_change(self, loop: SimLoop, directory: Directory, name: str, path: str) -> None:
         """A file's name or bytes change, by a node."""
@@ -166,6 +183,7 @@ class Device:
                 apply(node.durable, position, data)
             node.unflushed.clear()
             node.cached = bytearray(node.durable)
+            node.cold_below = len(node.cached)
         return f"{dropped} writes dropped, {torn} torn, {dropped_names} changes of names dropped"
 
     def find(self, path: str) -> Entry | None:
@@ -223,12 +241,18 @@ class SimFile:
 
     def pread(self, size: int, position: int) -> bytes:
         self._check_open()
+        self.device.read(self.loop, self.node, position)
         return bytes(memoryview(self.node.cached)[position : position + size])
 
     def pread_into(self, view: memoryview, position: int) -> int:
         data = self.pread(len(view), position)
         view[: len(data)] = data
         return len(data)
+
+    def in_memory(self, size: int, position: int) -> int:
+        self._check_open()
+        self.device.evict(self.node)
+        return size if position >= self.node.cold_below else 0
 
     def pwrite(self, data: Buffer, position: int) -> int:
         self._check_open()

@@ -3,17 +3,29 @@
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from common.errors import ErrorCode, ProtocolError
-from records.batch import has_valid_crc, read_header
+from records.batch import has_valid_crc, iterate_batches, read_header
+from records.control import MarkerKind
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
 from storage.segment_removal import SEGMENTS_AT_ONCE_MAX
 from storage.tail import TAIL_BATCHES_MAX
-from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all, resolved
+from tests.storage.log_workbench import (
+    FOREVER,
+    NOW_MS,
+    FaultyFile,
+    Workbench,
+    append,
+    marker,
+    produced,
+    read_all,
+    resolved,
+)
 
 WITHIN_A_SECOND = replace(FOREVER, cleanup_policy=("compact",), max_compaction_lag_ms=1_000)
 
@@ -278,3 +290,49 @@ async def test_a_removed_index_is_built_again_when_it_is_needed(tmp_path: Path) 
     assert resolved(log.locate_timestamp(NOW_MS + 3)) == (NOW_MS + 3, 3, 1)
     assert len(read_all(log, bytes_max=300)) == 40
     await bench.directory.close()
+
+
+async def aborted_log(tmp_path: Path, *, restarted: bool) -> tuple[Workbench, PartitionLog]:
+    """Transactions 0 to 59, of a batch and its marker each, in some segments; read from files or from memory."""
+    bench = Workbench(tmp_path, replace(FOREVER, segment_bytes=1_500, index_interval_bytes=200))
+    log = await bench.log()
+    for number in range(60):
+        append(log, produced(1, size=40, producer_id=number, transactional=True))
+        append(log, marker(MarkerKind.ABORT, number))
+    return bench, await bench.restart(clean=True) if restarted else log
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_readers_learn_of_the_aborted_transactions_that_touch_what_they_get(
+    tmp_path: Path, restarted: bool
+) -> None:
+    _, log = await aborted_log(tmp_path, restarted=restarted)
+    bytes_max, end = 400, log.log_end_offset
+    for offset in range(0, end, 7):
+        region = await log.when_in_memory(partial(log.read, offset, bytes_max, end, only_in_memory=True))
+        assert region is not None
+        headers = [header for _, header in iterate_batches(memoryview(region.read()), 0, region.length)]
+        touched = [(at // 2, at - at % 2) for at in range(offset - offset % 2, headers[-1].next_offset, 2)]
+        told = await log.when_in_memory(partial(log.aborted_in, offset, region, end))
+        assert told[: len(touched)] == touched
+        assert len(told) <= len(touched) + 3, "up to the next entry of the index"
+        region.release()
+
+
+async def test_no_later_index_is_opened_for_a_reader_of_the_first_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, log = await aborted_log(tmp_path, restarted=False)
+    region = log.read(0, 400, log.log_end_offset)
+    assert region is not None
+    opened: list[str] = []
+    plain = bench.disk.open
+
+    def noting(path: str, *, create: bool = False) -> FaultyFile:
+        opened.append(path)
+        return plain(path, create=create)
+
+    monkeypatch.setattr(bench.disk, "open", noting)
+    await log.when_in_memory(lambda: log.aborted_in(0, region, log.log_end_offset))
+    assert [path for path in opened if path.endswith(".txnindex")] == ["t-0/00000000000000000000.txnindex"]
+    region.release()

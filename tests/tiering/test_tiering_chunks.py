@@ -52,6 +52,9 @@ class MemoryFile:
         view[: len(data)] = data
         return len(data)
 
+    def in_memory(self, size: int, position: int) -> int:
+        return size
+
     def pwrite(self, data: Buffer, position: int) -> int:
         taken = bytes(data)[: self.most]
         self.data[position : position + len(taken)] = taken

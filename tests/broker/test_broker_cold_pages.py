@@ -1,0 +1,75 @@
+"""What the page cache does not hold is read in threads: neither fetches nor look-ups by time hold the loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.broker.cold_disk import ColdDisk
+from tests.broker.replication_lab import TOPIC, Lab, batch, fetch, list_offset, produce, row_of, values_of
+
+SEGMENTS = 3
+
+
+async def filled(lab: Lab, size: int, count: int) -> list[bytes]:
+    """Values of `size` bytes, one per batch, in a few segments, after a restart of the only broker."""
+    lab.controller.create_topic((0, 1), isr=(0,))
+    values = [bytes([65 + at]) * size for at in range(count)]
+    client = await lab[0].connect()
+    for at, value in enumerate(values):
+        await produce(client, batch(value))
+        if at % (count // SEGMENTS) == 0:
+            lab[0].partition.log.roll_now(0)
+    await lab[0].stop()
+    await lab[0].start()
+    return values
+
+
+def evict_log(disk: ColdDisk, lab: Lab) -> None:
+    directory = lab.root / "broker-0" / f"{TOPIC}-0"
+    disk.evict(*(str(path) for path in directory.iterdir()))
+
+
+@pytest.mark.parametrize("size", [2_000, 150_000])
+async def test_a_consumer_at_the_beginning_of_a_cold_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    disk = ColdDisk(monkeypatch)
+    async with Lab(tmp_path, count=1) as lab:
+        values = await filled(lab, size, 12)
+        evict_log(disk, lab)
+        client, found = await lab[0].connect(), list[bytes | None]()
+        while len(found) < len(values):
+            row = row_of(await fetch(client, len(found), max_wait_ms=500))
+            assert row.error_code == 0
+            found += values_of(bytes(row.records or b""))
+        assert found == values
+        assert disk.waits == []
+        assert lab[0].logs.context.open_files.cold.count > 0
+
+
+async def test_a_follower_that_begins_to_copy_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = ColdDisk(monkeypatch)
+    async with Lab(tmp_path, count=1) as lab:
+        values = await filled(lab, 2_000, 12)
+        evict_log(disk, lab)
+        client, found = await lab[0].connect(internal=True), list[bytes | None]()
+        while len(found) < len(values):
+            row = row_of(await fetch(client, len(found), max_wait_ms=500, replica=1))
+            assert row.error_code == 0
+            found += values_of(bytes(row.records or b""))
+        assert found == values
+        assert disk.waits == []
+
+
+@pytest.mark.parametrize("timestamp", [1, -3])
+async def test_a_look_up_by_time_in_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int) -> None:
+    disk = ColdDisk(monkeypatch)
+    async with Lab(tmp_path, count=1) as lab:
+        await filled(lab, 2_000, 12)
+        evict_log(disk, lab)
+        found = await list_offset(await lab[0].connect(), timestamp)
+        assert found.error_code == 0
+        assert found.offset >= 0
+        assert disk.waits == []
