@@ -55,7 +55,9 @@ class Coordinators:
         def create_topics(request: Any, version: int) -> Any:
             return forwarder.forward(None, request, version)
 
-        self.runtime = CoordinatorRuntime(ports.clock, RuntimeConfig(_host_limits(config, value)), self._holds_lease)
+        self.runtime = CoordinatorRuntime(
+            ports.clock, RuntimeConfig(_host_limits(config, value)), machinery.pacer, self._holds_lease
+        )
         self.groups = GroupCoordinator(
             self.runtime,
             _group_config(value),
@@ -114,9 +116,8 @@ class Coordinators:
         """Offsets of deleted topics go, and their tiers are dropped; so do the groups of deleted tenants."""
         self._cleanup.metadata_changed(delta, image)
         self._key_moves.metadata_changed(delta, image)
-        deleted = {topic.name: topic.topic_id for topic in delta.topics_deleted.values()}
-        if deleted:
-            self.groups.topics_deleted(deleted)
+        if delta.topics_deleted:
+            self.groups.topics_deleted()
             self.tiers.metadata_changed(delta, image)
 
     async def stop(self) -> None:

@@ -192,9 +192,9 @@ class HostedShard(Generic[ShardType]):
             first = min(first, self._clock.monotonic() + self._limits.stale_read_poll_s)
         return None if first == float("inf") else first
 
-    def expire(self) -> None:
+    def expire(self, spared_until_s: float) -> None:
         """Do what is due. While nothing can be appended, the shard's own deadlines wait."""
-        now = self.now()
+        now = self.now()._replace(spared_until_s=spared_until_s)
         self._expire_unsettled(now.monotonic_s)
         self._retry_stale(now.monotonic_s)
         deadline = self.shard.next_deadline()

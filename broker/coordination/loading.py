@@ -1,58 +1,92 @@
-"""Replays a partition's log into a fresh shard: read and decoded in threads, applied in short turns of the loop."""
+"""Replays a partition's log into a fresh shard: read by a thread, decoded and applied in slices of the loop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
+from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import Shard
 from common.errors import ErrorCode, ProtocolError
-from records.batch import iterate_batches
-from records.record import inflate_records, key_of, scan_records, value_of
+from common.pacing import Pacer, Work
+from records.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, MAGIC, PREFIX_BYTES, read_header
+from records.pairs import Pair, read_pairs
+from records.record import inflate_records
 
 WRITTEN_POLL_S = 0.01
+BATCH_COST = 3
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What bounds the memory and the turns of one load. Times in seconds."""
+    """What bounds the memory and the steps of one load."""
 
     chunk_bytes: int = 1 << 20
     inflated_bytes_max: int = 64 << 20
-    records_per_turn: int = 1_000
+    records_at_once: int = 250
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Decoded (key, value) pairs in order of the log, and the offset after the last batch."""
+class Stretch(NamedTuple):
+    """How far a replay has come: the log continues at `next_offset`. A compressed batch that has to be inflated first
+    begins at `compressed_at` of the chunk, else that is -1."""
 
-    records: list[tuple[bytes, bytes | None]]
     next_offset: int
+    compressed_at: int
+    unreadable: int
 
 
-def decode_chunk(region: ByteRegion, offset: int, end: int, inflated_bytes_max: int) -> Chunk:
-    """The records of `region` in [offset, end). Control batches and records without a key are skipped."""
-    records: list[tuple[bytes, bytes | None]] = []
-    whole = region.read()
-    next_offset = offset
-    with memoryview(whole) as view:
-        for at, header in iterate_batches(view, 0, len(whole), verify_crc=False):
-            next_offset = header.next_offset
-            if header.is_control:
-                continue
-            _, data = inflate_records(view, at, header.size, inflated_bytes_max=inflated_bytes_max)
-            for span in scan_records(header, data):
-                key = key_of(data, span)
-                if key is not None and offset <= header.base_offset + span.offset_delta < end:
-                    records.append((key, value_of(data, span)))
-    return Chunk(records, next_offset)
+def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, limits: LoadLimits) -> Work[Stretch]:
+    """Apply the batches in `data` from `at` on, up to the first that is compressed, or that is cut off.
+
+    Control batches are left out. Raises ProtocolError(CORRUPT_MESSAGE) for bytes that are no batch.
+    """
+    pairs: list[Pair] = []
+    unreadable, size, cost = 0, len(data), 0
+    while size - at >= HEADER_BYTES:
+        header = read_header(data, at)
+        end = at + header.batch_length + PREFIX_BYTES
+        if header.magic != MAGIC or end - at < HEADER_BYTES or header.last_offset_delta < 0:
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no record batch at offset {offset}")
+        if end > size or header.attributes & COMPRESSION_MASK:
+            break
+        if not header.attributes & CONTROL:
+            position, left = at + HEADER_BYTES, header.count
+            while left > 0:
+                some = min(left, limits.records_at_once)
+                position = read_pairs(data, position, end, some, pairs)
+                left -= some
+                if len(pairs) >= limits.records_at_once:
+                    unreadable += shard.replay_all(pairs)
+                    yield cost + len(pairs)
+                    cost = 0
+                    pairs = []
+        cost += BATCH_COST
+        offset = header.base_offset + header.last_offset_delta + 1
+        at = end
+    unreadable += shard.replay_all(pairs)
+    yield cost + len(pairs)
+    whole = size - at >= HEADER_BYTES and read_header(data, at).size <= size - at
+    return Stretch(offset, at if whole else -1, unreadable)
 
 
-async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: LoadLimits) -> int:
+def replay_inflated(shard: Shard, data: bytes, count: int, limits: LoadLimits) -> Work[int]:
+    """Apply the inflated records of one batch; how many could not be read."""
+    position, unreadable = 0, 0
+    while count > 0:
+        pairs: list[Pair] = []
+        some = min(count, limits.records_at_once)
+        position = read_pairs(data, position, len(data), some, pairs)
+        unreadable += shard.replay_all(pairs)
+        count -= some
+        yield BATCH_COST + len(pairs)
+    return unreadable
+
+
+async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: LoadLimits, pacer: Pacer) -> int:
     """Replay everything the log holds now; the offset up to which `shard` reflects it.
 
     All of it counts although some may not be committed yet: its leader keeps it. A record that the shard cannot read
@@ -68,20 +102,41 @@ async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: Load
             await asyncio.sleep(WRITTEN_POLL_S)
             continue
         try:
-            chunk = await asyncio.to_thread(decode_chunk, region, offset, end, limits.inflated_bytes_max)
+            data = await asyncio.to_thread(region.read)
         finally:
             region.release()
-        if chunk.next_offset <= offset:
+        reached = await _replay(partition, shard, data, offset, limits, pacer)
+        if reached.next_offset <= offset:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log yields no batch")
-        for begin in range(0, len(chunk.records), limits.records_per_turn):
-            for key, value in chunk.records[begin : begin + limits.records_per_turn]:
-                try:
-                    shard.replay(key, value)
-                except ValueError:
-                    unreadable += 1
-            await asyncio.sleep(0)
-        offset = chunk.next_offset
+        offset = reached.next_offset
+        unreadable += reached.unreadable
     if unreadable:
         fields = {"topic": partition.topic, "partition": partition.index, "count": unreadable}
         _log.warning("unreadable records", extra=fields)
-    return end
+    return offset
+
+
+async def _replay(
+    partition: CoordinatedPartition, shard: Shard, data: bytes, offset: int, limits: LoadLimits, pacer: Pacer
+) -> Stretch:
+    """Apply a chunk of the log that begins at `offset`."""
+    lane = (partition.topic, partition.index)
+    at, unreadable = 0, 0
+    while True:
+        reached = await pacer.run(replay_chunk(shard, data, at, offset, limits), lane, own=True)
+        offset = reached.next_offset
+        unreadable += reached.unreadable
+        at = reached.compressed_at
+        if at < 0:
+            return Stretch(offset, -1, unreadable)
+        header = read_header(data, at)
+        if not header.attributes & CONTROL:
+            _, records = await asyncio.to_thread(_inflate, data, at, header.size, limits.inflated_bytes_max)
+            unreadable += await pacer.run(replay_inflated(shard, records, header.count, limits), lane, own=True)
+        offset = header.next_offset
+        at += header.size
+
+
+def _inflate(data: bytes, at: int, size: int, inflated_bytes_max: int) -> tuple[object, bytes]:
+    with memoryview(data) as view:
+        return inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)

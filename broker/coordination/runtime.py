@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -31,11 +31,15 @@ from broker.coordination.shard import (
     ShardType,
 )
 from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.lateness import Lateness
 from common.lifecycle import duty
+from common.pacing import Pacer, Work
 from common.ports import Clock
 
 PartitionKey = tuple[str, int]
 MakeShard = Callable[[int], Shard]
+
+LOOK_S = 0.001  # the loop reads all sockets once in this time
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +69,13 @@ class _Slot:
 class CoordinatorRuntime:
     """Made before the broker leads anything; `host` names the topics, then `elected` and `resigned` drive it."""
 
-    def __init__(self, clock: Clock, config: RuntimeConfig, holds_lease: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, clock: Clock, config: RuntimeConfig, pacer: Pacer, holds_lease: Callable[[], bool] = lambda: True
+    ) -> None:
         """`holds_lease()`: whether the controllers have this broker for alive."""
         self._clock = clock
         self._config = config
+        self._pacer = pacer
         self._holds_lease = holds_lease
         self._makers: dict[str, MakeShard] = {}
         self._slots: dict[PartitionKey, _Slot] = {}
@@ -77,6 +84,7 @@ class CoordinatorRuntime:
         self._heap: list[tuple[float, int, HostedShard[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._lateness = Lateness()
         self._count = 0
         self._stopped = False
 
@@ -130,7 +138,7 @@ class CoordinatorRuntime:
             shard = self._makers[partition.topic](partition.index)
             try:
                 async with self._load_places:
-                    end = await load_shard(partition, shard, self._config.load)
+                    end = await load_shard(partition, shard, self._config.load, self._pacer)
             except (ProtocolError, StorageFailure, OSError, ValueError) as error:
                 fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
                 _log.warning("shard not loaded", extra=fields)
@@ -234,6 +242,29 @@ class CoordinatorRuntime:
         self._arm(hosted)
         return await future
 
+    async def read_slowly(
+        self,
+        topic: str,
+        index: int,
+        work: Callable[[ShardType, Now], Work[Reply]],
+        lane: Hashable,
+        *,
+        own: bool = False,
+    ) -> Reply:
+        """As `read`, for a query that takes long: it runs in slices, between which the shard may change. `lane` and
+        `own` as in `Pacer.start`."""
+        hosted = self._hosted(topic, index)
+        found = await self._pacer.run(work(hosted.shard, hosted.now()), lane, own=own)
+        if hosted.closed:
+            raise ProtocolError(ErrorCode.NOT_COORDINATOR)
+        future: asyncio.Future[Reply] = hosted.query(lambda _, __: found)
+        self._arm(hosted)
+        return await future
+
+    async def rest(self, lane: Hashable, *, own: bool = False) -> None:
+        """Return when it is the lane's turn: between the parts of a long write."""
+        await self._pacer.rest(lane, own=own)
+
     def _hosted(self, topic: str, index: int) -> HostedShard[Any]:
         slot = self._slots.get((topic, index))
         if slot is None:
@@ -261,7 +292,14 @@ class CoordinatorRuntime:
             self._timer.cancel()
         self._timer_at = deadline
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0.0, deadline - self._clock.monotonic()), self._expire)
+        self._timer = loop.call_later(max(0.0, deadline - self._clock.monotonic()), self._fire)
+
+    def _fire(self) -> None:
+        """Look into the sockets first: what clients have sent in time is no reason to judge them."""
+        now = self._clock.monotonic()
+        if self._lateness.fired(self._timer_at, now):
+            _log.warning("stalled: members get the time back", extra={"late_s": round(self._lateness.late_s, 3)})
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._expire)
 
     def _expire(self) -> None:
         self._timer, self._timer_at = None, float("inf")
@@ -274,7 +312,7 @@ class CoordinatorRuntime:
                 due.append(hosted)
         for hosted in due:
             if not hosted.closed:
-                hosted.expire()
+                hosted.expire(self._lateness.spared_until)
                 self._arm(hosted)
         if self._heap and self._heap[0][0] < self._timer_at:
             self._set_timer(self._heap[0][0])

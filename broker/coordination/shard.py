@@ -26,11 +26,13 @@ class CoordinatorRecord(NamedTuple):
 
 class Now(NamedTuple):
     """`monotonic_s` for durations, `wall_ms` for what is written into records and for retention. `next_offset` is that
-    of the first record which a decision made now yields."""
+    of the first record which a decision made now yields. Before `spared_until_s` no client counts as silent: this node
+    was stalled, and what clients sent meanwhile may not have been read yet."""
 
     monotonic_s: float
     wall_ms: int
     next_offset: int = 0
+    spared_until_s: float = 0.0
 
 
 class Parked(Enum):
@@ -59,6 +61,10 @@ class Shard(Protocol):
         """
         ...
 
+    def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
+        """`replay` of some records in order while loading; how many of them could not be read, and were left out."""
+        ...
+
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """The whole log was replayed: begin the timers. What it returns is appended first."""
         ...
@@ -74,6 +80,17 @@ class Shard(Protocol):
     def take_answers(self) -> list[Answer]:
         """Late replies since the last call."""
         ...
+
+
+def replay_each(shard: Shard, records: list[tuple[bytes, bytes | None]]) -> int:
+    """`replay_all` of a shard that has no quicker way."""
+    unreadable = 0
+    for key, value in records:
+        try:
+            shard.replay(key, value)
+        except ValueError:
+            unreadable += 1
+    return unreadable
 
 
 ShardType = TypeVar("ShardType", bound=Shard)

@@ -12,7 +12,7 @@ from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.forwarding import Forwarder, ForwardLimits
 from broker.request import ClientSession, RequestContext, WrittenRows
 from common.machine import MachineClock
-from common.pacing import at_once
+from common.pacing import Pacer, at_once
 from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment_requests import (
@@ -60,7 +60,7 @@ class BrokerWorld:
             self.replay(RegisterBrokerRecord(broker_id, bytes([broker_id]) * 16, endpoints, f"rack-{broker_id}"))
             self.set_fenced(broker_id, False)
         self.forwarder = Forwarder(self, self, MachineClock(), ForwardLimits())
-        self.runtime = CoordinatorRuntime(MachineClock(), RuntimeConfig())
+        self.runtime = CoordinatorRuntime(MachineClock(), RuntimeConfig(), Pacer())
         config = GroupConfig(group_initial_rebalance_delay_ms=0)
         self.coordinator = GroupCoordinator(self.runtime, config, lambda: self.image, random.Random(2))
         self.internal_topics = InternalTopics(

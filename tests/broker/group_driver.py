@@ -42,7 +42,7 @@ class GroupDriver:
         for record in self.log:
             self.shard.replay(record.key, record.value)
         self._append(self.shard.loaded(self.now))
-        self._collect()
+        self.advance(0.0)
 
     @property
     def now(self) -> Now:

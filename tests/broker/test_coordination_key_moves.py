@@ -24,6 +24,7 @@ from broker.coordination.placement import keeping_partition, partition_for
 from broker.coordination.shard import Now
 from broker.handlers.key_imports import ImportKeys
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports, KeyStep, Report, key_step, keys_are_home
 from kraft.controller.tenants import decide_move_tenant
 from kraft.controller.topic_names import GROUP_TOPIC
@@ -174,9 +175,7 @@ class World:
         if self.leads(broker, index):
 
             def act(shard: GroupShard, now: Now) -> Any:
-                for group_id in shard.groups_with((self.tenant_id,)):
-                    shard._expire_offsets_of(group_id, now)
-                return SimpleNamespace(records=shard._effects.take_records(), reply=None)
+                return SimpleNamespace(records=shard._retention.step(now), reply=None)
 
             try:
                 self.append(broker, index, act)
@@ -259,6 +258,9 @@ class Broker:
         if not self.world.leads(self.id, index):
             raise ProtocolError(ErrorCode.NOT_COORDINATOR)
         return query(self.world.places[index].shard, self.world.now)
+
+    async def read_slowly(self, topic: str, index: int, work: Any, lane: str, *, own: bool) -> Any:
+        return at_once(await self.read(topic, index, work))
 
     # as a link to another broker, and as the channel to the controller
 

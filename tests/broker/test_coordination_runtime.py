@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,10 +13,11 @@ from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.loading import LoadLimits
 from broker.coordination.placement import java_string_hash, partition_for
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
-from broker.coordination.shard import PARKED, Answer, CoordinatorRecord, Now, Parked, Ticket
+from broker.coordination.shard import PARKED, Answer, CoordinatorRecord, Now, Parked, Ticket, replay_each
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
+from common.pacing import Pacer
 from records.builder import build_batch
 from records.record import Record
 from tests.broker.coordinated_partition import MemoryPartition
@@ -35,6 +37,7 @@ class Register:
         self.answers: list[Answer] = []
         self.deadline: float | None = None
         self.loads = 0
+        self.spared_for_s = 0.0
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         if key == b"garbled":
@@ -43,6 +46,9 @@ class Register:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+
+    def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
+        return replay_each(self, records)
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         self.loads += 1
@@ -53,6 +59,7 @@ class Register:
 
     def expire(self, now: Now) -> list[CoordinatorRecord]:
         self.deadline = None
+        self.spared_for_s = now.spared_until_s - now.monotonic_s
         return [CoordinatorRecord(key, None) for key in self.values if key.startswith(b"boom")]
 
     def take_answers(self) -> list[Answer]:
@@ -101,7 +108,7 @@ class World:
     def __init__(self, host: HostLimits = QUICK, load: LoadLimits | None = None) -> None:
         self.leased = True
         config = RuntimeConfig(host, load or LoadLimits(), reload_pause_s=0.01)
-        self.runtime = CoordinatorRuntime(MachineClock(), config, lambda: self.leased)
+        self.runtime = CoordinatorRuntime(MachineClock(), config, Pacer(), lambda: self.leased)
         self.shards: list[Register] = []
         self.runtime.host(TOPIC, self.make)
         self.partition = MemoryPartition()
@@ -310,6 +317,17 @@ async def test_deadlines_come_true_as_records(world: World) -> None:
     assert await world.runtime.read(TOPIC, 0, keys) == []
 
 
+async def test_a_stalled_node_looks_into_its_sockets_and_gives_the_time_back(world: World) -> None:
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"boom"))
+    time.sleep(0.3)  # noqa: ASYNC251  it is the stall
+    heard: list[bool] = []
+    asyncio.get_running_loop().call_soon(lambda: heard.append(world.partition.log.log_end_offset == 1))
+    await eventually(lambda: world.partition.log.log_end_offset == 2)
+    assert heard == [True]
+    assert world.shards[0].spared_for_s > 0.1
+
+
 async def test_deadlines_wait_while_nothing_can_be_appended(world: World) -> None:
     await world.elected()
     await world.runtime.write(TOPIC, 0, put(b"boom"))
@@ -321,7 +339,7 @@ async def test_deadlines_wait_while_nothing_can_be_appended(world: World) -> Non
 
 
 async def test_a_load_reads_everything_in_chunks_and_passes_over_what_it_cannot_read() -> None:
-    world = World(load=LoadLimits(chunk_bytes=300, records_per_turn=2))
+    world = World(load=LoadLimits(chunk_bytes=300, records_at_once=2))
     expected: dict[bytes, bytes] = {}
     for batch in range(20):
         records = [Record(0, 1, b"k%d" % (batch * 3 + n), b"v", ()) for n in range(5)]

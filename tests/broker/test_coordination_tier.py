@@ -18,6 +18,7 @@ from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
 from broker.handlers.tier_state import TierStateHandler
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.machine import MachineClock
+from common.pacing import Pacer
 from common.ports import Address
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.delta import MetadataDelta
@@ -83,7 +84,8 @@ class TierCluster:
             *(PartitionRecord(TOPIC_ID, at, (0, 1), (0, 1), 0) for at in range(8)),
         )
         self.runtimes = [
-            CoordinatorRuntime(MachineClock(), RuntimeConfig(HostLimits(commit_timeout_s=0.2))) for _ in range(2)
+            CoordinatorRuntime(MachineClock(), RuntimeConfig(HostLimits(commit_timeout_s=0.2)), Pacer())
+            for _ in range(2)
         ]
         self.coordinators = [TierCoordinator(runtime, lambda: self.world.image) for runtime in self.runtimes]
         self.handlers = [TierStateHandler(coordinator) for coordinator in self.coordinators]

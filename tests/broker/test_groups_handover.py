@@ -6,6 +6,7 @@ from __future__ import annotations
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.values import GroupState
 from common.errors import ErrorCode
+from common.pacing import at_once
 from kraft.image.key_ranges import Keeping
 from tests.broker.group_driver import GROUP, GroupDriver
 
@@ -17,14 +18,14 @@ class Side(GroupDriver):
     """A partition whose part in the handover the test changes."""
 
     def become(self, keeping: Keeping) -> None:
-        self.shard._keeping_of = lambda _: keeping
+        self.shard._keeping_of = self.shard._retention._keeping_of = lambda _: keeping
         self._append(self.shard.keeping_changed(GROUP, self.now))
         self._collect()
 
 
 def handed_over(old: GroupDriver, new: Side) -> None:
     for group_id in old.shard.groups_with((GROUP,)):
-        new._append(old.shard.records_of(group_id))
+        new._append(at_once(old.shard.records_of(group_id)))
 
 
 def coming() -> Side:
@@ -39,14 +40,14 @@ def test_members_go_on_in_their_generation() -> None:
     old.commit({("t", 0): 5, ("u", 1): 7}, ids[0], generation)
     old.become(Keeping.LEAVING)
     handed_over(old, new)
-    assert not new.shard.list_groups()
+    assert not at_once(new.shard.list_groups())
     new.become(Keeping.SERVED)
     assert new.shard.describe(GROUP).state is GroupState.STABLE
     assert new.heartbeat(ids[1], generation) is ErrorCode.NONE
     assert new.commit({("t", 0): 6}, ids[0], generation) == (ErrorCode.NONE,)
-    assert [offset.offset for offset in new.shard.fetch_offsets(GROUP)["u"].values()] == [7]
-    assert [listed.group_id for listed in new.shard.list_groups()] == [GROUP]
-    assert not old.shard.list_groups()
+    assert [offset.offset for offset in at_once(new.shard.fetch_offsets(GROUP))["u"].values()] == [7]
+    assert [listed.group_id for listed in at_once(new.shard.list_groups())] == [GROUP]
+    assert not at_once(old.shard.list_groups())
     new.advance(11.0)
     assert new.shard.describe(GROUP).state is GroupState.EMPTY, "sessions run where the group is"
 

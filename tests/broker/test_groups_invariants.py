@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.records import decode_group_value
 from broker.coordination.groups.values import GroupState, JoinReply, JoinRequest, MemberIdentity, SyncReply
 from common.errors import ErrorCode
 from tests.broker.group_driver import GROUP, GroupDriver
@@ -104,7 +105,7 @@ class Groups(RuleBasedStateMachine):
         self.driver = GroupDriver(CONFIG, old.log)
         self.driver.now_s = old.now_s
         committed = self.driver.shard.committed.get(GROUP)
-        self.generation = 0 if committed is None else committed.generation
+        self.generation = 0 if committed is None else decode_group_value(committed).generation
 
     # invariants ----------------------------------------------------------------------------------------------
 
@@ -158,7 +159,8 @@ class Groups(RuleBasedStateMachine):
             assert set(group.unsynced) <= set(group.members)
             assert not set(group.pending) & set(group.members)
             if group.state is GroupState.STABLE:
-                assert group.generation == self.driver.shard.committed[group.group_id].generation
+                committed = decode_group_value(self.driver.shard.committed[group.group_id])
+                assert group.generation == committed.generation
             if group.state is GroupState.EMPTY:
                 assert not group.members
 
@@ -168,7 +170,7 @@ class Groups(RuleBasedStateMachine):
         for record in self.driver.log:
             fresh.replay(record.key, record.value)
         assert fresh.committed == self.driver.shard.committed
-        assert fresh.fetch_offsets(GROUP) == self.driver.shard.fetch_offsets(GROUP)
+        assert fresh.offsets.items(GROUP) == self.driver.shard.offsets.items(GROUP)
 
     def teardown(self) -> None:
         """Left alone, everybody gets an answer: nothing waits for ever."""

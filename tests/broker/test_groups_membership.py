@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.records import decode_group_value
 from broker.coordination.groups.values import GroupState, JoinReply, MemberIdentity, SyncReply
 from common.errors import ErrorCode
 from tests.broker.group_driver import GROUP, RANGE, GroupDriver
@@ -171,7 +172,7 @@ def test_members_leave_and_the_group_is_empty_but_remembered() -> None:
     assert driver.leave(*ids) == (ErrorCode.NONE, ErrorCode.NONE)
     group = driver.shard.groups[GROUP]
     assert (group.state, group.generation) == (GroupState.EMPTY, generation + 1)
-    assert driver.shard.committed[GROUP].members == ()
+    assert decode_group_value(driver.shard.committed[GROUP]).members == ()
     assert driver.shard.describe(GROUP).state is GroupState.EMPTY
 
 
@@ -210,7 +211,9 @@ def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
     assert driver.heartbeat(ids["b"], generation, instance="b") is ErrorCode.FENCED_INSTANCE_ID
     assert driver.replies[driver.join(ids["b"], instance="b")] is ErrorCode.FENCED_INSTANCE_ID
     assert driver.commit({("t", 0): 1}, ids["b"], generation, instance="b") is ErrorCode.FENCED_INSTANCE_ID
-    saved = {member.instance_id: member.member_id for member in driver.shard.committed[GROUP].members}
+    saved = {
+        member.instance_id: member.member_id for member in decode_group_value(driver.shard.committed[GROUP]).members
+    }
     assert saved == {"a": ids["a"], "b": reply.member_id}
 
 

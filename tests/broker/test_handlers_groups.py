@@ -310,8 +310,13 @@ async def test_an_offset_of_an_earlier_topic_of_that_name_does_not_count(groups:
 
 async def test_deleted_topics_lose_their_offsets(groups: Groups) -> None:
     assert await groups.commit(9, 42) == 0
-    groups.coordinator.topics_deleted({"t": TOPIC_ID})
-    assert (await fetch(groups, 9))[1][0] == ("t", 0, -1, 0)
+    end = groups.offsets.log.log_end_offset
+    groups.replay(RemoveTopicRecord(TOPIC_ID))
+    groups.coordinator.topics_deleted()
+    async with asyncio.timeout(5):
+        while groups.offsets.log.log_end_offset == end:  # noqa: ASYNC110  nothing tells
+            await asyncio.sleep(0.005)
+    assert await fetch(groups, 9, everything=True) == (0, [])
 
 
 async def test_reads_of_offsets_need_the_followers_word(groups: Groups) -> None:

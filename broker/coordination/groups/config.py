@@ -21,3 +21,4 @@ class GroupConfig:
     new_member_join_timeout_ms: int = 300_000
     group_record_bytes_max: int = 1_000_000
     expiries_per_turn_max: int = 1_000
+    timers_per_turn_max: int = 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from broker.coordination.groups.config import GroupConfig
@@ -26,12 +26,18 @@ from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
 from kraft.records import KeysPhase
+from tiering.exports import batched
 
 Reply = TypeVar("Reply")
+
+OFFSETS_AT_ONCE = 200
+OFFSET_COST, TOPIC_COST = 4, 2
+EXPORT_LANE = "export of groups"
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """(topic, partitions)."""
 
@@ -108,6 +114,19 @@ class GroupCoordinator:
     # offsets -----------------------------------------------------------------------------------------------
 
     async def commit(self, request: CommitRequest) -> tuple[ErrorCode, ...]:
+        """One code per offset, in order. Many offsets are committed some at a time."""
+        codes: list[ErrorCode] = []
+        for part in list(batched(request.offsets, OFFSETS_AT_ONCE)) or [[]]:
+            try:
+                codes += await self._commit_part(request._replace(offsets=tuple(part)))
+            except ProtocolError as error:
+                if not codes:
+                    raise
+                codes += [error.code] * (len(request.offsets) - len(codes))
+                break
+        return tuple(codes)
+
+    async def _commit_part(self, request: CommitRequest) -> tuple[ErrorCode, ...]:
         def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
             return shard.commit(request, now)
 
@@ -116,38 +135,47 @@ class GroupCoordinator:
     async def fetch_offsets(self, group_id: str, wanted: Wanted) -> list[list[CommittedOffset | None]]:
         """In the order of `wanted`; None where nothing was committed."""
 
-        def query(shard: GroupShard, _: Now) -> list[list[CommittedOffset | None]]:
-            return [
-                [shard.fetch_offset(group_id, topic, partition) for partition in partitions]
-                for topic, partitions in wanted
-            ]
+        def query(shard: GroupShard, _: Now) -> Work[list[list[CommittedOffset | None]]]:
+            found: list[list[CommittedOffset | None]] = []
+            for topic, partitions in wanted:
+                row: list[CommittedOffset | None] = []
+                for some in batched(partitions, OFFSETS_AT_ONCE):
+                    row += [shard.fetch_offset(group_id, topic, partition) for partition in some]
+                    yield TOPIC_COST + len(some) * OFFSET_COST
+                found.append(row)
+            return found
 
-        return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
+        return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, group_id)
 
     async def fetch_all_offsets(self, group_id: str) -> dict[str, TopicOffsets]:
-        def query(shard: GroupShard, _: Now) -> dict[str, TopicOffsets]:
+        def query(shard: GroupShard, _: Now) -> Work[dict[str, TopicOffsets]]:
             return shard.fetch_offsets(group_id)
 
-        return await self._runtime.read(GROUP_TOPIC, self.partition_of(group_id), query)
+        return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, group_id)
 
     async def delete_offsets(self, group_id: str, partitions: tuple[tuple[str, int], ...]) -> tuple[ErrorCode, ...]:
+        codes: list[ErrorCode] = []
+        for some in list(batched(partitions, OFFSETS_AT_ONCE)) or [[]]:
+            codes += await self._delete_some(group_id, tuple(some))
+        return tuple(codes)
+
+    async def _delete_some(self, group_id: str, partitions: tuple[tuple[str, int], ...]) -> tuple[ErrorCode, ...]:
         def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
             return shard.delete_offsets(group_id, partitions)
 
         return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
 
-    def topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
-        """Offsets in them (name → id) go, without anybody waiting.
+    def topics_deleted(self) -> None:
+        """Offsets in topics that the image no longer shows go soon, without anybody waiting.
 
-        A shard that cannot now, or that is elsewhere when this broker hears of it, does it at its next retention. What
-        is still there then was committed for another topic id, so it is shown to nobody.
+        A shard that is elsewhere when this broker hears of it does it at its next retention. What is still there then
+        was committed for another topic id, so it is shown to nobody.
         """
 
-        def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, None]:
-            return shard.delete_topics(deleted)
+        def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:
+            return shard.topics_deleted(now)
 
-        for index in self._runtime.active(GROUP_TOPIC):
-            self._runtime.write_unattended(GROUP_TOPIC, index, decide)
+        self._runtime.tell(GROUP_TOPIC, act)
 
     async def remove_groups(self, index: int, prefixes: tuple[str, ...], most: int) -> int:
         """In one partition here, at most so many of those whose ids begin so; how many there were before that."""
@@ -167,6 +195,14 @@ class GroupCoordinator:
         """`query` on one shard here, once what it saw is committed."""
         return await self._runtime.read(GROUP_TOPIC, index, query)
 
+    async def read_shard_slowly(self, index: int, query: Callable[[GroupShard, Now], Work[Reply]]) -> Reply:
+        """As `read_shard`, for the node's own sake and in slices."""
+        return await self._runtime.read_slowly(GROUP_TOPIC, index, query, EXPORT_LANE, own=True)
+
+    async def rest(self) -> None:
+        """Return when it is the turn of what the node does for its own sake."""
+        await self._runtime.rest(EXPORT_LANE, own=True)
+
     # administration ----------------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> GroupDescription:
@@ -181,7 +217,7 @@ class GroupCoordinator:
         Raises COORDINATOR_LOAD_IN_PROGRESS while some are not known yet, or a tenant's are being handed over.
         """
 
-        def query(shard: GroupShard, _: Now) -> list[ListedGroup]:
+        def query(shard: GroupShard, _: Now) -> Work[list[ListedGroup]]:
             return shard.list_groups(prefix)
 
         tenant = self._image().tenants.owner(prefix)
@@ -191,14 +227,19 @@ class GroupCoordinator:
         found: list[ListedGroup] = []
         for index in self._runtime.active(GROUP_TOPIC):
             try:
-                found.extend(await self._runtime.read(GROUP_TOPIC, index, query))
+                found.extend(await self._runtime.read_slowly(GROUP_TOPIC, index, query, prefix))
             except ProtocolError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:  # else its new coordinator lists them
                     raise
         return found
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, ErrorCode]:
+        """Many offsets go some at a time, the group with the last; one that is joined meanwhile stays, without them."""
+
+        def decide(shard: GroupShard, _: Now, __: Ticket) -> Decision[CoordinatorRecord, ErrorCode | None]:
             return shard.delete_group(group_id)
 
-        return await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
+        while True:
+            code = await self._runtime.write(GROUP_TOPIC, self.partition_of(group_id), decide)
+            if code is not None:
+                return code

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.offsets import read_value, split_place
+from broker.coordination.groups.values import CommittedOffset
 from broker.coordination.shard import Now
 from common.errors import ProtocolError
+from common.pacing import Work
 from records.events import Event, EventsWriter
 from tiering.exports import GROUPS, Export, NotExported, batched
 
 GROUPS_AT_ONCE = 100
-OFFSETS_AT_ONCE = 1_000
+OFFSETS_AT_ONCE = 200
+OFFSET_COST, GROUP_COST = 6, 2
 
 
 async def group_exports(groups: GroupCoordinator) -> list[Export]:
@@ -40,32 +44,44 @@ class _GroupsExport:
 
     async def fill(self, writer: EventsWriter) -> None:
         try:
-            names = await self._groups.read_shard(self.scope, lambda shard, _: shard.groups_to_export())
+            names = await self._groups.read_shard(self.scope, lambda shard, _: shard.offsets.groups())
             for some in batched(names, GROUPS_AT_ONCE):
 
-                def query(shard: GroupShard, _: Now, some: list[str] = some) -> list[Event]:
-                    return [event for group in some for event in _offsets_of(shard, group)]
+                def query(shard: GroupShard, _: Now, some: list[str] = some) -> Work[list[Event]]:
+                    return _offsets_of(shard, some)
 
-                events = await self._groups.read_shard(self.scope, query)
+                events = await self._groups.read_shard_slowly(self.scope, query)
                 for part in batched(events, OFFSETS_AT_ONCE):
                     writer.add(part)
+                    await self._groups.rest()
         except ProtocolError as error:
             raise NotExported(str(error)) from error
 
 
-def _offsets_of(shard: GroupShard, group: str) -> list[Event]:
-    return [
-        {
-            "event": "offset",
-            "group": group,
-            "topic": topic,
-            "topic_id": committed.topic_id.hex(),
-            "partition": partition,
-            "offset": committed.offset,
-            "leader_epoch": committed.leader_epoch,
-            "metadata": committed.metadata,
-            "commit_ms": committed.commit_timestamp,
-        }
-        for topic, partitions in shard.offsets.of(group).items()
-        for partition, committed in partitions.items()
-    ]
+def _offsets_of(shard: GroupShard, groups: list[str]) -> Work[list[Event]]:
+    """Each group's as they are at one moment."""
+    events: list[Event] = []
+    for group in groups:
+        items = shard.offsets.items(group) if shard.is_exported(group) else []
+        for some in batched(items, OFFSETS_AT_ONCE):
+            for place, value in some:
+                committed = read_value(value)
+                if committed is not None:
+                    events.append(_event(group, *split_place(place), committed))
+            yield len(some) * OFFSET_COST
+        yield GROUP_COST
+    return events
+
+
+def _event(group: str, topic: str, partition: int, committed: CommittedOffset) -> Event:
+    return {
+        "event": "offset",
+        "group": group,
+        "topic": topic,
+        "topic_id": committed.topic_id.hex(),
+        "partition": partition,
+        "offset": committed.offset,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "commit_ms": committed.commit_timestamp,
+    }

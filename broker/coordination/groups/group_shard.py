@@ -1,30 +1,40 @@
 """One partition of `__consumer_offsets`: the groups whose ids fall on it, and the offsets they committed.
 
-Hard state is `committed` (each group's newest record) and `offsets`; `replay` alone changes it. Soft state is the
-groups in memory with their parked requests and timers. A group id names one group of one type; classic groups are
+Hard state is `committed` (each group's newest record, as bytes) and `offsets`; `replay` alone changes it. Soft state is
+the groups in memory with their parked requests and timers. After a load a group comes into memory when it is first
+asked for, or when its turn comes. A group id names one group of one type; classic groups are
 the only type so far, records of other types are left alone.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from broker.coordination.deadlines import DeadlineQueue
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.membership import STRING_BYTES_MAX, Memberships
-from broker.coordination.groups.offsets import CommittedOffsets, TopicOffsets
+from broker.coordination.groups.offsets import (
+    PLACE_OVERHEAD,
+    CommittedOffsets,
+    Places,
+    TopicOffsets,
+    read_value,
+    split_place,
+)
 from broker.coordination.groups.rebalance import Effects, Rebalances, TimerKey, TimerKind
 from broker.coordination.groups.records import (
-    OffsetKey,
+    OFFSET_KEY_PREFIXES,
+    UnreadableRecord,
     decode_group_value,
     decode_key,
-    decode_offset_value,
+    encode_group_key,
     group_record,
     offset_record,
 )
+from broker.coordination.groups.retention import Retention
 from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import (
     NO_MEMBER,
@@ -32,7 +42,6 @@ from broker.coordination.groups.values import (
     CommitRequest,
     CommittedOffset,
     GroupDescription,
-    GroupMetadata,
     GroupState,
     GroupType,
     HeartbeatRequest,
@@ -46,13 +55,23 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from common.settings import LONG_MAX
 from kraft.image.key_ranges import Keeping
 from kraft.image.tenants import local_name
 
+_log = logging.getLogger(__name__)
+
 TopicIdOf = Callable[[str], bytes | None]
 KeepingOf = Callable[[str], Keeping]
 RETENTION_TURN_S = 0.02
+TAKE_UP_TURN_S = 0.002
+TAKE_UP_COST_MAX = 2_000  # of one turn, about microseconds
+TAKE_UP_COST = 30  # of a group, and a little for each byte of its record
+NAMES_AT_ONCE = 200
+OFFSETS_AT_ONCE = 200
+REMOVED_AT_ONCE = 1_000
+OFFSET_COST = 4
 
 
 class GroupShard:
@@ -69,7 +88,7 @@ class GroupShard:
         topic_id_of: TopicIdOf,
         keeping_of: KeepingOf = lambda _: Keeping.SERVED,
     ) -> None:
-        self.committed: ByTenant[GroupMetadata] = ByTenant()
+        self.committed: ByTenant[bytes] = ByTenant()
         self.offsets = CommittedOffsets()
         self.groups: ByTenant[ClassicGroup] = ByTenant()
         self._config = config
@@ -79,39 +98,89 @@ class GroupShard:
         self._effects = Effects()
         self._rebalances = Rebalances(config, self._timers, self._effects)
         self._memberships = Memberships(config, self._rebalances, self._effects, rng)
-        self._retention_round: deque[str] = deque()  # groups that this round has yet to look at
-        self._is_loaded = False
+        self._retention = Retention(config, self.offsets, self.committed, self._group, topic_id_of, keeping_of)
+        self._untaken: dict[str, None] = {}  # groups that are not in memory yet
+        self._since: Now | None = None  # None while loading; when sessions of groups that come into memory begin
 
     # shard -------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
+        if key[:2] in OFFSET_KEY_PREFIXES:
+            at = 4 + int.from_bytes(key[2:4], "big")
+            self.offsets.put(key[2:at], key[at:], value)
+            return
         decoded = decode_key(key)
-        if isinstance(decoded, OffsetKey):
-            committed = None if value is None else decode_offset_value(value)
-            self.offsets.put(decoded.group_id, decoded.topic, decoded.partition, committed)
-        elif decoded is not None:
-            if value is not None:
-                self.committed[decoded.group_id] = decode_group_value(value)
-            else:
-                self.committed.pop(decoded.group_id, None)
-                self._forget(decoded.group_id)
+        if decoded is None:
+            return
+        if value is not None:
+            self.committed[decoded.group_id] = value
+            if self._since is None:
+                self._untaken[decoded.group_id] = None
+        else:
+            self.committed.pop(decoded.group_id, None)
+            self._untaken.pop(decoded.group_id, None)
+            self._forget(decoded.group_id)
+
+    def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
+        """Records of one group often follow each other: then all that is done is to put the value where it belongs."""
+        unreadable, size = 0, 0
+        begin = b""  # of the keys of the group's offsets
+        places: Places | None = None
+        for key, value in records:
+            if places is not None and value is not None and key.startswith(begin):
+                place = key[size:]
+                if len(place) >= PLACE_OVERHEAD and (place[0] << 8 | place[1]) + PLACE_OVERHEAD == len(place):
+                    places[place] = value
+                    continue
+            places = None
+            try:
+                self.replay(key, value)
+            except ValueError:
+                unreadable += 1
+                continue
+            if key[:2] in OFFSET_KEY_PREFIXES:
+                size = 4 + int.from_bytes(key[2:4], "big")
+                begin = key[:size]
+                places = self.offsets.places_of(key[2:size])
+        return unreadable
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """Every member has a whole session to find its new coordinator."""
-        self._is_loaded = True
-        for group_id in self.committed:
-            self._take_up(group_id, now)
+        self._since = now
+        self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s)
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + self._retention_interval_s)
         return self._effects.take_records()
 
+    def _group(self, group_id: str) -> ClassicGroup | None:
+        """The group, in memory from now on; None when it has neither members nor a record."""
+        if group_id in self._untaken and self._since is not None:
+            self._take_up(group_id, self._since)
+        return self.groups.get(group_id)
+
     def _take_up(self, group_id: str, now: Now) -> None:
-        if self._keeping_of(group_id) is not Keeping.SERVED:
+        self._untaken.pop(group_id, None)
+        value = self.committed.get(group_id)
+        if value is None or self._keeping_of(group_id) is not Keeping.SERVED:
             return
-        group = self.groups[group_id] = ClassicGroup.restored(group_id, self.committed[group_id])
+        try:
+            metadata = decode_group_value(value)
+        except UnreadableRecord as error:
+            _log.warning("a group's record cannot be read", extra={"group": group_id, "error": str(error)})
+            return
+        group = self.groups[group_id] = ClassicGroup.restored(group_id, metadata)
         for member in group.members.values():
             self._rebalances.refresh_session(group, member, now)
         if len(group.members) > self._config.group_max_size:
             self._rebalances.prepare(group, now)
+
+    def _take_up_some(self, now: Now) -> None:
+        cost = 0
+        while self._untaken and cost < TAKE_UP_COST_MAX:
+            group_id = next(iter(self._untaken))
+            cost += TAKE_UP_COST + len(self.committed.get(group_id, b"")) // 8
+            self._take_up(group_id, now)
+        if self._untaken:
+            self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s + TAKE_UP_TURN_S)
 
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
         """What this partition is to the groups whose ids begin so may have changed: they are taken up, or given up, and
@@ -121,33 +190,48 @@ class GroupShard:
                 self._rebalances.give_up(self.groups.pop(group_id))
         for group_id in self.committed.with_prefix(prefix):
             if group_id not in self.groups:
-                self._take_up(group_id, now)
-        if self._is_loaded:
-            self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + RETENTION_TURN_S)
+                self._untaken[group_id] = None
+        if self._since is not None:
+            self._since = now
+            self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s)
+            self._look_soon(now)
         return self._effects.take_records()
 
+    def _look_soon(self, now: Now) -> None:
+        self._retention.begin_again()
+        self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + RETENTION_TURN_S)
+
     def next_deadline(self) -> float | None:
-        return self._timers.first() if self._is_loaded else None
+        return self._timers.first() if self._since is not None else None
 
     def expire(self, now: Now) -> list[CoordinatorRecord]:
-        for _ in range(self._config.expiries_per_turn_max):
+        for _ in range(self._config.timers_per_turn_max):
             key = self._timers.pop_due(now.monotonic_s)
             if key is None:
                 break
             if key.kind is TimerKind.RETENTION:
                 self._expire_offsets(now)
+                break
+            if key.kind is TimerKind.TAKE_UP:
+                self._take_up_some(now)
+                break
+            if now.monotonic_s < now.spared_until_s:
+                self._timers.set(key, now.spared_until_s)
                 continue
-            group = self.groups.get(key.group_id)
-            if group is None:
-                continue
-            if key.kind is TimerKind.MEMBER:
-                self._rebalances.member_over(group, key.member_id, now)
-                self._forget_if_idle(group.group_id)
-            elif key.kind is TimerKind.JOIN:
-                self._rebalances.gathering_over(group, now)
-            else:
-                self._rebalances.sync_over(group, now)
+            self._group_timer(key, now)
         return self._effects.take_records()
+
+    def _group_timer(self, key: TimerKey, now: Now) -> None:
+        group = self.groups.get(key.group_id)
+        if group is None:
+            return
+        if key.kind is TimerKind.MEMBER:
+            self._rebalances.member_over(group, key.member_id, now)
+            self._forget_if_idle(group.group_id)
+        elif key.kind is TimerKind.JOIN:
+            self._rebalances.gathering_over(group, now)
+        else:
+            self._rebalances.sync_over(group, now)
 
     def take_answers(self) -> list[Answer]:
         return self._effects.take_answers()
@@ -160,7 +244,7 @@ class GroupShard:
 
     def join(self, request: JoinRequest, now: Now, ticket: Ticket) -> Decision[CoordinatorRecord, JoinReply | Parked]:
         self._memberships.check_join(request)
-        group = self.groups.get(request.group_id)
+        group = self._group(request.group_id)
         if group is None:
             if request.member_id != NO_MEMBER:
                 raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -191,7 +275,7 @@ class GroupShard:
     def _group_of_member(self, group_id: str) -> ClassicGroup:
         if not local_name(group_id):
             raise ProtocolError(ErrorCode.INVALID_GROUP_ID)
-        group = self.groups.get(group_id)
+        group = self._group(group_id)
         if group is None:
             raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
@@ -230,7 +314,7 @@ class GroupShard:
 
     def _check_committer(self, request: CommitRequest, now: Now) -> None:
         """Members commit in their generation; anyone may commit for a group without members."""
-        group = self.groups.get(request.group_id)
+        group = self._group(request.group_id)
         by_member = request.generation >= 0 or request.member_id != NO_MEMBER or request.instance_id is not None
         if group is None:
             if request.generation >= 0:
@@ -251,15 +335,23 @@ class GroupShard:
     def fetch_offset(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self.offsets.get(group_id, topic, partition)
 
-    def fetch_offsets(self, group_id: str) -> dict[str, TopicOffsets]:
-        """A copy of all: topic → partition → offset."""
-        return {topic: dict(partitions) for topic, partitions in self.offsets.of(group_id).items()}
+    def fetch_offsets(self, group_id: str) -> Work[dict[str, TopicOffsets]]:
+        """All as they are now: topic → partition → offset."""
+        found: dict[str, TopicOffsets] = {}
+        for count, (place, value) in enumerate(self.offsets.items(group_id), 1):
+            topic, partition = split_place(place)
+            committed = read_value(value)
+            if committed is not None:
+                found.setdefault(topic, {})[partition] = committed
+            if count % OFFSETS_AT_ONCE == 0:
+                yield OFFSETS_AT_ONCE * OFFSET_COST
+        return found
 
     def delete_offsets(
         self, group_id: str, partitions: tuple[tuple[str, int], ...]
     ) -> Decision[CoordinatorRecord, tuple[ErrorCode, ...]]:
         """One code per (topic, partition), in order. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = self.groups.get(group_id)
+        group = self._group(group_id)
         if group is None and not self.offsets.has(group_id):
             raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and group.members and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -274,88 +366,80 @@ class GroupShard:
                 records.append(offset_record(group_id, topic, partition, None))
         return Decision(tuple(codes), records)
 
-    def delete_topics(self, deleted: Mapping[str, bytes]) -> Decision[CoordinatorRecord, None]:
-        """These topics (name → id) are gone, and so are all offsets in them."""
-        return Decision(None, self.offsets.topic_tombstones(deleted))
+    def topics_deleted(self, now: Now) -> list[CoordinatorRecord]:
+        """Topics are gone, as the image shows, and so are soon all offsets in them."""
+        if self._since is not None:
+            self._look_soon(now)
+        return []
 
     def _expire_offsets(self, now: Now) -> None:
-        """Look at some groups, and come back soon when there are more of them in this round."""
-        if not self._retention_round:
-            self._retention_round.extend(dict.fromkeys([*self.offsets.groups(), *self.committed]))
-        for _ in range(min(len(self._retention_round), self._config.expiries_per_turn_max)):
-            self._expire_offsets_of(self._retention_round.popleft(), now)
-        pause_s = RETENTION_TURN_S if self._retention_round else self._retention_interval_s
+        """Look at some offsets, and come back soon when there are more of them in this round."""
+        self._effects.records.extend(self._retention.step(now))
+        pause_s = RETENTION_TURN_S if self._retention.is_under_way else self._retention_interval_s
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + pause_s)
-
-    def _expire_offsets_of(self, group_id: str, now: Now) -> None:
-        """Offsets that are too old or of topics that are gone go, then a group with neither members nor offsets."""
-        keeping = self._keeping_of(group_id)
-        if keeping is Keeping.FOREIGN:
-            self._effects.records.extend(self._tombstones(group_id))
-        if keeping is not Keeping.SERVED:
-            return
-        group = self.groups.get(group_id)
-        expired = self.offsets.expired(group_id, group, self._config.offsets_retention_ms, now.wall_ms)
-        removed = {record.key: record for record in expired}
-        removed.update((record.key, record) for record in self.offsets.orphans(group_id, self._topic_id_of))
-        self._effects.records.extend(removed.values())
-        left = sum(len(partitions) for partitions in self.offsets.of(group_id).values()) - len(removed)
-        is_empty = group is not None and group.state is GroupState.EMPTY and not group.pending
-        if not left and is_empty and group_id in self.committed:
-            self._effects.records.append(group_record(group_id, None))
 
     # administration ----------------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> GroupDescription:
         """State DEAD for a group that does not exist."""
-        group = self.groups.get(group_id)
+        group = self._group(group_id)
         if group is not None:
             return group.describe()
         state = GroupState.EMPTY if self.offsets.has(group_id) else GroupState.DEAD
         return GroupDescription(group_id, state, "", "", ())
 
-    def list_groups(self, prefix: str = "") -> list[ListedGroup]:
+    def list_groups(self, prefix: str = "") -> Work[list[ListedGroup]]:
         """Those whose ids begin with `prefix` and that are served here. A tenant's cost what the tenant has."""
-        listed = []
-        for group_id in dict.fromkeys([*self.groups.with_prefix(prefix), *self.offsets.groups(prefix)]):
+        listed: list[ListedGroup] = []
+        for count, group_id in enumerate(self.groups_with((prefix,)), 1):
             if self._keeping_of(group_id) is Keeping.SERVED:
-                group = self.groups.get(group_id)
-                listed.append(
-                    ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC)
-                    if group is None
-                    else ListedGroup(group_id, group.protocol_type or "", group.state, group.type)
-                )
+                group = self._group(group_id)
+                if group is not None:
+                    listed.append(ListedGroup(group_id, group.protocol_type or "", group.state, group.type))
+                elif self.offsets.has(group_id):
+                    listed.append(ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC))
+            if count % NAMES_AT_ONCE == 0:
+                yield NAMES_AT_ONCE * OFFSET_COST
         return listed
 
-    def delete_group(self, group_id: str) -> Decision[CoordinatorRecord, ErrorCode]:
-        group = self.groups.get(group_id)
+    def delete_group(self, group_id: str, most: int = OFFSETS_AT_ONCE) -> Decision[CoordinatorRecord, ErrorCode | None]:
+        """At most so many of its offsets go, and with the last of them the group. None: there are more, ask again."""
+        group = self._group(group_id)
         if group is None and not self.offsets.has(group_id):
             return Decision(ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and (group.members or group.state is not GroupState.EMPTY):
             return Decision(ErrorCode.NON_EMPTY_GROUP)
-        return Decision(ErrorCode.NONE, self._tombstones(group_id))
-
-    def _tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Of all that is durable of a group."""
-        records = self.offsets.tombstones(group_id)
+        records = self.offsets.tombstones(group_id, most)
+        if len(records) < self.offsets.count(group_id):
+            return Decision(None, records)
         if group_id in self.committed:
             records.append(group_record(group_id, None))
-        return records
+        return Decision(ErrorCode.NONE, records)
 
     def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
-        """Groups whose ids begin so go, whoever is in them; `most` at a time. How many there were before."""
+        """Groups whose ids begin so go, whoever is in them; `most` at a time, and some offsets. How many there were
+        before."""
         doomed = self.groups_with(prefixes)
         records: list[CoordinatorRecord] = []
         for group_id in doomed[:most]:
-            group = self.groups.get(group_id)
+            group = self._group(group_id)
             if group is not None and (group.members or group.pending):
                 leaving = [MemberIdentity(member.member_id, None) for member in group.members.values()]
                 leaving += [MemberIdentity(member_id, None) for member_id in group.pending]
                 self._memberships.leave(group, tuple(leaving), now)
                 records += self._effects.take_records()
                 self._forget_if_idle(group_id)
-            records += self.delete_group(group_id).records
+            records += self._remove(group_id, REMOVED_AT_ONCE)
+            if len(records) >= REMOVED_AT_ONCE:
+                break
         return Decision(len(doomed), records)
+
+    def _remove(self, group_id: str, most: int) -> list[CoordinatorRecord]:
+        """Also of a group that cannot be brought into memory."""
+        decision = self.delete_group(group_id, most)
+        if decision.reply is ErrorCode.GROUP_ID_NOT_FOUND and group_id in self.committed:
+            return [group_record(group_id, None)]
+        return decision.records
 
     # handing over ------------------------------------------------------------------------------------------
 
@@ -363,21 +447,25 @@ class GroupShard:
         """Groups of which anything is known here, and whose ids begin so."""
         known: dict[str, None] = {}
         for prefix in prefixes:
-            ids = (self.offsets.groups(prefix), self.committed.with_prefix(prefix), self.groups.with_prefix(prefix))
-            known.update(dict.fromkeys(group_id for some in ids for group_id in some))
+            for holder in (self.groups.with_prefix(prefix), self.offsets.groups(prefix)):
+                known.update(dict.fromkeys(holder))
+            known.update(dict.fromkeys(self.committed.with_prefix(prefix)))
         return list(known)
 
-    def groups_to_export(self) -> list[str]:
-        """Groups with offsets, but for what another partition keeps, or is to keep."""
-        kept = (Keeping.SERVED, Keeping.LEAVING)
-        return [group_id for group_id in self.offsets.groups() if self._keeping_of(group_id) in kept]
+    def is_exported(self, group_id: str) -> bool:
+        """Unless another partition keeps the group, or is to keep it."""
+        return self._keeping_of(group_id) in (Keeping.SERVED, Keeping.LEAVING)
 
-    def records_of(self, group_id: str) -> list[CoordinatorRecord]:
+    def records_of(self, group_id: str) -> Work[list[CoordinatorRecord]]:
         """All that is durable of a group, as records that build it elsewhere."""
-        records = [
-            offset_record(group_id, topic, partition, committed)
-            for topic, partitions in self.offsets.of(group_id).items()
-            for partition, committed in partitions.items()
-        ]
-        metadata = self.committed.get(group_id)
-        return records if metadata is None else [*records, group_record(group_id, metadata)]
+        records: list[CoordinatorRecord] = []
+        for count, place in enumerate(self.offsets.places(group_id), 1):
+            record = self.offsets.record(group_id, place)
+            if record.value is not None:
+                records.append(record)
+            if count % OFFSETS_AT_ONCE == 0:
+                yield OFFSETS_AT_ONCE
+        value = self.committed.get(group_id)
+        if value is not None:
+            records.append(CoordinatorRecord(encode_group_key(group_id), value))
+        return records

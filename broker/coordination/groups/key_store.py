@@ -14,12 +14,16 @@ from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Now, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange
 from kraft.records import KeysPhase
+
+LANE = "keys that move"
+GROUP_COST = 50  # and of some tens of its offsets
 
 
 class KeyStore:
@@ -78,10 +82,14 @@ class KeyStore:
     async def records(self, index: int, groups: Sequence[str]) -> list[tuple[str, list[CoordinatorRecord]]]:
         """Group by group, all that is durable of it."""
 
-        def query(shard: GroupShard, _: Now) -> list[tuple[str, list[CoordinatorRecord]]]:
-            return [(group_id, shard.records_of(group_id)) for group_id in groups]
+        def query(shard: GroupShard, _: Now) -> Work[list[tuple[str, list[CoordinatorRecord]]]]:
+            found = []
+            for group_id in groups:
+                found.append((group_id, (yield from shard.records_of(group_id))))
+                yield GROUP_COST
+            return found
 
-        return await self._runtime.read(GROUP_TOPIC, index, query)
+        return await self._runtime.read_slowly(GROUP_TOPIC, index, query, LANE, own=True)
 
     async def take(
         self, index: int, tenant_id: str, keys_epoch: int, topic_id: bytes, records: list[CoordinatorRecord]

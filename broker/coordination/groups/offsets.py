@@ -1,55 +1,88 @@
-"""Committed offsets of the groups of one shard, and which of them have lived long enough."""
+"""Committed offsets of the groups of one shard, as bytes that are decoded when they are asked for.
+
+A shard may keep a million offsets. Key and value stay as the log has them, one dict per group: so a load does little
+for each, and the garbage collector does not walk through bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from struct import Struct
 
-from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
-from broker.coordination.groups.records import offset_record
+from broker.coordination.groups.records import (
+    OFFSET_KEY_VERSION,
+    UnreadableRecord,
+    decode_offset_value,
+    encode_place,
+)
 from broker.coordination.groups.tenant_index import ByTenant
-from broker.coordination.groups.values import NO_TIME, CommittedOffset, GroupState
+from broker.coordination.groups.values import CommittedOffset
 from broker.coordination.shard import CoordinatorRecord
-from common.identifiers import ZERO_UUID
 
-TOPIC_IDS_SHARED_MAX = 10_000
+_KEY_VERSION = OFFSET_KEY_VERSION.to_bytes(2, "big")
+_INT = Struct(">i")
+PLACE_OVERHEAD = 6  # a topic's length before its name, the partition behind it
 
 TopicOffsets = dict[int, CommittedOffset]
+Places = dict[bytes, bytes]
+"""Topic and partition as in an offset's key → the offset's value."""
 
 
 class CommittedOffsets:
-    """Changed by replay alone. A group or topic without offsets has no entry."""
+    """Changed by replay alone. A group without offsets has no entry. `place`: topic and partition as a key has them."""
 
     def __init__(self) -> None:
-        self._by_group: ByTenant[dict[str, TopicOffsets]] = ByTenant()
-        self._topic_ids: dict[bytes, bytes] = {}  # one object for all offsets in a topic
+        self._by_group: ByTenant[Places] = ByTenant()
+        self._by_name: dict[bytes, Places] = {}  # the same, by a group's id as in a key, its length before it
 
-    def put(self, group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> None:
-        """None removes it."""
-        if committed is not None:
-            topic_id = committed.topic_id
-            shared = self._topic_ids.get(topic_id)
-            if shared is not None and shared is not topic_id:
-                committed = committed._replace(topic_id=shared)
-            elif shared is None and len(self._topic_ids) < TOPIC_IDS_SHARED_MAX:
-                self._topic_ids[topic_id] = topic_id
-            self._by_group.setdefault(group_id, {}).setdefault(topic, {})[partition] = committed
-            return
-        topics = self._by_group.get(group_id)
-        partitions = topics.get(topic) if topics is not None else None
-        if topics is None or partitions is None:
-            return
-        partitions.pop(partition, None)
-        if not partitions:
-            del topics[topic]
-        if not topics:
-            del self._by_group[group_id]
+    def put(self, name: bytes, place: bytes, value: bytes | None) -> None:
+        """`name`: the group's id as a key has it, its length before it. None removes the offset.
+
+        Raises UnreadableRecord for bytes that are no key.
+        """
+        if len(place) < PLACE_OVERHEAD or (place[0] << 8 | place[1]) + PLACE_OVERHEAD != len(place):
+            raise UnreadableRecord("an offset key that is cut off or garbled")
+        places = self._by_name.get(name)
+        if value is not None:
+            if places is None:
+                places = self._begin(name)
+            places[place] = value
+        elif places is not None:
+            places.pop(place, None)
+            if not places:
+                del self._by_name[name], self._by_group[name[2:].decode()]
+
+    def _begin(self, name: bytes) -> Places:
+        try:
+            group_id = name[2:].decode()
+        except UnicodeDecodeError as error:
+            raise UnreadableRecord("a group's id that is garbled") from error
+        places: Places = {}
+        self._by_group[group_id] = self._by_name[name] = places
+        return places
+
+    def places_of(self, name: bytes) -> Places | None:
+        """A group's, by its id as a key has it; to be filled by a load alone."""
+        return self._by_name.get(name)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
-        return self._by_group.get(group_id, {}).get(topic, {}).get(partition)
+        places = self._by_group.get(group_id)
+        return None if places is None else self.at(group_id, encode_place(topic, partition))
 
-    def of(self, group_id: str) -> dict[str, TopicOffsets]:
-        """Topic → partition → offset; not to be changed."""
-        return self._by_group.get(group_id, {})
+    def at(self, group_id: str, place: bytes) -> CommittedOffset | None:
+        """None as well for a value that cannot be read."""
+        value = self._by_group.get(group_id, _NO_PLACES).get(place)
+        return None if value is None else read_value(value)
+
+    def places(self, group_id: str) -> list[bytes]:
+        """All of a group, to be looked at in steps while others come and go."""
+        return list(self._by_group.get(group_id, _NO_PLACES))
+
+    def items(self, group_id: str) -> list[tuple[bytes, bytes]]:
+        """Places and values of one moment."""
+        return list(self._by_group.get(group_id, _NO_PLACES).items())
+
+    def count(self, group_id: str) -> int:
+        return len(self._by_group.get(group_id, _NO_PLACES))
 
     def has(self, group_id: str) -> bool:
         return group_id in self._by_group
@@ -58,70 +91,41 @@ class CommittedOffsets:
         """Those whose ids begin with `prefix`."""
         return self._by_group.with_prefix(prefix)
 
-    def topics(self) -> Iterator[tuple[str, str]]:
-        """Each (group, topic) with offsets."""
-        for group_id, topics in self._by_group.items():
-            for topic in topics:
-                yield group_id, topic
+    def holds(self, group_id: str, place: bytes) -> bool:
+        return place in self._by_group.get(group_id, _NO_PLACES)
 
-    # removal -----------------------------------------------------------------------------------------------
+    def record(self, group_id: str, place: bytes) -> CoordinatorRecord:
+        """The record that made the offset what it is; of one that is not there, the tombstone."""
+        value = self._by_group.get(group_id, _NO_PLACES).get(place)
+        return CoordinatorRecord(_key(group_id, place), value)
 
-    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Records that remove every offset of the group."""
-        return [
-            offset_record(group_id, topic, partition, None)
-            for topic, partitions in self.of(group_id).items()
-            for partition in partitions
-        ]
+    def tombstones(self, group_id: str, most: int) -> list[CoordinatorRecord]:
+        """Records that remove some of the group's offsets, at most so many."""
+        begin = _key(group_id, b"")
+        places = self._by_group.get(group_id, _NO_PLACES)
+        return [CoordinatorRecord(begin + place, None) for _, place in zip(range(most), places, strict=False)]
 
-    def topic_tombstones(self, deleted: Mapping[str, bytes]) -> list[CoordinatorRecord]:
-        """Records that remove the offsets in these topics (name → id), in all groups.
 
-        Offsets without an id are an older version's, or have an expiry of their own: they go with the name.
-        """
-        return [
-            offset_record(group_id, topic, partition, None)
-            for group_id, topic in self.topics()
-            if topic in deleted
-            for partition, committed in self._by_group[group_id][topic].items()
-            if committed.topic_id in (ZERO_UUID, deleted[topic])
-        ]
+_NO_PLACES: Places = {}
 
-    def orphans(self, group_id: str, topic_id_of: Callable[[str], bytes | None]) -> list[CoordinatorRecord]:
-        """Tombstones of the group's offsets in topics that are gone, also if another one has the name now."""
-        records = []
-        for topic, partitions in self.of(group_id).items():
-            topic_id = topic_id_of(topic)
-            for partition, committed in partitions.items():
-                if topic_id is None or committed.topic_id not in (ZERO_UUID, topic_id):
-                    records.append(offset_record(group_id, topic, partition, None))
-        return records
 
-    def expired(
-        self, group_id: str, group: ClassicGroup | None, retention_ms: int, now_ms: int
-    ) -> list[CoordinatorRecord]:
-        """Tombstones of what `retention_ms` lets go.
+def read_value(value: bytes) -> CommittedOffset | None:
+    """None for one that cannot be read."""
+    try:
+        return decode_offset_value(value)
+    except UnreadableRecord:
+        return None
 
-        The time runs from the last commit for groups that only commit, and in a stable group for topics that nobody
-        subscribes to (KIP-496); from the moment the last member left for groups that had members (KIP-211).
-        """
-        emptied_at: int | None = None
-        if group is not None and group.protocol_type is not None:
-            if group.state is GroupState.EMPTY:
-                emptied_at = group.state_timestamp if group.state_timestamp != NO_TIME else None
-            elif group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-                return []
-        records = []
-        for topic, partitions in self.of(group_id).items():
-            if group is not None and group.members and group.is_subscribed_to(topic):
-                continue
-            for partition, committed in partitions.items():
-                if committed.expire_timestamp != NO_TIME:
-                    over = now_ms >= committed.expire_timestamp
-                else:
-                    since = committed.commit_timestamp if emptied_at is None else emptied_at
-                    since = max(since, committed.commit_timestamp)
-                    over = now_ms - since >= retention_ms
-                if over:
-                    records.append(offset_record(group_id, topic, partition, None))
-        return records
+
+def tombstone(group_id: str, place: bytes) -> CoordinatorRecord:
+    return CoordinatorRecord(_key(group_id, place), None)
+
+
+def split_place(place: bytes) -> tuple[str, int]:
+    """Topic and partition."""
+    return place[2:-4].decode(errors="replace"), int(_INT.unpack_from(place, len(place) - 4)[0])
+
+
+def _key(group_id: str, place: bytes) -> bytes:
+    name = group_id.encode()
+    return b"".join((_KEY_VERSION, len(name).to_bytes(2, "big"), name, place))

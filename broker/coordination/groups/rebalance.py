@@ -24,6 +24,7 @@ class TimerKind(IntEnum):
     JOIN = 1  # the end of the gathering
     SYNC = 2  # the end of the wait for every SyncGroup
     RETENTION = 3  # the next look at expired offsets
+    TAKE_UP = 4  # groups of a loaded log that are not in memory yet
 
 
 class TimerKey(NamedTuple):

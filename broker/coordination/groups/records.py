@@ -17,6 +17,7 @@ from broker.coordination.shard import CoordinatorRecord
 from common.identifiers import UUID_BYTES, ZERO_UUID
 
 OFFSET_KEY_VERSIONS = (0, 1)
+OFFSET_KEY_PREFIXES = (b"\0\1", b"\0\0")  # these versions, as keys begin
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 GROUP_VALUE_VERSION = 3
@@ -28,6 +29,7 @@ _SHORT = Struct(">h")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _OFFSET_EPOCH_SIZE = Struct(">qiB")
+_OFFSET_KEY = _SHORT.pack(OFFSET_KEY_VERSION)
 _COMMON_OFFSET_VERSION = b"\0\4"
 _SHORT_METADATA_MAX = 0x7F  # its size takes one byte
 _ONE_TOPIC_ID = bytes((1, TOPIC_ID_TAG, UUID_BYTES))
@@ -150,12 +152,15 @@ class _Reader:
 # keys -----------------------------------------------------------------------------------------------------
 
 
+def encode_place(topic: str, partition: int) -> bytes:
+    """Topic and partition, as they end the key of an offset."""
+    name = topic.encode()
+    return b"".join((_SHORT.pack(len(name)), name, _INT.pack(partition)))
+
+
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    writer = _Writer(OFFSET_KEY_VERSION)
-    writer.string(group_id)
-    writer.string(topic)
-    writer.int32(partition)
-    return bytes(writer.out)
+    name = group_id.encode()
+    return b"".join((_OFFSET_KEY, _SHORT.pack(len(name)), name, encode_place(topic, partition)))
 
 
 def encode_group_key(group_id: str) -> bytes:

@@ -91,10 +91,11 @@ class TenantGroupCleanup:
     async def _clear(self, index: int, doomed: dict[str, str]) -> bool:
         """Whether nothing of these tenants is left in that partition, and that is committed."""
         try:
-            left = await self._groups.remove_groups(index, tuple(doomed.values()), self._config.groups_at_once)
+            while await self._groups.remove_groups(index, tuple(doomed.values()), self._config.groups_at_once):
+                pass
         except ProtocolError:
             return False
-        return not left
+        return True
 
     async def _tell(self, tenants: list[str], partitions: list[int]) -> None:
         broker_id, broker_epoch = self._broker()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from broker.coordination.placement import tier_partition_for
 from broker.coordination.runtime import CoordinatorRuntime
-from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket
+from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket, replay_each
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import TIER_TOPIC
@@ -25,6 +25,9 @@ class HostedTierShard:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         self.tiers.replay(key, value)
+
+    def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
+        return replay_each(self, records)
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         return []

@@ -1,0 +1,137 @@
+"""Which committed offsets have lived long enough: a walk over the groups of a shard, some offsets at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
+from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.offsets import CommittedOffsets, split_place, tombstone
+from broker.coordination.groups.records import group_record
+from broker.coordination.groups.tenant_index import ByTenant
+from broker.coordination.groups.values import NO_TIME, CommittedOffset, GroupState
+from broker.coordination.shard import CoordinatorRecord, Now
+from common.identifiers import ZERO_UUID
+from kraft.image.key_ranges import Keeping
+
+GROUP_COST = 4  # of a group beside its offsets, counted as offsets
+
+
+class Rule(NamedTuple):
+    """How a group's offsets expire now. `keeps`: none does. `emptied_at` in wall milliseconds: when the last member
+    left, None where time runs from each commit."""
+
+    keeps: bool
+    emptied_at: int | None
+
+
+def rule_of(group: ClassicGroup | None) -> Rule:
+    """The time runs from the last commit for groups that only commit, and in a stable group for topics without a
+    subscriber (KIP-496); from the moment the last member left for groups that had members (KIP-211)."""
+    if group is None or group.protocol_type is None:
+        return Rule(False, None)
+    if group.state is GroupState.EMPTY:
+        return Rule(False, group.state_timestamp if group.state_timestamp != NO_TIME else None)
+    return Rule(group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE, None)
+
+
+def is_over(committed: CommittedOffset, rule: Rule, retention_ms: int, now_ms: int) -> bool:
+    """Whether the offset's time has passed, for a topic that no member subscribes to."""
+    if committed.expire_timestamp != NO_TIME:
+        return now_ms >= committed.expire_timestamp
+    since = committed.commit_timestamp if rule.emptied_at is None else max(rule.emptied_at, committed.commit_timestamp)
+    return now_ms - since >= retention_ms
+
+
+class Retention:
+    """One round at a time. A step judges by the state of its moment, and its records are replayed before the next."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        offsets: CommittedOffsets,
+        committed: ByTenant[bytes],
+        group_of: Callable[[str], ClassicGroup | None],
+        topic_id_of: Callable[[str], bytes | None],
+        keeping_of: Callable[[str], Keeping],
+    ) -> None:
+        self._config = config
+        self._offsets = offsets
+        self._committed = committed
+        self._group_of = group_of
+        self._topic_id_of = topic_id_of
+        self._keeping_of = keeping_of
+        self._groups: deque[str] = deque()  # that this round has yet to look at; the first is being looked at
+        self._places: list[bytes] | None = None  # of the first group
+        self._at = 0
+        self._again = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._groups) or self._again
+
+    def begin_again(self) -> None:
+        """Something has changed: once this round is over, another one follows at once."""
+        self._again = True
+
+    def step(self, now: Now) -> list[CoordinatorRecord]:
+        """Look at some offsets; tombstones of those that go, then of a group with neither members nor offsets."""
+        if not self._groups:
+            self._again = False
+            self._groups.extend(dict.fromkeys([*self._offsets.groups(), *self._committed]))
+        records: list[CoordinatorRecord] = []
+        left = self._config.expiries_per_turn_max
+        while left > 0 and self._groups:
+            left -= GROUP_COST + self._look(self._groups[0], left, now, records)
+        return records
+
+    def _look(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
+        """At some offsets of the group; how many."""
+        if self._places is None:
+            self._places, self._at = self._offsets.places(group_id), 0
+        some = self._places[self._at : self._at + most]
+        self._at += len(some)
+        is_last = self._at >= len(self._places)
+        keeping = self._keeping_of(group_id)
+        if keeping is Keeping.SERVED:
+            removed = self._judge(group_id, some, now)
+            records += removed
+            if is_last and len(removed) == self._offsets.count(group_id) and self._is_idle(group_id):
+                records.append(group_record(group_id, None))
+        elif keeping is Keeping.FOREIGN:
+            records += [tombstone(group_id, place) for place in some if self._offsets.holds(group_id, place)]
+            if is_last and group_id in self._committed:
+                records.append(group_record(group_id, None))
+        if is_last:
+            self._groups.popleft()
+            self._places = None
+        return len(some)
+
+    def _is_idle(self, group_id: str) -> bool:
+        group = self._group_of(group_id)
+        is_empty = group is not None and group.state is GroupState.EMPTY and not group.pending
+        return is_empty and group_id in self._committed
+
+    def _judge(self, group_id: str, places: list[bytes], now: Now) -> list[CoordinatorRecord]:
+        """Tombstones of offsets that are too old, or in topics that are gone, also if another one has the name now."""
+        group = self._group_of(group_id)
+        rule = rule_of(group)
+        retention_ms = self._config.offsets_retention_ms
+        topics: dict[str, tuple[bytes | None, bool]] = {}
+        records = []
+        for place in places:
+            committed = self._offsets.at(group_id, place)
+            if committed is None:
+                continue
+            topic = split_place(place)[0]
+            known = topics.get(topic)
+            if known is None:
+                is_kept = rule.keeps or (group is not None and bool(group.members) and group.is_subscribed_to(topic))
+                known = topics[topic] = (self._topic_id_of(topic), is_kept)
+            topic_id, is_kept = known
+            is_orphan = topic_id is None or committed.topic_id not in (ZERO_UUID, topic_id)
+            if is_orphan or (not is_kept and is_over(committed, rule, retention_ms, now.wall_ms)):
+                records.append(tombstone(group_id, place))
+        return records
