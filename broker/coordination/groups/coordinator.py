@@ -26,7 +26,7 @@ from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work
+from common.pacing import Lane, Work
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
@@ -37,6 +37,7 @@ Reply = TypeVar("Reply")
 
 OFFSETS_AT_ONCE = 200
 OFFSET_COST, TOPIC_COST = 4, 2
+LANE = "groups"  # what clients ask for takes as long as it takes, each group in turn
 EXPORT_LANE = "export of groups"
 Wanted = Sequence[tuple[str, Sequence[int]]]
 """(topic, partitions)."""
@@ -145,13 +146,13 @@ class GroupCoordinator:
                 found.append(row)
             return found
 
-        return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, group_id)
+        return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, Lane(LANE, group_id))
 
     async def fetch_all_offsets(self, group_id: str) -> dict[str, TopicOffsets]:
         def query(shard: GroupShard, _: Now) -> Work[dict[str, TopicOffsets]]:
             return shard.fetch_offsets(group_id)
 
-        return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, group_id)
+        return await self._runtime.read_slowly(GROUP_TOPIC, self.partition_of(group_id), query, Lane(LANE, group_id))
 
     async def delete_offsets(self, group_id: str, partitions: tuple[tuple[str, int], ...]) -> tuple[ErrorCode, ...]:
         codes: list[ErrorCode] = []
@@ -227,7 +228,7 @@ class GroupCoordinator:
         found: list[ListedGroup] = []
         for index in self._runtime.active(GROUP_TOPIC):
             try:
-                found.extend(await self._runtime.read_slowly(GROUP_TOPIC, index, query, prefix))
+                found.extend(await self._runtime.read_slowly(GROUP_TOPIC, index, query, Lane(LANE, prefix)))
             except ProtocolError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:  # else its new coordinator lists them
                     raise
