@@ -4,36 +4,50 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-LOCKED := $(PIP) install --require-hashes --no-build-isolation
+LOCKED := $(BIN)/python requirements/install.py
 TEST_WORKERS ?= 2
 SEED ?= 0
 COUNT ?= 300
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
+.PHONY: help install install-s3 install-spark install-dev up test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tidelog needs Python 3.11 or newer")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Tidelog needs Python 3.11 or newer")'
+	@echo "making $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.build: requirements/build.lock | $(BIN)/python
-	$(PIP) install --require-hashes -r requirements/build.lock
+	@$(LOCKED) requirements/build.lock
 	@touch $@
 
 $(VENV)/.base: requirements/base.lock pyproject.toml $(VENV)/.build
-	$(LOCKED) -r requirements/base.lock
-	$(PIP) install --no-build-isolation --no-deps -e .
+	@$(LOCKED) requirements/base.lock
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.s3: requirements/s3.lock $(VENV)/.base
+	@$(LOCKED) requirements/s3.lock
+	@touch $@
+
+$(VENV)/.spark: requirements/spark.lock requirements/java.lock $(VENV)/.base
+	@$(LOCKED) requirements/spark.lock
+	@command -v java >/dev/null || $(LOCKED) requirements/java.lock
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.base
-	$(LOCKED) -r requirements/dev.lock
+	@$(LOCKED) requirements/dev.lock
 	@touch $@
 
 install: $(VENV)/.base ## build .venv with the locked dependencies and the tidelog command
+
+install-s3: $(VENV)/.s3 ## the same with the client of S3, for object stores that are no directory
+
+install-spark: $(VENV)/.spark ## the same with Spark, pyiceberg and the client of S3; with Java where there is none
 
 install-dev: $(VENV)/.dev ## the same with what tests and checks need
 

@@ -1,5 +1,11 @@
-"""Found by Spark through its name: a module `pyspark_…` with a `DefaultSource` needs no registration."""
+"""Found by Spark through its name: a module `pyspark_…` with a `DefaultSource` needs no registration.
+
+Imported before a session is made, it also sees to it that Spark searches in the Python that runs here.
+"""
 
 from spark_offload.data_source import TidelogSource as DefaultSource
+from spark_offload.session import spark_session, use_this_python
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "spark_session"]
+
+use_this_python()

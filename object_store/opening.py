@@ -38,7 +38,7 @@ async def open_store(
     try:
         return await asyncio.to_thread(_s3_store, place, limits, off_loop)
     except ModuleNotFoundError as missing:
-        reason = f'the Python package {missing.name} is missing; install "tidelog[s3]"'
+        reason = f"the Python package {missing.name} is missing; `make install-s3` in the checkout brings it"
         raise StoreDenied(place.name, "open", "", reason) from None
 
 

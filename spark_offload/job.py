@@ -87,6 +87,15 @@ class Report:
         return [problem.line() for problem in self.problems]
 
 
+def size_text(size: float) -> str:
+    """Bytes in the unit in which they are a number to read, never a rounded nothing."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.2f} GB"
+
+
 class Stage(Protocol):
     """One part of a job whose size is known."""
 

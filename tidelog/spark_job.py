@@ -10,19 +10,14 @@ Exit codes: 0 when all is well, 1 when the job failed or found damage, 2 for wha
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import json
 import os
 import re
-import shutil
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,9 +49,6 @@ Conf = Annotated[list[str] | None, typer.Option("--conf", help="A setting of Spa
 Verbose = Annotated[bool, typer.Option("--verbose", help="Also what Spark itself says of errors, with Java's traces.")]
 
 NEEDED = ("pyspark", "pyarrow", "numpy")
-LOCAL = "local[*]"
-JAVA_DIRECTORY = Path.home() / ".cache" / "tidelog-java"
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has chosen master and settings by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +118,7 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
     """The block runs one job; what goes wrong in it ends the command with one line and the right exit code."""
     missing = [module for module in NEEDED if importlib.util.find_spec(module) is None]
     if missing:
-        fail(f'{", ".join(missing)} is missing: pip install "tidelog[spark]"', EXIT_FAILED)
+        fail(f"{', '.join(missing)} is missing: run `make install-spark` in the checkout", EXIT_FAILED)
     with Interruption().block() as interruption:
         from tidelog.job_progress import open_progress  # noqa: PLC0415  after the check
 
@@ -171,24 +163,32 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
     """A session on `master`. Ends the command when this machine has no Java."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from spark_offload.java_home import JAVA_VERSION_MIN, ensure_java  # noqa: PLC0415
+    from spark_offload.session import (  # noqa: PLC0415
+        LOCAL,
+        ON_ONE_MACHINE,
+        SUBMITTED,
+        NoJava,
+        java_directory,
+        quiet_java,
+        use_this_python,
+    )
 
-    submitted = _SUBMITTED in os.environ
+    submitted = SUBMITTED in os.environ
     builder: Any = SparkSession.builder.appName(name)
     if not submitted:
-        folder = java_directory()
-        if ensure_java(folder) is None:
-            fail(f'Spark needs Java {JAVA_VERSION_MIN} or newer: install one, or pip install "tidelog[java]"')
-        log_settings = f"-Dlog4j2.configurationFile={_write_log_settings(folder, verbose=verbose)}"
+        try:  # what ends a job is told in one line, so Java says nothing unless it was asked for
+            log_settings = quiet_java(java_directory(), "error" if verbose else "off")
+        except NoJava as error:
+            fail(str(error))
         builder = builder.config("spark.driver.extraJavaOptions", log_settings)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors then find the same packages
+    use_this_python()  # executors then find the same packages
     if master is None and not submitted:
         master = LOCAL
     if master is not None:
         builder = builder.master(master)
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        for setting, value in _FOR_ONE_MACHINE.items():
+        for setting, value in ON_ONE_MACHINE.items():
             builder = builder.config(setting, value)
     for setting, value in (_FOR_ALL | settings).items():
         builder = builder.config(setting, value)
@@ -230,51 +230,11 @@ def _java_ends_with_its_start() -> Iterator[None]:
         gateway.Popen = start
 
 
-def java_directory() -> Path:
-    """For what Java has to find in files; where there is no home that can be written to, it goes with this process."""
-    try:
-        JAVA_DIRECTORY.mkdir(parents=True, exist_ok=True)
-        if os.access(JAVA_DIRECTORY, os.W_OK):
-            return JAVA_DIRECTORY
-    except OSError:
-        pass
-    folder = tempfile.mkdtemp(prefix="tidelog-java-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
-def _write_log_settings(folder: Path, *, verbose: bool) -> Path:
-    """Nothing, or errors to standard error. What ends a job is told in one line anyway, and without such a file Java
-    fills the terminal before Spark is asked."""
-    level = "error" if verbose else "off"
-    path, text = folder / f"log4j2-{level}.properties", _LOG_SETTINGS.format(level=level)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-    return path
-
-
-_LOG_SETTINGS = """\
-rootLogger.level = {level}
-rootLogger.appenderRef.stderr.ref = console
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = {level}
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n
-"""
 _FOR_ALL = {
     "spark.ui.showConsoleProgress": "false",  # the bars are ours
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.tidelog.erase.secret": "drawn by each erasure",  # only what stands here is blackened in Spark's event log
-}
-_FOR_ONE_MACHINE = {
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 

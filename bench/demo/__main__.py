@@ -74,7 +74,7 @@ def main() -> int:
 
 def create_topic(bootstrap: str) -> None:
     """By a client that is gone before the cluster is."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=TOPIC_CONFIGS)])[TOPIC].result(30)
 
 

@@ -81,7 +81,7 @@ class EmbeddedDemo:
 
     def spark(self, topic: str) -> list[dict[str, Any]]:
         uri = f"file://{self._cluster.data.resolve()}/tier"
-        return _rows([sys.executable, "-", uri, topic, str(self._cluster.data / "java")], {})
+        return _rows([sys.executable, "-", uri, topic], {})
 
     def job(self, *words: str) -> dict[str, Any]:
         uri = f"file://{self._cluster.data.resolve()}/tier"
@@ -128,7 +128,7 @@ class ComposedDemo:
         """Its restart policy has done so already."""
 
     def spark(self, topic: str) -> list[dict[str, Any]]:
-        job = 'exec python - "$TIDELOG_TIER_URI" "$0" /tmp/java'
+        job = 'exec python - "$TIDELOG_TIER_URI" "$0"'
         return _rows(
             [*self._command, "run", "--rm", "-T", "--build", "spark", "sh", "-c", job, topic], self._environment
         )

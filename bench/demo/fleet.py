@@ -36,7 +36,7 @@ SCHEMA = (
 
 def planes_agree(cluster: DemoCluster, folder: Path, console: Console) -> bool:
     """Do all of it, print what was found; whether everything agrees."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=TOPIC_CONFIGS)])[TOPIC].result(30)
     columns = (TextColumn("{task.description:>9}"), BarColumn(), TextColumn("{task.completed:,}"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

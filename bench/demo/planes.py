@@ -58,6 +58,7 @@ def produce_planes(bootstrap: str, topic: str, folder: Path, progress: Progress)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,  # a broker that is killed on the way is news to nobody
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5,
@@ -102,6 +103,7 @@ def read_planes(bootstrap: str, topic: str, partitions: int) -> PlanesRead:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,  # a broker that is killed on the way is news to nobody
             "group.id": "planes",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,

@@ -21,6 +21,7 @@ def produce(cluster: DemoCluster, topic: str, folder: Path, total: int, ledger: 
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap,
+            "log_level": 2,  # a broker that is killed on the way is news to nobody
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5,
@@ -69,7 +70,7 @@ def produce(cluster: DemoCluster, topic: str, folder: Path, total: int, ledger: 
 
 
 def kill_leader(cluster: DemoCluster, topic: str, progress: Progress) -> int:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
     leader = admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader
     cluster.kill_broker(leader)
     progress.console.print(f"  broker {leader}, which leads partition 0, is killed with SIGKILL")

@@ -23,6 +23,7 @@ def consume(
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": 2,  # a broker that is killed on the way is news to nobody
             "group.id": "demo",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_offload.column_names import HEADERS, OFFSET, TIMESTAMP, VALUE
-from spark_offload.export.table_columns import UNDECODED
+from spark_offload.export.table_columns import DAY, UNDECODED
 
 DAY_US = 86_400_000_000
 ROW_GROUP_BYTES = 32 << 20  # of Arrow columns: what is encoded at once
@@ -67,7 +67,7 @@ class DayFiles:
     def __init__(
         self, schema: pa.Schema, target: FileTarget, topic: str, partition: int, suffix: str, file_bytes: int
     ) -> None:
-        """`suffix` makes the names of this writer's files its own; each begins with its first offset."""
+        """`suffix` makes the names of this writer's files its own; partition and first offset stand before it."""
         self._schema = schema
         self._target = target
         self._topic = topic
@@ -142,8 +142,9 @@ class DayFiles:
         one.writer.close()
         data = one.sink.getvalue()
         text = day_text(day)
-        folder = f"topic={self._topic}/partition={self._partition}/day={text}"
-        name = f"{folder}/{one.first_offset:020}-{len(self._written)}-{self._suffix}.parquet"
+        # What a path says by `name=value` must not be a column too: readers differ in the type that they give it.
+        first = f"{self._topic}-{self._partition}-{one.first_offset:020}"
+        name = f"{DAY}={text}/{first}-{len(self._written)}-{self._suffix}.parquet"
         path = self._target.put(name, data)
         self._written.append(
             WrittenFile(

@@ -1,6 +1,6 @@
 """A table of Parquet files in an object store, without a catalog.
 
-Data lies under `topic=…/partition=…/day=…/`. A run is committed by one small object, `_commits/<version>.json`, which
+Data lies under `timestamp_day=…/`. A run is committed by one small object, `_commits/<version>.json`, which
 is only ever created: of two runs that would be the same version one loses. It names the run's files and holds the
 offsets that the table has with it. Whatever no such object names is not part of the table. `_SUCCESS` follows each
 commit and says the same version, for those who wait for it.
@@ -19,12 +19,13 @@ from object_store.blocking import BlockingStore
 from object_store.errors import ObjectExists
 from spark_offload.export.day_files import FileTarget, WrittenFile
 from spark_offload.export.offset_spans import decode_exported, encode_exported, with_spans
+from spark_offload.export.table_columns import DAY
 from spark_offload.export.tables import Addition, CommitConflict, TableMismatch, TableState
 from spark_offload.task import store_at
 
 COMMITS = "_commits/"
 SUCCESS = "_SUCCESS"
-DATA = "topic="
+DATA = f"{DAY}="
 FORMAT = 1
 VERSION_DIGITS = 20
 PARALLEL_READS = 16

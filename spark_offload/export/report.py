@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_offload.job import Report
+from spark_offload.job import Report, size_text
 
 BAR_WIDTH = 24
 
@@ -65,16 +65,16 @@ class ExportReport(Report):
         told = []
         for one in self.partitions:
             told.append(f"{one.topic}-{one.partition}: offsets {_spans(one.exported)}, {one.rows:,} rows")
-            told.append(f"  log   {_bar(one.log_bytes, most)} {_size(one.log_bytes)}")
-            told.append(f"  table {_bar(one.file_bytes, most)} {_size(one.file_bytes)} in {one.files} files")
+            told.append(f"  log   {_bar(one.log_bytes, most)} {size_text(one.log_bytes)}")
+            told.append(f"  table {_bar(one.file_bytes, most)} {size_text(one.file_bytes)} in {one.files} files")
             told += [f"  {one.undecoded:,} values could not be decoded: undecoded_value"] * bool(one.undecoded)
             told += [f"  gone before they were exported: offsets {_spans(one.gone)}"] * bool(one.gone)
             told += [f"  could not be read: offsets {_spans(one.missed)}"] * bool(one.missed)
         if self.version:
             told.append(
-                f"{self.table}: version {self.version}, {self.rows:,} rows, {_size(self.log_bytes)} of log as "
-                f"{_size(self.file_bytes)} in {self.seconds:.1f} s "
-                f"({self.records_per_second:,} records/s, {_size(self.log_bytes_per_second)}/s)"
+                f"{self.table}: version {self.version}, {self.rows:,} rows, {size_text(self.log_bytes)} of log as "
+                f"{size_text(self.file_bytes)} in {self.seconds:.1f} s "
+                f"({self.records_per_second:,} records/s, {size_text(self.log_bytes_per_second)}/s)"
             )
         elif self.partitions:
             told.append(f"{self.table}: nothing was committed")
@@ -87,11 +87,3 @@ def _spans(spans: list[tuple[int, int]]) -> str:
 
 def _bar(size: int, most: int) -> str:
     return ("█" * -(-size * BAR_WIDTH // most) if most else "").ljust(BAR_WIDTH)
-
-
-def _size(size: float) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

@@ -25,6 +25,7 @@ from spark_offload.varints import Bytes, Integers
 
 Flags = npt.NDArray[np.bool_]
 
+DAY = "timestamp_day"  # in the paths of Parquet files and in no file; Iceberg tables have a partition of that name
 TOMBSTONE, UNDECODED = "tombstone", "undecoded_value"
 FORMATS = ("raw", "json", "avro")
 CONFLUENT_BYTES = 5
@@ -126,7 +127,7 @@ class TableColumns:
             return
         own = [field for field in self.source if field.name != VALUE]
         own += [pa.field(TOMBSTONE, pa.bool_()), pa.field(UNDECODED, pa.binary())]
-        taken = {field.name.lower() for field in own} | {VALUE}
+        taken = {field.name.lower() for field in own} | {VALUE, DAY}
         more = []
         for field in self._decoder.columns:
             name = f"value_{field.name}" if field.name.lower() in taken else field.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from spark_offload.job import Problem
+from spark_offload.job import Problem, size_text
 from spark_offload.verification.charts import ROWS_MAX, Bar, bars, covered
 from spark_offload.verification.report import PartitionReport, VerifyReport
 
@@ -34,8 +34,8 @@ def page(report: VerifyReport, started: str) -> str:
     body = [
         f"<h1>Verification of {escape(report.store)}, cluster {escape(report.cluster_id)}</h1>",
         f'<p class="verdict{" failed" if report.failed else ""}">{verdict}.</p>',
-        f"<p>{escape(started)}, {report.seconds:.1f} s: {report.bytes_read / 1e6:,.0f} MB at "
-        f"{report.bytes_per_s / 1e6:,.0f} MB/s; {depth}.</p>",
+        f"<p>{escape(started)}, {report.seconds:.1f} s: {size_text(report.bytes_read)} at "
+        f"{size_text(report.bytes_per_s)}/s; {depth}.</p>",
         "<h2>What was checked</h2>",
         _checks(report),
         _ledger(report),
@@ -99,21 +99,21 @@ def _charts(partitions: Sequence[PartitionReport]) -> Iterable[str]:
     most = max((max(one.object_bytes, one.bytes_before) for one in largest), default=0) or 1
     yield bars("Size in the tier", [_size(one, most) for one in largest])
     busy = [one for one in largest if one.seconds > 0]
-    speeds = {one.name: one.log_bytes / one.seconds / 1e6 for one in busy}
+    speeds = {one.name: one.log_bytes / one.seconds for one in busy}
     fastest = max(speeds.values(), default=0) or 1
-    rows = [Bar(name, [(0, speed / fastest, "speed")], f"{speed:,.0f} MB/s") for name, speed in speeds.items()]
+    rows = [Bar(name, [(0, speed / fastest, "speed")], f"{size_text(speed)}/s") for name, speed in speeds.items()]
     yield bars("Speed of a task", rows)
 
 
 def _size(one: PartitionReport, most: int) -> Bar:
-    note = f"{one.object_bytes / 1e6:,.1f} MB"
+    note = size_text(one.object_bytes)
     if not one.bytes_before:
         return Bar(one.name, [(0, one.object_bytes / most, "good")], note)
     before = one.object_bytes - one.bytes_after + one.bytes_before
     return Bar(
         one.name,
         [(0, min(before / most, 1.0), "before"), (0, one.object_bytes / most, "good")],
-        f"{note}, was {before / 1e6:,.1f}",
+        f"{note}, was {size_text(before)}",
     )
 
 

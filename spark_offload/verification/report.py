@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from spark_offload.job import Problem, Report
+from spark_offload.job import Problem, Report, size_text
 from spark_offload.verification.checks import WORDS, Findings
 from spark_offload.verification.key_table import KeyTable
 
@@ -115,7 +115,7 @@ class VerifyReport(Report):
         kind = "every record" if self.deep else "every batch"
         found.append(
             f"{len(self.partitions)} partitions, {sum(one.segments for one in self.partitions)} segments, "
-            f"{sum(one.records for one in self.partitions):,} records, {self.bytes_read / 1e6:,.0f} MB in "
+            f"{sum(one.records for one in self.partitions):,} records, {size_text(self.bytes_read)} in "
             f"{self.seconds:.1f} s: {kind} was looked at"
         )
         if self.ledger is not None:

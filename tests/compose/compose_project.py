@@ -20,10 +20,11 @@ class ComposeProject:
 
     def __init__(self) -> None:
         self.name = f"tidelog-test-{uuid.uuid4().hex[:8]}"
-        first = free_ports(BROKERS + 1)  # none of those that the system gives to clients meanwhile
+        first = free_ports(BROKERS + 2)  # none of those that the system gives to clients meanwhile
         self.ports, self.proxy_port = list(range(first, first + BROKERS)), first + BROKERS
+        self.console_port = self.proxy_port + 1
         self._environment = os.environ | {f"HOST_PORT_{i}": str(port) for i, port in enumerate(self.ports)}
-        self._environment["PROXY_PORT"] = str(self.proxy_port)
+        self._environment |= {"PROXY_PORT": str(self.proxy_port), "MINIO_CONSOLE_PORT": str(self.console_port)}
 
     @property
     def bootstrap(self) -> str:
@@ -52,6 +53,11 @@ class ComposeProject:
         """What a program on this host prints."""
         return self._run(*command, timeout_s=timeout_s)
 
+    def typed(self, line: str, timeout_s: float = 120.0) -> str:
+        """What a shell prints that is in the project's directory, where `docker compose` means this project."""
+        named = f"export COMPOSE_PROJECT_NAME={self.name}; {line}"
+        return self._run("bash", "-c", named, timeout_s=timeout_s)
+
     def in_volumes(self, script: str) -> str:
         """What a shell prints that sees the volumes of the secrets below /cluster and /store."""
         volumes = (f"{self.name}_cluster-secret:/cluster:ro", f"{self.name}_object-store-credentials:/store:ro")
@@ -60,8 +66,9 @@ class ComposeProject:
 
     def _run(self, *command: str, timeout_s: float) -> str:
         done = subprocess.run(
-            command, cwd=ROOT, env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+            command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
         if done.returncode:
             raise AssertionError(
                 f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import typer
 
+from tests.documentation.pages import ALL, ROOT, commands
 from tidelog.commands.spark import app
 from tidelog.job_schedule import parse_schedule
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("spark*.md"))]
 SUBMITTED = ("$(tidelog spark script)", "$(packed/bin/tidelog spark script)")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OPTIONS = {
@@ -23,18 +21,17 @@ OPTIONS = {
 
 
 def command_lines() -> list[tuple[str, list[str]]]:
-    """(page, words from the job's name on) of each command line in an indented block."""
+    """(page, words from the job's name on) of each command line about jobs."""
     found = []
-    for page in PAGES:
-        text = page.read_text().replace("\\\n", " ")
-        for line in re.findall(r"^ {4,}(.*(?:tidelog spark |spark_submit\.py).*)$", text, re.MULTILINE):
-            if "=" in line.split()[0]:
-                continue  # a setting
-            words = shlex.split(line.split(" #", 1)[0])
+    for block in ALL:
+        for line in commands(block) if block.language == "sh" else []:
+            words = shlex.split(line, comments=True)
             places = [at for at, word in enumerate(words) if word in SUBMITTED or word.endswith("spark_submit.py")]
-            at = places[0] if places else words.index("spark")
+            if not places and words[:2] != ["tidelog", "spark"]:
+                continue
+            at = places[0] if places else 1
             if at + 1 < len(words):
-                found.append((page.name, words[at + 1 :]))
+                found.append((block.page, words[at + 1 :]))
     return found
 
 
@@ -56,7 +53,7 @@ def test_a_line_names_a_job_and_its_options(page: str, words: list[str]) -> None
 
 def test_the_schedule_on_the_page_is_one() -> None:
     page = (ROOT / "docs" / "spark-clusters.md").read_text()
-    (text,) = re.findall(r"^ +tidelog\.spark\.schedule=(.*)$", page, re.MULTILINE)
+    (text,) = re.findall(r"^tidelog\.spark\.schedule=(.*)$", page, re.MULTILINE)
     entries = parse_schedule(text)
     assert len(entries) == 2
     for entry in entries:

@@ -78,7 +78,7 @@ def export(
     """
     with spark_job("export", SessionOptions(master, conf or (), verbose), as_json=as_json) as job:
         if to == "iceberg" and importlib.util.find_spec("pyiceberg") is None:
-            fail('pyiceberg is missing: pip install "tidelog[spark,export]"')
+            fail("pyiceberg is missing: run `make install-spark` in the checkout")
         from spark_offload.export.job import open_table, run  # noqa: PLC0415  heavy, as all of Spark
         from spark_offload.export.options import ExportOptions  # noqa: PLC0415
 

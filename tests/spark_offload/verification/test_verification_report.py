@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 
-from spark_offload.job import SilentProgress
+from spark_offload.job import SilentProgress, size_text
 from spark_offload.verification.charts import covered
 from spark_offload.verification.checks import PROBLEMS_PER_CHECK_MAX, WORDS, Check, Findings, Place
 from spark_offload.verification.job import VerifyOptions, run
@@ -98,3 +99,11 @@ def test_much_damage_in_one_object_hides_no_other_object() -> None:
     assert listed.count(Check.OBJECT_MISSING) == 3 * PROBLEMS_PER_CHECK_MAX
     assert listed.count(Check.OFFSETS) == PROBLEMS_PER_CHECK_MAX
     assert findings.failed[Check.OFFSETS] == 3 * PROBLEMS_PER_CHECK_MAX
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (173, "173 bytes"), (49_999, "50.0 KB"), (1_234_567, "1.2 MB"), (12_345_678_901, "12.35 GB")],
+)
+def test_a_small_size_is_no_rounded_nothing(size: float, text: str) -> None:
+    assert size_text(size) == text

@@ -1,0 +1,1 @@
+"""README and docs, done as they say."""
