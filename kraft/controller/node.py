@@ -81,6 +81,7 @@ class ControllerNode:
             config.secret,
             self.machine,
             config.quorum,
+            pacer=self.pacer,
             fatal=fatal,
         )
         self.machine.subscribe(self._applied)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from common.invariants import check
+from common.pacing import Work
 from kraft.image.delta import MetadataDelta, ReplayError
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.image.snapshot import decode_snapshot, encode_snapshot
+from kraft.image.snapshot import decoding, encoding
 from kraft.metadata_log import MetadataLog
 from kraft.records import Batch, BatchKind, LeaderChangeRecord, decode_batch
 
@@ -75,14 +78,19 @@ class MetadataStateMachine:
             callback(delta, self.image)
         return Applied(Verdict.APPLIED, batch.header.base_offset, batch.end_offset)
 
-    def snapshot(self) -> bytes:
-        return encode_snapshot(self.image)
+    def snapshot(self) -> Work[bytes]:
+        return encoding(self.image)
 
-    def restore(self, data: bytes) -> None:
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
         """Raises DamagedSnapshot."""
-        old, self.image = self.image, decode_snapshot(data)
+        image = yield from decoding(data)
+        delta = yield from differing(self.image, image)
+        return partial(self._replace, delta)
+
+    def _replace(self, delta: MetadataDelta) -> None:
+        check(delta.base is self.image, "nothing is applied while a snapshot is decoded")
+        self.image = delta.image()
         self.log.reset(self.image.next_offset, self.image.epoch)
-        delta = difference(old, self.image)
         for callback in self._subscribers:
             callback(delta, self.image)
 

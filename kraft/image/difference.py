@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from common.pacing import Work, at_once
 from kraft.image.access_delta import access_difference
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+
+TOPIC_COST, PARTITION_COST, RESOURCE_COST = 2, 2, 3
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
@@ -12,10 +15,16 @@ def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
 
     Cost: the size of both images, once.
     """
+    return at_once(differing(old, new))
+
+
+def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
+    """The same as a long work."""
     delta = MetadataDelta(old, result=new)
     for topic_id, topic in old.topics.by_id.items():
         if topic_id not in new.topics.by_id:
             delta.topics_deleted[topic_id] = topic
+        yield TOPIC_COST
     for topic_id, topic in new.topics.by_id.items():
         before = old.topics.by_id.get(topic_id)
         if before is None:
@@ -26,12 +35,14 @@ def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
             known = before.partitions.get(index) if before is not None else None
             if known != partition:
                 delta.partitions_changed[topic_id, index] = known
+        yield TOPIC_COST + PARTITION_COST * len(topic.partitions)
     for broker_id in sorted({*old.brokers, *new.brokers}):
         if old.brokers.get(broker_id) != new.brokers.get(broker_id):
             delta.brokers_changed[broker_id] = old.brokers.get(broker_id)
     for key in {**old.configs.by_resource, **new.configs.by_resource}:
         if old.configs.of(*key) != new.configs.of(*key):
             delta.configs_changed[key] = None
+        yield RESOURCE_COST
     delta.features_changed = old.features != new.features
     access_difference(delta.access, old, new)
     return delta

@@ -52,6 +52,7 @@ class RaftView:
     applied_index: int
     commit_index: int
     journal: WriteAheadLog
+    is_installing: bool = False  # a snapshot, which is about to take the log's place
 
 
 class Delivery(NamedTuple):
@@ -131,6 +132,9 @@ def incoming(view: RaftView, message: Message) -> Delivery | None:
         return Delivery(message, [])
     if message["term"] < view.term:
         return None
+    if view.is_installing:
+        sign_of_life = {"type": APPEND_ENTRIES, "term": message["term"], "commit_index": 0}
+        return Delivery(sign_of_life, [_answer(view.journal.last_index + 1, success=False)])
     if "serialized" in message:
         return _snapshot_part(view, message)
     return _entries(view, message)

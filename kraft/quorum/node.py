@@ -5,7 +5,7 @@ overridden through names that version 0.3.17 looks up at call time, so the versi
 
 - entries are opaque bytes, applied here; there is no pickle and no replicated method
 - the leader's sending, which knows how much a slow link still holds
-- snapshots and the cut of the log, in one step and in our own format
+- snapshots and the cut of the log, in our own format and in the background
 - acknowledgements: they never move a follower back behind what it has acknowledged
 - the beginning of an election, which waits for a pre-vote (`kraft.quorum.candidacy`)
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from pysyncobj import SyncObj
@@ -45,8 +46,10 @@ from kraft.quorum.message_filter import (
 )
 from kraft.quorum.node_config import NodeConfig, library_config
 from kraft.quorum.outbox import Outbox
-from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
-from kraft.quorum.snapshot_transfer import SnapshotTransfer
+from kraft.quorum.sending import Standing, entries_from, snapshot_parts
+from kraft.quorum.snapshot_file import Snapshot, encode_snapshot
+from kraft.quorum.snapshot_keeper import SnapshotKeeper
+from kraft.quorum.snapshot_transfer import Arrived, SnapshotTransfer
 from kraft.quorum.state_machine import AppliedResult, StateMachine
 from kraft.quorum.write_ahead_log import WriteAheadLog
 
@@ -98,7 +101,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         node_id: int,
         peers: list[int],
         journal: WriteAheadLog,
-        snapshots: SnapshotFile,
+        keeper: SnapshotKeeper,
         state_machine: StateMachine,
         rng: random.Random,
         config: NodeConfig,
@@ -108,7 +111,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.node_id = node_id
         self.outbox = Outbox(self._view)
         self.journal = journal
-        self._snapshots = snapshots
+        self._keeper = keeper
+        self._is_compacting = self._is_installing = False
         self._state_machine = state_machine
         self._rng = rng
         self._settings = config
@@ -135,9 +139,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             self._SyncObj__raftElectionDeadline = 0.0
 
     def recover(self, snapshot: Snapshot) -> None:
-        """Before anything else, when the directory holds a snapshot; `journal` is aligned to it."""
+        """Before anything else, when the directory holds a snapshot; journal and state machine are aligned to it."""
         self._transfer.offer(encode_snapshot(snapshot), snapshot.end)
-        self._state_machine.restore(snapshot.state)
         self._SyncObj__raftLastApplied = snapshot.end[0]
 
     # -- driving
@@ -176,6 +179,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             self.outbox.send(node, answer)
         if message["type"] == APPEND_ENTRIES:
             self._candidacy.heard_leader(library.monotonicTime())
+            arrived = self._transfer.take()
+            if arrived is not None:
+                self._install(node, arrived)
 
     def step(self, post: Callable[[list[tuple[int, Message]]], None]) -> None:
         """Elect, commit, apply, and let out what is to be said, in the only order that is safe: entries for others
@@ -206,7 +212,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     def has_more(self) -> bool:
         """`step` stopped at its limit, or one more call commits what the last one appended."""
         is_alone = not self._peers and self._isLeader() and self.raftCommitIndex < self.journal.last_index
-        return bool(is_alone or self.raftLastApplied < self.raftCommitIndex)
+        return bool(is_alone or (self.raftLastApplied < self.raftCommitIndex and not self._is_installing))
 
     def was_held_up(self, late_s: float) -> None:
         """This process stood still for `late_s`: what the others said meanwhile is still unread, so no silence counts
@@ -356,7 +362,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
     def _SyncObj__applyLogEntries(self) -> bool:
         applied = self.raftLastApplied
         count = min(self.raftCommitIndex - applied, APPLY_COST_MAX // ENTRY_COST)
-        if count <= 0:
+        if count <= 0 or self._is_installing:
             return False
         start, cost = applied + 1 - self.journal.first_index, 0
         for command, index, term in self.journal[start : start + count]:
@@ -381,90 +387,60 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__sendAppendEntries(self) -> None:
         self._SyncObj__newAppendEntriesTime = library.monotonicTime() + self._settings.heartbeat_interval_s
+        next_index: dict[Node, int] = self._SyncObj__raftNextIndex
         for peer, node in self._peers.items():
             if not self.isNodeConnected(node):
                 self._transfer.cancel(peer)
-            elif self._SyncObj__raftNextIndex[node] > self.journal.first_index:
-                self._send_entries(node)
+                continue
+            standing = Standing(self.raftCurrentTerm, self.raftCommitIndex, self._backlog(peer))
+            if next_index[node] > self.journal.first_index:
+                sending = entries_from(next_index[node], self.journal, standing, self._settings)
             else:
-                self._send_snapshot(node)
+                check(self._transfer.end is not None, "a log that does not begin at 1 follows a snapshot")
+                sending = snapshot_parts(peer, self._transfer, standing, self._settings)
+            for message in sending.messages:
+                self.outbox.send(node, message)
+            next_index[node] = sending.next_index or next_index[node]
 
-    def _send_entries(self, node: Node) -> None:
-        next_index: dict[Node, int] = self._SyncObj__raftNextIndex
-        queued = self._backlog(node.id)
-        while True:
-            previous_index = next_index[node] - 1
-            has_room = queued < self._settings.backlog_bytes_max
-            entries = self.journal.batch(previous_index + 1, self._settings.append_bytes_max) if has_room else []
-            self.outbox.send(
-                node,
-                {
-                    "type": APPEND_ENTRIES,
-                    "term": self.raftCurrentTerm,
-                    "commit_index": self.raftCommitIndex,
-                    "prevLogIdx": previous_index,
-                    "prevLogTerm": self.journal.term_at(previous_index),
-                    "entries": entries,
-                },
-            )
-            next_index[node] += len(entries)
-            queued += sum(len(entry[0]) for entry in entries)
-            if not entries or next_index[node] > self.journal.last_index:
-                return
-
-    def _send_snapshot(self, node: Node) -> None:
-        end = self._transfer.end
-        check(end is not None, "a log that does not begin at 1 follows a snapshot")
-        queued = self._backlog(node.id)
-        while queued < self._settings.backlog_bytes_max:
-            part = self._transfer.next_part(node.id, self.raftCurrentTerm)
-            self.outbox.send(
-                node,
-                {
-                    "type": APPEND_ENTRIES,
-                    "term": self.raftCurrentTerm,
-                    "commit_index": self.raftCommitIndex,
-                    "serialized": list(part),
-                    "snapshot_end": end,
-                },
-            )
-            queued += len(part.data)
-            if part.is_last:
-                self._SyncObj__raftNextIndex[node] = self.journal[1][1] + 1
-                return
+    # -- snapshots
 
     def _SyncObj__tryLogCompaction(self) -> None:
         covered = self.raftLastApplied - 1 - self.journal.first_index
         is_due = covered >= self._settings.compaction_entries_min
         is_due = is_due or self.journal.entry_bytes >= self._settings.compaction_bytes_min or self.compact_soon
-        if is_due and covered > 0:
-            self.compact_soon = False
-            self._compact()
-
-    def _compact(self) -> None:
-        """Snapshot first, then the cut: a crash in between leaves a log that still fits."""
+        if not is_due or covered <= 0 or self._is_compacting or self._is_installing:
+            return
+        self.compact_soon = False
+        self._is_compacting = True
         position = self.raftLastApplied - self.journal.first_index
-        previous, last = self.journal[position - 1 : position + 1]
-        snapshot = Snapshot(SnapshotBase(previous, last), self._state_machine.snapshot())
-        encoded = encode_snapshot(snapshot)
-        self._snapshots.write(encoded)
-        self._transfer.offer(encoded, snapshot.end)
-        self.journal.discard_before(previous[1])
+        base = SnapshotBase(*self.journal[position - 1 : position + 1])
+        self._keeper.keep(base, self._state_machine.snapshot(), partial(self._compacted, base))
+
+    def _compacted(self, base: SnapshotBase, encoded: bytes) -> None:
+        """The snapshot is durable. It comes first and then the cut: a crash in between leaves a log that still fits."""
+        self._is_compacting = False
+        self._transfer.offer(encoded, base.last[1:])
+        self.journal.discard_before(base.previous[1])
         self.snapshot_count += 1
 
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N803
-        """A leader's snapshot has arrived."""
-        arrived = self._transfer.take()
-        check(clearJournal and arrived is not None, "a snapshot is installed when its last part came")
-        assert arrived is not None
+    def _install(self, node: Node, arrived: Arrived) -> None:
+        """A leader's snapshot has arrived. Until it is durable and decoded nothing is applied or taken into the log."""
+        check(arrived.snapshot.end[0] > self.raftLastApplied, "a snapshot never takes back what is applied")
+        self._is_installing = True
+        work = self._state_machine.restoring(arrived.snapshot.state)
+        self._keeper.install(arrived, work, partial(self._installed, node, arrived))
+
+    def _installed(self, node: Node, arrived: Arrived, restore: Callable[[], None]) -> None:
+        check(not self._isLeader(), "a leader has all that was committed")
         snapshot = arrived.snapshot
-        check(snapshot.end[0] > self.raftLastApplied, "a snapshot never takes back what is applied")
-        self._snapshots.write(arrived.encoded)
+        self._is_installing = False
         self.journal.restart_at(snapshot.base)
         self._transfer.offer(arrived.encoded, snapshot.end)
-        self._state_machine.restore(snapshot.state)
+        restore()
         self._SyncObj__raftLastApplied = snapshot.end[0]
         self._SyncObj__raftCommitIndex = max(self.raftCommitIndex, snapshot.end[0])
+        self.journal.setRaftCommitIndex(self.raftCommitIndex)
+        self._SyncObj__sendNextNodeIdx(node, success=True)
 
     # -- answers of followers
 
@@ -497,4 +473,5 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         return True
 
     def _view(self) -> RaftView:
-        return RaftView(self.raftCurrentTerm, self.raftLastApplied, self.raftCommitIndex, self.journal)
+        applied, committed = self.raftLastApplied, self.raftCommitIndex
+        return RaftView(self.raftCurrentTerm, applied, committed, self.journal, self._is_installing)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from common.errors import OutcomeUnknown
 from common.identifiers import ZERO_UUID, uuid_text
 from common.invariants import check
+from common.pacing import Pacer
 from common.ports import Address, Ports
 from kraft.quorum import voter_guard
 from kraft.quorum.handshake import SECRET_BYTES_MIN
@@ -23,6 +24,7 @@ from kraft.quorum.message_filter import Message
 from kraft.quorum.node import RaftNode
 from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.snapshot_file import Snapshot, SnapshotFile
+from kraft.quorum.snapshot_keeper import LANE, BackgroundKeeper
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy, StateMachine
 from kraft.quorum.suspicion import Suspicion, SuspicionConfig
 from kraft.quorum.transport import QuorumTransport, TransportConfig, TransportEvents
@@ -76,6 +78,7 @@ class RaftQuorum:
         state_machine: StateMachine,
         config: QuorumConfig,
         *,
+        pacer: Pacer,
         fatal: Callable[[str], None],
     ) -> None:
         """Raises ValueError for settings that cannot work."""
@@ -97,7 +100,9 @@ class RaftQuorum:
             ports, node_id, voters, secret, lambda: self.cluster_id, config.transport, events
         )
         self._suspicion = Suspicion(ports.network, voters, config.suspicion, self._is_suspect, self._leader_gone)
+        self._pacer = pacer
         self._snapshots = SnapshotFile(ports.disk, directory)
+        self._keeper = BackgroundKeeper(pacer, self._snapshots, self._fail, self._kick)
         self._journal: WriteAheadLog | None = None
         self._node: RaftNode | None = None  # None before `start` is through and after the end
         self._callbacks: list[Callable[[bool, int], None]] = []
@@ -131,8 +136,11 @@ class RaftQuorum:
         assert self._journal is not None
         ports, config = self._ports, self._config.node
         peers, unsent = self._transport.peers, self._transport.unsent_bytes
-        journal, snapshots = self._journal, self._snapshots
-        node = RaftNode(self._node_id, peers, journal, snapshots, self._state_machine, ports.random, config, unsent)
+        journal, keeper = self._journal, self._keeper
+        if snapshot is not None:
+            restore = await self._pacer.run(self._state_machine.restoring(snapshot.state), LANE, own=True)
+            restore()
+        node = RaftNode(self._node_id, peers, journal, keeper, self._state_machine, ports.random, config, unsent)
         if snapshot is not None:
             node.recover(snapshot)
         if is_first:
@@ -174,6 +182,7 @@ class RaftQuorum:
         node, self._node = self._node, None
         self._cancel_timer()
         await self._suspicion.stop()
+        await self._keeper.stop()
         await self._transport.stop()
         if node is not None and self._journal is not None:
             node.give_up_proposals()
@@ -188,6 +197,7 @@ class RaftQuorum:
         _log.critical(reason, exc_info=error)
         self._cancel_timer()
         self._suspicion.cancel()
+        self._keeper.end()
         self._transport.close()
         node.journal.abandon()
         node.give_up_proposals()

@@ -65,14 +65,14 @@ class SnapshotTransfer:
         self._sent.pop(node_id, None)
 
     def take(self) -> Arrived | None:
-        """The snapshot whose last part `setTransmissionData` has just said to be there."""
+        """The snapshot whose last part has just come."""
         arrived, self._arrived = self._arrived, None
         return arrived
 
     # -- what PySyncObj calls
 
     def setTransmissionData(self, serialized: tuple[int, int, int, int, int, bytes]) -> bool:
-        """True when this part completes a snapshot that is whole."""
+        """Take a part, and the whole snapshot with its last one. False: the library has nothing to install."""
         term, end_index, end_term, position, total, data = serialized
         identity = (term, end_index, end_term, total)
         if total > self._snapshot_bytes_max:
@@ -95,4 +95,4 @@ class SnapshotTransfer:
         if snapshot.end != (end_index, end_term):
             return False
         self._arrived = Arrived(snapshot, encoded)
-        return True
+        return False

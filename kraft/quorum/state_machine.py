@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from common.pacing import Work
 
 
 class StateMachine(Protocol):
     """Replicated by the quorum; the same commands in the same order must give the same state on every node.
 
-    `apply` and `restore` may use neither time, chance, hash order, the environment nor any I/O: the proposer puts
+    `apply` and `restoring` may use neither time, chance, hash order, the environment nor any I/O: the proposer puts
     such values into the command. An exception in any of the three stops the node, as it would on every node.
     """
 
@@ -21,12 +24,13 @@ class StateMachine(Protocol):
         """
         ...
 
-    def snapshot(self) -> bytes:
-        """All state as of the last `apply`. Called on the event loop: milliseconds, not seconds."""
+    def snapshot(self) -> Work[bytes]:
+        """The encoding of all state as of this call, whatever is applied while it works."""
         ...
 
-    def restore(self, data: bytes) -> None:
-        """Replace all state by a snapshot that `snapshot` of some node gave."""
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
+        """The decoding of a snapshot that `snapshot` of some node gave. Its result, called on the event loop, replaces
+        all state; nothing is applied meanwhile."""
         ...
 
 

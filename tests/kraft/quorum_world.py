@@ -15,13 +15,18 @@ from unittest import mock
 
 import msgpack
 
+from common.pacing import Work, at_once
+from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import Delivery, Message, RaftView, check_message
 from kraft.quorum.node import RaftNode
 from kraft.quorum.node_config import NodeConfig
-from kraft.quorum.snapshot_file import SnapshotFile
+from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
+from kraft.quorum.snapshot_keeper import Installed, Kept
+from kraft.quorum.snapshot_transfer import Arrived
 from kraft.quorum.state_machine import AppliedResult
 from kraft.quorum.write_ahead_log import WriteAheadLog
 from tests.kraft.memory_disk import MemoryDisk, PowerCut
+from tests.kraft.works import at_hand
 
 DIRECTORY = "quorum"
 STEP_S = 0.005
@@ -47,9 +52,12 @@ class Sequence:
         self.commands.append(data)
         return len(self.commands)
 
-    def snapshot(self) -> bytes:
+    def snapshot(self) -> Work[bytes]:
         self._world.snapshots_taken += 1
-        return bytes(msgpack.packb([self.index, self.commands]))
+        return at_hand(bytes(msgpack.packb([self.index, self.commands])))
+
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
+        return at_hand(partial(self.restore, data))
 
     def restore(self, data: bytes) -> None:
         index, self.commands = msgpack.unpackb(data)
@@ -58,6 +66,22 @@ class Sequence:
         self.index = index
         if self._name in self._world.nodes:
             self._world.snapshots_installed += 1
+
+
+class AtOnceKeeper:
+    """Keeps snapshots within the call."""
+
+    def __init__(self, file: SnapshotFile) -> None:
+        self._file = file
+
+    def keep(self, base: SnapshotBase, state: Work[bytes], done: Kept) -> None:
+        encoded = encode_snapshot(Snapshot(base, at_once(state)))
+        self._file.write(encoded)
+        done(encoded)
+
+    def install(self, arrived: Arrived, restoring: Work[Callable[[], None]], done: Installed) -> None:
+        self._file.write(arrived.encoded)
+        done(at_once(restoring))
 
 
 class QuorumWorld:
@@ -127,9 +151,17 @@ class QuorumWorld:
         peers = [peer for peer in self.names if peer != name]
         node_class = self._node_classes.get(name, RaftNode)
         node = node_class(
-            name, peers, journal, snapshots, machine, rng, self.config, lambda peer: self._queued(name, peer)
+            name,
+            peers,
+            journal,
+            AtOnceKeeper(snapshots),
+            machine,
+            rng,
+            self.config,
+            lambda peer: self._queued(name, peer),
         )
         if snapshot is not None:
+            machine.restore(snapshot.state)
             node.recover(snapshot)
         for peer in peers:
             node.connected(peer)

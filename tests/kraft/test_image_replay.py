@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.pacing import at_once
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.delta import MetadataDelta, ReplayError, replayed
 from kraft.image.difference import difference
@@ -242,11 +243,11 @@ def test_records_are_judged_under_the_finalised_metadata_version() -> None:
 def test_restoring_a_snapshot_tells_subscribers_and_restarts_the_log() -> None:
     state = machine()
     offer(state, 1, 1, 2, 1)
-    data = state.snapshot()
+    data = at_once(state.snapshot())
     other = MetadataStateMachine(MetadataLog())
     seen: list[int] = []
     other.subscribe(lambda _delta, image: seen.append(image.offset))
-    other.restore(data)
+    at_once(other.restoring(data))()
     assert other.image == state.image
     assert seen == [1]
     assert (other.log.start_offset, other.log.end_offset) == (2, 2)

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgpack
@@ -15,12 +15,14 @@ import pytest
 from common.errors import OutcomeUnknown, StorageFailure
 from common.invariants import check
 from common.machine import machine_ports
+from common.pacing import Pacer, Work
 from common.ports import Address
 from kraft.quorum.node import RaftNode
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.quorum.voter_guard import VoterRefused
 from tests.kraft.loopback import free_addresses, until
+from tests.kraft.works import at_hand
 
 SECRET = b"the secret of this cluster"
 CLUSTER = b"cluster-id-16byt"
@@ -38,11 +40,11 @@ class Commands:
         self.seen.append(data)
         return len(self.seen)
 
-    def snapshot(self) -> bytes:
-        return bytes(msgpack.packb(self.seen))
+    def snapshot(self) -> Work[bytes]:
+        return at_hand(bytes(msgpack.packb(self.seen)))
 
-    def restore(self, data: bytes) -> None:
-        self.seen = msgpack.unpackb(data)
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
+        return at_hand(lambda: setattr(self, "seen", msgpack.unpackb(data)))
 
 
 class Voter:
@@ -62,6 +64,7 @@ class Voter:
             SECRET,
             self.machine,
             config,
+            pacer=Pacer(),
             fatal=self.failures.append,
         )
         self.quorum.on_leadership(lambda leads, term: self.offices.append((leads, term)))
@@ -410,12 +413,14 @@ async def test_an_idle_leader_costs_little(cluster: Cluster) -> None:
     assert time.process_time() - began < 0.1  # three voters; 9 ms on a quiet machine
 
 
-def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
+async def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     ports, machine = machine_ports(tmp_path), Commands()
     voters = {1: ("127.0.0.1", 1)}
 
     def make(node_id: int = 1, secret: bytes = SECRET, config: QuorumConfig | None = None) -> RaftQuorum:
-        return RaftQuorum(ports, node_id, voters, "q", secret, machine, config or QuorumConfig(), fatal=print)
+        return RaftQuorum(
+            ports, node_id, voters, "q", secret, machine, config or QuorumConfig(), pacer=Pacer(), fatal=print
+        )
 
     make()
     with pytest.raises(ValueError, match="not among the voters"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 from typing import Any
 
@@ -168,3 +169,14 @@ def test_a_snapshot_of_what_is_here_is_not_installed() -> None:
     for delivery in (applied, in_the_log):
         assert delivery is not None
         assert delivery.message["serialized"] is None
+
+
+def test_while_a_snapshot_is_installed_nothing_enters_the_log_and_the_leader_is_answered() -> None:
+    view = dataclasses.replace(view_of(3, 4), is_installing=True)
+    for message in (append((3, 4), 9, commit=4), snapshot_part((50, 8))):
+        delivery = incoming(view, message)
+        assert delivery is not None
+        assert delivery.message == {"type": "append_entries", "term": 9, "commit_index": 0}
+        (answer,) = delivery.answers
+        assert not answer["success"]
+        assert not answer["reset"]

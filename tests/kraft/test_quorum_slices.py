@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
+from common.machine import machine_ports
+from common.pacing import SLICE_COST, Pacer
+from kraft.controller.state_machine import MetadataStateMachine
+from kraft.image.delta import replayed
+from kraft.metadata_log import MetadataLog
+from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import APPEND_ENTRIES
 from kraft.quorum.node import APPLY_COST_MAX, BYTES_PER_UNIT, ENTRY_COST, RaftNode
-from kraft.records import PIECE_BYTES_MAX
+from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
+from kraft.quorum.snapshot_keeper import BackgroundKeeper
+from kraft.quorum.snapshot_transfer import Arrived
+from kraft.records import PIECE_BYTES_MAX, MetadataRecord, PartitionRecord, TopicRecord
+from tests.kraft.images import with_brokers
 from tests.kraft.quorum_world import STEP_S, QuorumWorld, UseClock, run_in_virtual_time
 
 
@@ -88,3 +100,48 @@ def test_a_follower_that_is_far_behind_gets_a_little_at_a_time_and_everything_in
 
     run_in_virtual_time(scenario)
     assert sum(sent) > 2_000
+
+
+def large_machine() -> MetadataStateMachine:
+    machine = MetadataStateMachine(MetadataLog())
+    records: list[MetadataRecord] = []
+    for number in range(40):
+        topic_id = number.to_bytes(16, "big")
+        records.append(TopicRecord(f"topic-{number}", topic_id))
+        records += [PartitionRecord(topic_id, index, (0, 1, 2), (0, 1, 2), leader=0) for index in range(50)]
+    machine.image = replayed(with_brokers(3), records)
+    return machine
+
+
+async def test_snapshots_are_encoded_and_decoded_in_slices(tmp_path: Path) -> None:
+    source, target, pacer = large_machine(), MetadataStateMachine(MetadataLog()), Pacer(inline_cost=0)
+    failures: list[str] = []
+    kept: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    installed: asyncio.Future[Callable[[], None]] = asyncio.get_running_loop().create_future()
+    file = SnapshotFile(machine_ports(tmp_path).disk, "")
+    keeper = BackgroundKeeper(pacer, file, lambda error, doing: failures.append(doing), lambda: None)
+    base = SnapshotBase((b"a", 6, 2), (b"b", 7, 2))
+    keeper.keep(base, source.snapshot(), kept.set_result)
+    encoded = await kept
+    found = file.read()
+    assert found is not None
+    assert encoded == encode_snapshot(found)
+    arrived = Arrived(Snapshot(base, found.state), encoded)
+    keeper.install(arrived, target.restoring(found.state), installed.set_result)
+    (await installed)()
+    assert target.image == source.image
+    assert not failures
+    assert pacer.slices > 20
+    assert pacer.costliest < 3 * SLICE_COST
+    await keeper.stop()
+
+
+async def test_a_snapshot_that_cannot_be_decoded_ends_the_node(tmp_path: Path) -> None:
+    failures: list[str] = []
+    file = SnapshotFile(machine_ports(tmp_path).disk, "")
+    keeper = BackgroundKeeper(Pacer(), file, lambda error, doing: failures.append(doing), lambda: None)
+    base = SnapshotBase((b"a", 6, 2), (b"b", 7, 2))
+    machine = MetadataStateMachine(MetadataLog())
+    keeper.install(Arrived(Snapshot(base, b"x"), b""), machine.restoring(b"x"), lambda restore: failures.append("done"))
+    await asyncio.gather(*keeper._tasks)
+    assert failures == ["a snapshot of the leader"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.snapshot_file import DamagedSnapshot, Snapshot, SnapshotFile, decode_snapshot, encode_snapshot
-from kraft.quorum.snapshot_transfer import SnapshotTransfer
+from kraft.quorum.snapshot_transfer import Arrived, SnapshotTransfer
 from tests.kraft.memory_disk import MemoryDisk, PowerCut
 
 
@@ -61,20 +61,20 @@ def test_a_crash_at_any_operation_leaves_the_old_or_the_new_one() -> None:
     assert seen == {9, 20}
 
 
-def send_all(source: SnapshotTransfer, target: SnapshotTransfer, term: int, end: tuple[int, int] = (9, 4)) -> bool:
+def send_all(
+    source: SnapshotTransfer, target: SnapshotTransfer, term: int, end: tuple[int, int] = (9, 4)
+) -> Arrived | None:
     while True:
         part = source.next_part(2, term)
-        if target.setTransmissionData((term, *end, *part)):
-            return True
+        target.setTransmissionData((term, *end, *part))
         if part.is_last:
-            return False
+            return target.take()
 
 
 def test_parts_make_a_whole() -> None:
     source, target = SnapshotTransfer(7, 1 << 20), SnapshotTransfer(7, 1 << 20)
     source.offer(encode_snapshot(snapshot_at(9)), (9, 4))
-    assert send_all(source, target, 5)
-    arrived = target.take()
+    arrived = send_all(source, target, 5)
     assert arrived is not None
     assert arrived.snapshot == snapshot_at(9)
     assert target.take() is None
@@ -84,9 +84,9 @@ def test_parts_of_two_terms_are_not_mixed() -> None:
     source, target = SnapshotTransfer(7, 1 << 20), SnapshotTransfer(7, 1 << 20)
     source.offer(encode_snapshot(snapshot_at(9)), (9, 4))
     first = source.next_part(2, 5)
-    assert not target.setTransmissionData((5, 9, 4, *first))
+    target.setTransmissionData((5, 9, 4, *first))
     assert source.next_part(2, 6) == first  # a new term begins again
-    assert not target.setTransmissionData((6, 9, 4, *source.next_part(2, 6)))
+    target.setTransmissionData((6, 9, 4, *source.next_part(2, 6)))
     assert target.take() is None
     source.cancel(2)
     assert send_all(source, target, 6)
@@ -97,7 +97,7 @@ def test_a_missing_part_or_too_large_a_total_gives_nothing() -> None:
     source.offer(encode_snapshot(snapshot_at(9)), (9, 4))
     assert not send_all(source, target, 5)
     target = SnapshotTransfer(7, 1 << 20)
-    assert not target.setTransmissionData((5, 9, 4, *source.next_part(2, 5)))
+    target.setTransmissionData((5, 9, 4, *source.next_part(2, 5)))
     source.next_part(2, 5)
     assert not send_all(source, target, 5)
 

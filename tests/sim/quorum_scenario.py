@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from common.errors import OutcomeUnknown, StorageFailure
+from common.pacing import Pacer, Work
 from common.ports import Ports
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
+from tests.kraft.works import at_hand
 from tests.sim import nemesis
 from tests.sim.cluster_settings import quorum_times
 from tests.sim.loop import SimLoop, SimulationFailure
@@ -68,8 +72,11 @@ class Register:
         self._agreement.apply(self._node, index, data)
         return data
 
-    def snapshot(self) -> bytes:
-        return b"\n".join(b"%d %s" % command for command in self.commands)
+    def snapshot(self) -> Work[bytes]:
+        return at_hand(b"\n".join(b"%d %s" % command for command in self.commands))
+
+    def restoring(self, data: bytes) -> Work[Callable[[], None]]:
+        return at_hand(partial(self.restore, data))
 
     def restore(self, data: bytes) -> None:
         self._agreement.restores += 1
@@ -109,7 +116,7 @@ class QuorumRun:
                 ended.set_result(reason)
 
         register = Register(name, self.agreement)
-        quorum = RaftQuorum(ports, number, VOTERS, "quorum", SECRET, register, config, fatal=fail)
+        quorum = RaftQuorum(ports, number, VOTERS, "quorum", SECRET, register, config, pacer=Pacer(), fatal=fail)
         await quorum.start()
         self.world.nodes[name].program = quorum
         proposing = asyncio.create_task(self._propose(ports, quorum, name))
