@@ -120,6 +120,8 @@ _LOG = [
        update=DYNAMIC),
     _s("log.cleaner.max.compaction.lag.ms", "long", LONG_MAX, "The longest time a record stays uncompacted.", 1,
        update=DYNAMIC),
+    _s("tidelog.log.records.check", "string", "head", "How far a produced batch is looked into: its first records "
+       "(head) or each of them (all).", update=DYNAMIC, choices=("head", "all")),
     _s("log.dir.free.bytes.min", "long", 256 * MIB, "Free bytes of the disk below which Produce is refused; below "
        "twice as many it is throttled.", 0),
     _s("num.recovery.threads.per.data.dir", "int", 2, "Threads that recover logs after an unclean stop.", 1, 64),

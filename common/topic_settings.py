@@ -83,6 +83,9 @@ TOPIC_SETTINGS = Catalogue(
         _topic("segment.jitter.ms", "long", 0, "Random milliseconds taken off segment.ms, so that segments do not all "
                "close at once.", "log.roll.jitter.ms", low=0),
         _topic("segment.ms", "long", 7 * DAY_MS, "The age at which a segment is closed.", "log.roll.ms", low=1),
+        _topic("tidelog.records.check", "string", "head", "How far a produced batch is looked into: head, its first "
+               "records, for next to nothing; all, each record, which takes the leader many times the CPU.",
+               "tidelog.log.records.check", choices=("head", "all")),
         _topic("unclean.leader.election.enable", "boolean", False, "Whether a replica that is not in sync may lead, at "
                "the cost of acknowledged records.", "unclean.leader.election.enable"),
     ]

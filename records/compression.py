@@ -33,15 +33,15 @@ class DamagedData(ValueError):
 
 DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
 
-_GZIP_WINDOW = 31  # zlib's way to say: gzip framing, 32 KB window
+GZIP_WINDOW = 31  # zlib's way to say: gzip framing, 32 KB window
 _CHUNK = 256 * 1024  # inflated at once where the library fills one buffer per call
 _ZSTD_WINDOW_MIN = 8 << 20  # what level 19 uses; a smaller bound would refuse honest data
 _ZSTD_WINDOW_MAX = 128 << 20  # the format's default bound for decoders
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_FLAGS_AT, _LZ4_NAMES_ITS_SIZE = 4, 0x08
 _LZ4_RATIO_MAX = 255  # a byte of a block lengthens a match by no more
-_XERIAL_MAGIC = b"\x82SNAPPY\0"
-_XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
+XERIAL_MAGIC = b"\x82SNAPPY\0"
+XERIAL_HEADER = XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK = 32 * 1024
 _BLOCK_LENGTH = Struct(">i")
 
@@ -55,7 +55,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
     if level is None:
         level = DEFAULT_LEVELS[codec]
     if codec is Compression.GZIP:
-        deflate = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
+        deflate = zlib.compressobj(level, zlib.DEFLATED, GZIP_WINDOW)
         return deflate.compress(data) + deflate.flush()
     if codec is Compression.LZ4:
         import lz4.frame  # noqa: PLC0415
@@ -100,7 +100,7 @@ def decompress(codec: Compression, data: Buffer, bytes_max: int) -> bytes:
 def _gzip_chunks(data: Buffer, _bytes_max: int) -> Iterator[bytes]:
     rest: Buffer = data
     while len(rest):
-        inflate = zlib.decompressobj(_GZIP_WINDOW)
+        inflate = zlib.decompressobj(GZIP_WINDOW)
         try:
             while not inflate.eof:
                 chunk = inflate.decompress(rest, _CHUNK)
@@ -163,7 +163,7 @@ def _compress_snappy(data: Buffer) -> bytes:
     import cramjam  # noqa: PLC0415
 
     view = memoryview(data)
-    parts = [_XERIAL_HEADER]
+    parts = [XERIAL_HEADER]
     for at in range(0, len(view), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(bytes(view[at : at + _XERIAL_BLOCK])))
         parts += (_BLOCK_LENGTH.pack(len(block)), block)
@@ -172,10 +172,10 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 def _snappy_chunks(data: Buffer, bytes_max: int) -> Iterator[bytes]:
     packed = bytes(data)
-    if not packed.startswith(_XERIAL_MAGIC):
-        yield _inflate_snappy_block(packed, bytes_max)
+    if not packed.startswith(XERIAL_MAGIC):
+        yield inflate_snappy_block(packed, bytes_max)
         return
-    at = len(_XERIAL_HEADER)
+    at = len(XERIAL_HEADER)
     left = bytes_max
     while at < len(packed):
         if at + _BLOCK_LENGTH.size > len(packed):
@@ -184,13 +184,13 @@ def _snappy_chunks(data: Buffer, bytes_max: int) -> Iterator[bytes]:
         at += _BLOCK_LENGTH.size
         if not 0 < length <= len(packed) - at:
             raise DamagedData(f"a snappy block of {length} bytes")
-        chunk = _inflate_snappy_block(packed[at : at + length], left)
+        chunk = inflate_snappy_block(packed[at : at + length], left)
         left -= len(chunk)
         at += length
         yield chunk
 
 
-def _inflate_snappy_block(block: bytes, bytes_max: int) -> bytes:
+def inflate_snappy_block(block: bytes, bytes_max: int) -> bytes:
     """A block begins with its inflated length, so the cap is checked before anything is allocated."""
     import cramjam  # noqa: PLC0415
 

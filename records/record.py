@@ -187,6 +187,13 @@ def check_keys(view: memoryview, at: int, size: int, *, inflated_bytes_max: int)
         raise InvalidRecords(message, errors[:RECORD_ERRORS_MAX])
 
 
+def check_records(view: memoryview, at: int, size: int, *, inflated_bytes_max: int) -> None:
+    """Refuse a batch whose records or headers are damaged. Raises and costs as `check_keys`."""
+    header, data = inflate_records(view, at, size, inflated_bytes_max=inflated_bytes_max)
+    for span in scan_records(header, data):
+        _decode_headers(data, span.value_at + max(span.value_length, 0), span.end)
+
+
 def varint(value: int) -> bytes:
     """Zigzag, seven bits per byte, least significant first; `value` has at most 64 bits."""
     rest = value << 1 if value >= 0 else (value << 1) ^ -1
@@ -200,7 +207,7 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """(value, position after it). IndexError at the end of `data`, ProtocolError when it does not end in time."""
     byte = data[at]
     if byte < 0x80:

@@ -53,12 +53,18 @@ class LogConfig:
     local_retention_ms: int = AS_TOTAL  # of a tiered topic: what its replicas keep on their disks
     local_retention_bytes: int = AS_TOTAL
     tier_roll_ms: int = 600_000  # tidelog.tier.roll.ms: the age at which a tiered topic's segment is closed
+    tidelog_records_check: str = "head"
     producer_id_expiration_ms: int = DAY_MS
     producers_max: int = 10_000  # producers remembered per partition
 
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def checks_all_records(self) -> bool:
+        """Whether each record of a produced batch is looked at, in a thread; else `records.framing` looks."""
+        return self.tidelog_records_check == "all"
 
     @property
     def deletes(self) -> bool:

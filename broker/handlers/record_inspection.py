@@ -18,7 +18,7 @@ from common.errors import ErrorCode, ProtocolError
 from records.batch import COMPRESSION_MASK, read_header
 from records.builder import recompress
 from records.compression import Compression
-from records.record import check_keys
+from records.record import check_keys, check_records
 from storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,8 @@ def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearr
     try:
         if config.is_compacted:
             check_keys(view, 0, len(batch), inflated_bytes_max=inflated_bytes_max)
+        elif config.checks_all_records:
+            check_records(view, 0, len(batch), inflated_bytes_max=inflated_bytes_max)
         codec = _CODECS.get(config.compression_type)
         if codec is None or read_header(view, 0).attributes & COMPRESSION_MASK == codec:
             return bytearray(batch)
@@ -112,6 +114,8 @@ def inspect(batch: bytes, config: LogConfig, inflated_bytes_max: int) -> bytearr
     except ProtocolError as error:
         # Its tracebacks know the frames of this thread, and one of those knows the outcome: a circle round all that
         # was inflated, which would stay until the collector comes. The collector counts objects, not megabytes.
+        if error.code is ErrorCode.CORRUPT_MESSAGE:  # clients send such a batch again, and its CRC was right
+            return ProtocolError(ErrorCode.INVALID_RECORD, error.message)
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
 

@@ -20,6 +20,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
 from kraft.image.partitions import PartitionImage
 from records.batch import BatchHeader, ProduceLimits, check_produced
+from records.framing import check_framing
 from storage.log_config import LogConfig
 from storage.partition_log import Appended, PartitionLog
 from storage.producer_state import Duplicate
@@ -104,9 +105,10 @@ class Partition(Replica):
 
     @property
     def inspects_records(self) -> bool:
-        """Whether a produced batch must be looked into: for null keys, or to be compressed anew."""
+        """Whether a produced batch must be looked into: for null keys, to be compressed anew, or because the topic
+        has every record checked."""
         config = self.log.config
-        return config.is_compacted or config.compression_type != "producer"
+        return config.is_compacted or config.compression_type != "producer" or config.checks_all_records
 
     @property
     def is_leader(self) -> bool:
@@ -218,6 +220,7 @@ class Partition(Replica):
         if header.producer_id >= 0 and (known := self._find_duplicate(header)) is not None:
             stamped = known.timestamp if self._produce_limits.log_append_time else -1
             return Appended(known.base_offset, known.next_offset, stamped, True)
+        check_framing(view, at, end, header)
         try:
             return self._append(buffer, view, at, end, header, now_ms)
         except ProtocolError:
@@ -242,7 +245,9 @@ class Partition(Replica):
 
     def check_batch(self, view: memoryview, at: int, end: int, now_ms: int) -> BatchHeader:
         """The header of a client's batch that will be appended later, checked as `append_produced` does."""
-        return check_produced(view, at, end, self._produce_limits, now_ms)
+        header = check_produced(view, at, end, self._produce_limits, now_ms)
+        check_framing(view, at, end, header)
+        return header
 
     def check_room(self, size: int) -> None:
         """Raises as `append_records` when the log would not take `size` bytes now, or the ISR could not commit them."""

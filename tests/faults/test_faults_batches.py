@@ -20,7 +20,7 @@ from records.batch import (
 )
 from records.builder import build_batch
 from records.compression import Compression, compress
-from records.record import Record
+from records.record import Record, encode_record
 from tests.faults.conftest import INFLATED_BYTES_MAX
 from tests.faults.raw_client import RawClient, closed_quietly, wait_until
 from tests.faults.watched_node import (
@@ -132,12 +132,12 @@ def test_a_past_beyond_the_topics_limit_is_refused(node: WatchedNode) -> None:
 def bomb(codec: Compression) -> bytearray:
     """A batch whose records inflate to many times what the broker may inflate; below 4 MiB on the wire."""
     size = BOMB_BYTES if codec in (Compression.GZIP, Compression.ZSTD) else BOMB_BYTES // 4
-    return with_body(codec, compress(codec, bytes(size)))
+    return with_body(codec, compress(codec, encode_record(0, 0, b"k", bytes(size))))
 
 
-def with_body(codec: Compression, body: bytes) -> bytearray:
-    """A batch whose header is right in all and whose compressed records are `body`."""
-    batch = some_batch()
+def with_body(codec: Compression, body: bytes, model: bytearray | None = None) -> bytearray:
+    """A batch whose header is right in all, `model`'s where there is one, and whose compressed records are `body`."""
+    batch = some_batch() if model is None else model
     whole = batch[:HEADER_BYTES] + body
     header = read_header(batch, 0)._replace(attributes=int(codec), batch_length=len(whole) - PREFIX_BYTES)
     write_header(whole, 0, header)
@@ -217,13 +217,28 @@ def offsets_of(client: RawClient, topic: str) -> list[int]:
     return [header.base_offset for _, header in iterate_batches(view, 0, len(view))]
 
 
-def test_a_damaged_body_is_corrupt_where_the_broker_looks_into_it(node: WatchedNode) -> None:
+@pytest.mark.parametrize("configs", [{}, *LOOKED_INTO.values()], ids=["as they come", *LOOKED_INTO])
+def test_what_is_no_record_is_refused_for_good(node: WatchedNode, configs: dict[str, str]) -> None:
+    """Under a right CRC it would be acknowledged, and stop whoever reads the partition."""
     with node.connect() as client:
-        for configs in LOOKED_INTO.values():
-            topic = make_topic(client, configs)
-            for codec in (Compression.ZSTD, Compression.LZ4, Compression.SNAPPY):
-                spoilt = with_body(codec, bytes(range(200)))
-                assert produce(client, topic, spoilt).error_code == ErrorCode.CORRUPT_MESSAGE
+        topic = make_topic(client, configs)
+        for codec in Compression:
+            for body in (bytes(range(200)), bytes(50), b""):
+                assert produce(client, topic, with_body(codec, body)).error_code == ErrorCode.INVALID_RECORD
+        assert produce(client, topic, some_batch()).base_offset == 0
+
+
+def test_a_topic_may_have_each_record_checked(node: WatchedNode) -> None:
+    """The damage lies behind what every topic's batches are looked at for."""
+    now = int(time.time() * 1_000)
+    with node.connect() as client:
+        topics = [make_topic(client), make_topic(client, {"tidelog.records.check": "all"})]
+        for codec in Compression:
+            sound = build_batch([Record(n, now, b"k", b"v") for n in range(100)])
+            damaged = with_body(codec, compress(codec, bytes(sound[HEADER_BYTES:-1]) + b"\1"), sound)
+            codes = [produce(client, topic, damaged).error_code for topic in topics]
+            assert codes == [ErrorCode.NONE, ErrorCode.INVALID_RECORD]
+            assert produce(client, topics[1], sound).error_code == 0
 
 
 def test_a_compacted_topic_says_which_records_lack_a_key(node: WatchedNode) -> None:
