@@ -2,7 +2,7 @@
 
 Both are started in turn, at least three rounds, the order turned round each time; the same librdkafka loads run
 against each. Prints a table and saves JSON and a chart under bench/results/. Ends 1 when a goal is missed.
-`python -m bench --partitions` measures 10,000 partitions on Tidelog alone.
+`python -m bench --partitions` measures 10,000 partitions on Tidelog alone, `--partitions N` any number up to 100,000.
 """
 
 from __future__ import annotations
@@ -191,11 +191,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--name", default="kafka-4.1.1", help="of the result files")
-    parser.add_argument("--partitions", action="store_true", help="measure 10,000 partitions instead")
+    parser.add_argument(
+        "--partitions", type=int, nargs="?", const=0, help="measure 10,000, or so many, partitions instead"
+    )
     options = parser.parse_args()
     console = Console()
     WORK.mkdir(exist_ok=True)
     if options.partitions:
+        from bench.partition_scale import measure_scale  # noqa: PLC0415
+
+        return measure_scale(options.partitions, WORK, RESULTS, console)
+    if options.partitions is not None:
         from bench.partitions import measure_partitions  # noqa: PLC0415
 
         return measure_partitions(WORK, RESULTS, console)
