@@ -194,13 +194,14 @@ def main() -> int:
     parser.add_argument(
         "--partitions", type=int, nargs="?", const=0, help="measure 10,000, or so many, partitions instead"
     )
+    parser.add_argument("--counts", action="store_true", help="of --partitions N: judge no time and measure no rest")
     options = parser.parse_args()
     console = Console()
     WORK.mkdir(exist_ok=True)
     if options.partitions:
         from bench.partition_scale import measure_scale  # noqa: PLC0415
 
-        return measure_scale(options.partitions, WORK, RESULTS, console)
+        return measure_scale(options.partitions, WORK, RESULTS, console, counts_only=options.counts)
     if options.partitions is not None:
         from bench.partitions import measure_partitions  # noqa: PLC0415
 

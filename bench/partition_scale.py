@@ -16,8 +16,7 @@ import struct
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,9 @@ IDLE_S = 30.0
 SETTLE_S = 10.0
 DEADLINE_S = 900.0
 PING_S = 0.05
+CREATED_S, FENCED_S, MOVED_S, IDLE_SHARE = 600.0, 1.0, 5.0, 5.0  # goals; the last one in per cent of a core
+CLIENTS = "PLAINTEXT"
+HELD = "tidelog_loop_held_seconds_count"  # callbacks that held a node's loop
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
@@ -83,14 +85,15 @@ class Pings:
 
 
 def scrape(row: dict[str, Any]) -> dict[str, float]:
-    """The metrics of a node without their labels; nothing of a node that does not answer."""
+    """The metrics of a node, summed over their labels; nothing of a node that does not answer."""
     found: dict[str, float] = {}
     try:
         with urllib.request.urlopen(f"http://{row['metrics']}/metrics", timeout=30) as page:
             for line in page.read().decode().splitlines():
                 if not line.startswith("#"):
                     name, value = line.rsplit(" ", 1)
-                    found[name.split("{")[0]] = float(value)
+                    plain = name.split("{")[0]
+                    found[plain] = found.get(plain, 0.0) + float(value)
     except OSError:
         return {}
     return found
@@ -99,12 +102,11 @@ def scrape(row: dict[str, Any]) -> dict[str, float]:
 class Scale:
     """One cluster and what was measured of it."""
 
-    def __init__(self, cluster: EmbeddedCluster, watch: MetadataWatch, console: Console, idle_s: float) -> None:
+    def __init__(self, cluster: EmbeddedCluster, watch: MetadataWatch, console: Console) -> None:
         self.found: list[Figure] = []
         self._cluster = cluster
         self._watch = watch
         self._console = console
-        self._idle_s = idle_s
         self._topics = 0
         self._rest_mb: dict[str, float] = {}
         self.total = 0
@@ -140,7 +142,7 @@ class Scale:
             self._rest_mb[role] = most
             self.note(f"memory of a {role} without partitions, the most", most, "MB")
 
-    def create(self, total: int, bound_s: float | None) -> None:
+    def create(self, total: int, bound_s: float | None = None) -> None:
         """Topics until there are `total` partitions of ours, and the brokers lead them."""
         admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, "topic.metadata.refresh.interval.ms": -1})
         began = time.monotonic()
@@ -155,15 +157,15 @@ class Scale:
         took = self._wait_roles() - began
         self.note(f"{more} partitions created and led, {total} in all", took, "s", bound_s)
 
-    def idle(self, cpu_bound: float) -> None:
+    def idle(self) -> None:
         time.sleep(SETTLE_S)
         for role in ("broker", "controller"):
             pids = [row["pid"] for row in self.rows(role)]
             before = [cpu_seconds([pid]) for pid in pids]
-            time.sleep(self._idle_s)
+            time.sleep(IDLE_S)
             used = max(cpu_seconds([pid]) - was for pid, was in zip(pids, before, strict=True))
             where = f"of a {role} with {self.total} partitions, the most"
-            self.note(f"idle CPU {where}", 100 * used / self._idle_s, "% of a core", cpu_bound)
+            self.note(f"idle CPU {where}", 100 * used / IDLE_S, "% of a core", IDLE_SHARE)
             memory = max(resident_mb([pid]) for pid in pids)
             self.note(f"memory {where}", memory, "MB")
             self.note(
@@ -172,38 +174,55 @@ class Scale:
                 "kB",
             )
 
-    def kill(self, name: str, more: Callable[[float], int], what: str, bounds: tuple[float, float]) -> None:
-        """SIGKILL to a broker; `more` does what else is to happen, and returns how many elections that is worth."""
+    def kill(self, name: str, what: str, *, controllers: bool = False) -> None:
+        """SIGKILL to a broker, and with `controllers` to one controller after another, the active one first."""
         rows = {row["node"]: row for row in self.rows("broker")}
-        broker = int(name.rsplit("-", 1)[1])
+        broker = int(rows[name]["id"])
         before: Step = self._watch.last
         self._watch.forget()
-        pings = [
-            Pings(int(row["listeners"]["PLAINTEXT"].rsplit(":", 1)[1])) for row in rows.values() if row["node"] != name
-        ]
-        time.sleep(1.0)
+        others = [row for node, row in rows.items() if node != name]
+        held_before = sum(scrape(row).get(HELD, 0) for row in others)
+        pings = [Pings(int(row["listeners"][CLIENTS].rsplit(":", 1)[1])) for row in others]
         threading.Thread(target=self._cluster.command, args=("kill", name), daemon=True).start()
         killed = _end_of(rows[name]["pid"])
-        elections = more(killed)
+        wanted = self._kill_controllers() if controllers else 0
         fenced = self._watch.wait(lambda step: broker in step.fenced, DEADLINE_S)
         moved = self._watch.wait(
             lambda step: broker in step.fenced and not step.led.get(broker) and not step.led.get(-1), DEADLINE_S
         )
         served = self._wait_roles()
-        time.sleep(5.0)
-        waits = [ping.stop() for ping in pings]
-        self.note(f"{what}: fenced after", fenced.at - killed, "s", bounds[0])
-        self.note(f"{what}: {before.led.get(broker, 0)} leaderships moved after", moved.at - killed, "s", bounds[1])
-        self.note(f"{what}: led by the others after", served - killed, "s")
-        self.note(f"{what}: further elections", self._watch.last.epoch - before.epoch - elections, "elections", 0)
-        self.note(f"{what}: longest wait for an answer of a broker", max(waits), "s")
+        time.sleep(SETTLE_S / 2)  # an election that comes late counts, too
+        longest = max([ping.stop() for ping in pings])
+        self.note(f"{what}: fenced after", fenced.at - killed, "s", FENCED_S)
+        self.note(f"{what}: {before.led.get(broker, 0)} leaderships moved after", moved.at - killed, "s", MOVED_S)
+        self.note(f"{what}: served by the others after", served - killed, "s")
+        self.note(f"{what}: further elections", self._watch.last.epoch - before.epoch - wanted, "elections", 0)
+        self.note(
+            f"{what}: callbacks that held a broker", sum(scrape(row).get(HELD, 0) for row in others) - held_before, ""
+        )
+        self.note(f"{what}: longest wait for an answer", longest, "s")
+
+    def _kill_controllers(self) -> int:
+        """Each is back before the next one goes; how many were active, each of which is worth one election."""
+        elections = 0
+        left = {row["id"]: row["node"] for row in self.rows("controller")}
+        while left:
+            active = self._watch.last.controller
+            chosen = active if active in left else next(iter(left))
+            elections += chosen == active
+            epoch = self._watch.last.epoch
+            self._cluster.command("kill", left[chosen])
+            if chosen == active:
+                self._watch.wait(lambda step, epoch=epoch: step.epoch > epoch, DEADLINE_S)  # type: ignore[misc]
+            self._cluster.command("start", left.pop(chosen))
+        return elections
 
     def revive(self, name: str) -> None:
         began = time.monotonic()
         self._watch.forget()
         self._cluster.command("start", name)
         step = self._watch.wait(lambda step: not step.fenced and step.whole == step.total, DEADLINE_S)
-        self.note(f"{name} back in every ISR", step.at - began, "s")
+        self.note(f"{name} back in every ISR after", step.at - began, "s")
 
 
 def _end_of(pid: int) -> float:
@@ -218,38 +237,56 @@ def _end_of(pid: int) -> float:
         time.sleep(0.002)
 
 
-def measure_scale(total: int, work: Path, results: Path, console: Console, idle_s: float = IDLE_S) -> int:
-    """0 when every goal is met."""
-    data = work / "partition-scale"
-    shutil.rmtree(data, ignore_errors=True)
-    console.print(f"{total} partitions, RF 3: three real brokers, three real controllers, one machine")
+def measure_scale(total: int, work: Path, results: Path, console: Console, *, counts_only: bool = False) -> int:
+    """0 when every goal is met; with `counts_only` no goal is a time, and nothing waits to be measured at rest."""
+    data = work / f"partition-scale-{os.getpid()}"
+    console.print(f"{total} partitions, RF 3: three brokers and three controllers, all real, on one machine")
     with EmbeddedCluster(data=data, brokers=3, controllers=3) as cluster:
         watch = MetadataWatch(data)
         try:
-            scale = Scale(cluster, watch, console, idle_s)
-            scale.at_rest()
-            base = min(BASE, total)
-            scale.create(base, None)
-            scale.idle(5)
-            if total > base:
-                scale.create(total, 600)
-                scale.idle(5)
-            scale.kill("broker-0", lambda _: 0, "a broker killed", (1, 5))
+            scale = Scale(cluster, watch, console)
+            if counts_only:
+                scale.create(total)
+            else:
+                _at_rest(scale, total)
+            scale.kill("broker-0", "a broker killed")
             scale.revive("broker-0")
+            scale.kill("broker-1", "a broker and the controllers killed", controllers=True)
+            scale.revive("broker-1")
         finally:
             watch.close()
     shutil.rmtree(data, ignore_errors=True)
+    found = [replace(figure, bound=None) if counts_only and figure.unit == "s" else figure for figure in scale.found]
+    show(found, total, console)
+    if not counts_only:
+        save(found, total, results)
+    return 0 if all(figure.met for figure in found) else 1
+
+
+def _at_rest(scale: Scale, total: int) -> None:
+    scale.at_rest()
+    base = min(BASE, total)
+    scale.create(base)
+    scale.idle()
+    if total > base:
+        scale.create(total, CREATED_S)
+        scale.idle()
+
+
+def show(found: list[Figure], total: int, console: Console) -> None:
     table = Table(title=f"{total} partitions, three replicas, three brokers and three controllers, all real")
     for column in ("figure", "value", "goal", ""):
         table.add_column(column)
-    for figure in scale.found:
+    for figure in found:
         mark = "" if figure.bound is None else "[green]✓[/]" if figure.met else "[red]✗[/]"
         goal = "" if figure.bound is None else f"<= {figure.bound:g}"
         table.add_row(figure.name, f"{figure.value:g} {figure.unit}", goal, mark)
     console.print(table)
+
+
+def save(found: list[Figure], total: int, results: Path) -> None:
     results.mkdir(exist_ok=True)
     machine = {"python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count()}
-    rows = [asdict(figure) | {"met": figure.met} for figure in scale.found]
-    body = {"partitions": total, "machine": machine, "rows": rows}
+    rows = [asdict(figure) | {"met": figure.met} for figure in found]
+    body = {"partitions": total, "machine": machine, "load": os.getloadavg(), "rows": rows}
     (results / f"partitions-{total}.json").write_text(json.dumps(body, indent=1) + "\n")
-    return 0 if all(figure.met for figure in scale.found) else 1

@@ -82,9 +82,13 @@ class DataPlane:
         lag_max_s = replication.replica_lag_time_max_ms / 1000
         self._logs = logs
         self.settings = LogSettings(config.node_id, config.node_settings)
-        self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, lag_max_s)
+        self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, lag_max_s, machinery.pacer)
         self.deadlines = Deadlines()
-        self.sessions = FetchSessionCache(limits.max_incremental_fetch_session_cache_slots, ports.random)
+        self.sessions = FetchSessionCache(
+            limits.max_incremental_fetch_session_cache_slots,
+            ports.random,
+            lambda work: machinery.pacer.start(work, "fetch sessions", own=True),
+        )
         self.inspection = RecordInspection(
             limits.recompressions_at_once_max, limits.recompression_bytes_queued_max, limits.inflated_bytes_max
         )

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 REVIEW_S = 0.5
 STALL_MIN_S = 0.5  # a review that comes so much later than it was due tells of a loop that stood still
 PARTITIONS_PER_TURN = 128
+QUIET_PER_ROUND = 512  # partitions looked after of those that only lack replicas which do not fetch
 PRODUCERS_EXPIRE_S = 600.0  # producer.id.expiration.check.interval.ms
 
 
@@ -133,6 +134,11 @@ class Duties:
         loop = asyncio.get_running_loop()
         while left > 0:
             self._hosted.review(min(left, PARTITIONS_PER_TURN), self._stalls.recent_s(loop.time()))
+            left -= PARTITIONS_PER_TURN
+            await asyncio.sleep(0)
+        left = min(len(self._hosted.quiet_partitions), QUIET_PER_ROUND)
+        while left > 0:
+            self._hosted.review_quiet(min(left, PARTITIONS_PER_TURN), self._stalls.recent_s(loop.time()))
             left -= PARTITIONS_PER_TURN
             await asyncio.sleep(0)
 

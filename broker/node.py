@@ -62,14 +62,13 @@ from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registratio
 from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller_channel import ChannelConfig, ControllerChannel
 from kraft.image.delta import MetadataDelta
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Endpoint
 from object_store.opening import open_store
 from storage.audit_journal import AuditJournal
-from storage.audit_trail import audited
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.connection import Connection
@@ -104,6 +103,7 @@ class BrokerNode:
         self.cold: ColdPlane | None = None
         self._stopping = False
         self._recovered = (0, 0)
+        self._missed: list[tuple[MetadataDelta, MetadataImage]] | None = None  # until the first roles are known
         self.metrics = Metrics()
         limits = config.limits
         self._watch = Watch()
@@ -304,14 +304,22 @@ class BrokerNode:
         )
 
     async def _take_roles(self) -> None:
-        image = self.observer.image
-        self._metadata_changed(difference(EMPTY_IMAGE, image), image)
+        """Everything changes at once for a broker that starts, so it is found in pieces; what comes meanwhile waits."""
+        image, self._missed = self.observer.image, []
         self.observer.subscribe(self._metadata_changed)
-        await self.partitions.wait_applied()
-        await audited(self.partitions.set_aside_strays)
-        self.partitions.on_applied = self._roles_taken
+        delta = await self.pacer.run(differing(EMPTY_IMAGE, image), "start", own=True)
+        missed, self._missed = [(delta, image), *self._missed], None
+        for step in missed:
+            self._metadata_changed(*step)
+        await self.partitions.roles.wait_applied()
+        while (waits := await self.pacer.run(self.partitions.set_aside_strays(), "start", own=True)) is not None:
+            await waits.wait()
+        self.partitions.roles.on_applied = self._roles_taken
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self._missed is not None:
+            self._missed.append((delta, image))
+            return
         self.security.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)

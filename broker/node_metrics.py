@@ -7,6 +7,7 @@ from typing import Protocol
 from broker.data_plane import DataPlane
 from broker.dispatch import Dispatcher
 from broker.partitions.hosted import HostedPartitions
+from broker.partitions.partition import Partition
 from broker.room_watch import RoomWatch
 from common.metrics import Metrics
 from storage.log_directory import LogDirectory
@@ -29,21 +30,26 @@ class Measured(Protocol):
 def register_metrics(metrics: Metrics, node: Measured) -> None:
     """Names follow Kafka's where Kafka has the metric."""
     partitions, plane = node.partitions, node.data_plane
+
+    def in_doubt() -> set[Partition]:
+        """Each led partition whose ISR is not whole is looked after, or about to change."""
+        return {*partitions.unsettled_partitions, *partitions.quiet_partitions, *plane.isr_changes.partitions}
+
     metrics.gauge("tidelog_partitions", "Replicas on this broker.", lambda: len(partitions))
     metrics.gauge(
         "tidelog_leader_partitions",
         "Partitions that this broker leads.",
-        lambda: sum(partition.is_leader for partition in partitions),
+        lambda: len(partitions.led),
     )
     metrics.gauge(
         "tidelog_under_replicated_partitions",
         "Led partitions whose ISR lacks a replica.",
-        lambda: sum(bool(p.replica_set is not None and p.replica_set.outside) for p in partitions),
+        lambda: sum(p.replica_set is not None and bool(p.replica_set.outside) for p in in_doubt()),
     )
     metrics.gauge(
         "tidelog_under_min_isr_partitions",
         "Led partitions whose ISR is below min.insync.replicas.",
-        lambda: sum(bool(p.replica_set is not None and p.replica_set.is_starved) for p in partitions),
+        lambda: sum(p.replica_set is not None and p.replica_set.is_starved for p in in_doubt()),
     )
     metrics.gauge(
         "tidelog_replicas_without_leader",
@@ -80,7 +86,13 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     metrics.counter(
         "tidelog_fetch_session_evictions_total", "Fetch sessions evicted.", lambda: plane.sessions.evictions
     )
-    logs = node.logs.context
+    _register_logs(metrics, node)
+    register_connections(metrics, node.server)
+    metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
+
+
+def _register_logs(metrics: Metrics, node: Measured) -> None:
+    plane, logs = node.data_plane, node.logs.context
     metrics.gauge("tidelog_open_files", "Open segment files.", lambda: node.logs.open_file_count)
     metrics.gauge(
         "tidelog_pinned_files", "Segment files in replies that were not sent yet.", lambda: logs.open_files.pinned
@@ -94,8 +106,6 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         lambda: plane.duties.uncleanable_count,
     )
     metrics.gauge("tidelog_unwritten_bytes", "Bytes that wait for a slow disk.", lambda: node.logs.unwritten_bytes)
-    register_connections(metrics, node.server)
-    metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
 
 
 def register_connections(metrics: Metrics, server: Server) -> None:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from broker.deadlines import Deadlines
 from broker.partitions.hosted import HostedPartitions
@@ -39,6 +40,9 @@ from wire.tick import Tick
 logger = logging.getLogger(__name__)
 
 SESSIONS_FROM = 7
+POSITIONS_MAX = (
+    500  # read for one incremental fetch: an answer to more of them holds the loop; the rest comes with the next
+)
 FAIR_UNSENT_FILES = 4  # what every client may have in its replies when all together hold too many open
 
 
@@ -182,8 +186,11 @@ class PendingFetch:
         reads = self._read()
         if self._is_enough(reads):
             self._answer(reads)
-        else:
-            _release(reads)
+            return
+        _release(reads)
+        if self._session is not None and self._is_cut(reads):
+            for position, _ in reads:  # a throttle holds them all: look at the others next time
+                self._session.served(position)
 
     def expire(self, now: float) -> float | None:
         self._answer(self._read())
@@ -223,7 +230,7 @@ class PendingFetch:
     def _has_news(self) -> bool:
         """Whether a follower's session has bytes or an error for it; cheaper than reading."""
         session = self._session
-        if session is None:
+        if session is None or len(session.changed) > POSITIONS_MAX:
             return True
         for position in session.changed:
             partition = position.partition
@@ -245,7 +252,10 @@ class PendingFetch:
         session = self._session
         files = None if call.replica >= 0 else self._handler.open_files
         unsent = self._client.connection.unsent_regions
-        positions = self._positions if self._full or session is None else list(session.changed)
+        if self._full or session is None:
+            positions = self._positions
+        else:
+            positions = list(islice(session.changed, POSITIONS_MAX))
         for position in positions:
             if left <= 0 and not self._full:
                 break
@@ -267,12 +277,17 @@ class PendingFetch:
         return reads
 
     def _is_enough(self, reads: list[tuple[Position, Read]]) -> bool:
-        size = 0
+        size, said = 0, False
         for _, read in reads:
             if read.urgent:
                 return True
             size += read.size
-        return size >= self.bytes_min
+            said = said or not (read.size or read.more)
+        return size >= self.bytes_min or (said and self._is_cut(reads))
+
+    def _is_cut(self, reads: list[tuple[Position, Read]]) -> bool:
+        """Whether there may be more to say than these, of other positions."""
+        return not self._full and len(reads) == POSITIONS_MAX
 
     # answering ---------------------------------------------------------------------------------------------
 
@@ -293,10 +308,10 @@ class PendingFetch:
             if row.erased_end:
                 position.sent_erased_end = row.erased_end
             if session is not None:
-                if read.size:
-                    session.served(position)
-                elif not read.more and not read.urgent:
+                if not read.size and not read.more and not read.urgent:
                     session.changed.pop(position, None)
+                elif read.size or len(session.changed) > POSITIONS_MAX:
+                    session.served(position)
         self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows)
 
     def _finish(self, error: ErrorCode, session_id: int, rows: list[FetchedRow]) -> None:

@@ -1,10 +1,9 @@
 """All replicas that one broker hosts, found by topic name or id, and led through the changes of metadata.
 
 `apply` turns a metadata delta into roles: it costs what changed, and touches the disk only for replicas that are new
-or gone. A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in turns
-of the event loop, so that heartbeats and requests go on: `image` is ahead of the roles meanwhile, and a replica that
-has not had its turn answers as one that has not heard yet. What other rooms must know of a change they are told once
-it is done.
+or gone. A few changes are done at once, thousands in slices of the event loop (`role_changes.py`): `image` is ahead of
+the roles meanwhile, and a replica that has not had its turn answers as one that has not heard yet. What other rooms
+must know of a change they are told once it is done.
 """
 
 from __future__ import annotations
@@ -17,24 +16,29 @@ from typing import Protocol
 
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
-from broker.partitions.replica_set import IsrProposal
+from broker.partitions.replica import Role
+from broker.partitions.replica_set import IsrProposal, Outlook
+from broker.partitions.role_changes import Key, RoleChanges
 from broker.replication.throttles import ReplicationThrottles
-from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Pacer, Work
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import ResourceType
-from storage.audit_trail import AuditPending, AuditTrail
+from storage.audit_trail import AuditPending
 from storage.log_directory import LogDirectory
 from storage.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
-CHANGES_PER_TURN = 128  # a new replica takes about 0.2 ms
 ROOM_PAUSE_S = 1.0  # between two attempts at replicas that found no room on the disk
+OPEN_COST = 150  # of a new replica, in the pacer's units
+CONFIGURE_COST = 5  # of a replica that takes new settings
+STRAY_LOOK_COST = 2
+OFFLINE_COST = 10  # of a replica that serves no more
 
-Key = tuple[bytes, int]
 LeadershipListener = Callable[[Partition, int | None], None]
 """Called with the leader epoch when this broker begins to lead, with None when it leads no longer."""
 
@@ -110,26 +114,24 @@ class HostedPartitions:
         settings: LogSettings,
         now: Callable[[], float],
         lag_max_s: float,
+        pacer: Pacer,
     ) -> None:
         self.node_id = node_id
         self.image: MetadataImage = EMPTY_IMAGE
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
+        self.led: dict[Partition, None] = {}
         self.unsettled_partitions: dict[Partition, None] = {}
+        self.quiet_partitions: dict[Partition, None] = {}  # settled, but for replicas that do not fetch
         self.following: Following | None = None
         self.isr_changes: IsrChanges | None = None
         self.tier: Tier | None = None
         self.offline = False
-        self.applied_offset = EMPTY_IMAGE.offset  # the roles are those of the metadata up to here
-        self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved after a pause
-        self._changing: dict[Key, None] = {}  # replicas whose role is not yet that of the image, in order of change
-        self._unaudited: dict[Key, None] = {}  # replicas that wait for the audit, whose events ...
-        self._leaving: dict[Key, PartitionLog] = {}  # ... are of these logs, which are hosted no longer, or of strays
+        self.roles = RoleChanges(node_id, pacer, self)
+        self._leaving: dict[Key, PartitionLog] = {}  # hosted no longer, or strays; they wait for the audit
         self.roomless: dict[Key, None] = {}  # replicas that could not be made: they are tried again
         self._room_timer: asyncio.TimerHandle | None = None
-        self._turn: asyncio.Handle | None = None
-        self._applied = asyncio.Event()
-        self._stopped = False
+        self._pacer = pacer
         self._logs = logs
         self._settings = settings
         self.now = now
@@ -193,6 +195,7 @@ class HostedPartitions:
     # what partitions tell ----------------------------------------------------------------------------------
 
     def unsettled(self, partition: Partition) -> None:
+        self.quiet_partitions.pop(partition, None)
         self.unsettled_partitions[partition] = None
 
     def follower_written(self, partition: Partition) -> None:
@@ -208,11 +211,23 @@ class HostedPartitions:
 
         `stalled_s`: see `Partition.review`.
         """
-        waiting = self.unsettled_partitions
+        self._review(self.unsettled_partitions, partitions_max, stalled_s)
+
+    def review_quiet(self, partitions_max: int, stalled_s: float = 0.0) -> None:
+        """Likewise of those that only lack replicas which do not fetch: there may be very many, for very long.
+
+        A replica that returns names its partitions in its first fetch, and they are unsettled from then on.
+        """
+        self._review(self.quiet_partitions, partitions_max, stalled_s)
+
+    def _review(self, waiting: dict[Partition, None], partitions_max: int, stalled_s: float) -> None:
         for partition in list(islice(waiting, partitions_max)):
             del waiting[partition]
-            if partition.review(stalled_s):
-                waiting[partition] = None
+            outlook = partition.review(stalled_s)
+            if outlook is Outlook.UNSETTLED:
+                self.unsettled_partitions[partition] = None
+            elif outlook is Outlook.QUIET:
+                self.quiet_partitions[partition] = None
 
     def is_alive(self, node: int) -> bool:
         broker = self.image.brokers.get(node)
@@ -231,71 +246,34 @@ class HostedPartitions:
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over `image`, which `delta` led to. A failed disk takes the broker offline, nothing is raised."""
         self.image = image
-        if self._stopped or self.offline:
+        if self.roles.stopped or self.offline:
             return
-        changes = delta.local_changes(self.node_id, image)
-        for group in (changes.deleted, changes.leaders, changes.followers):
-            self._changing.update(dict.fromkeys(group))
-        self._configure(delta)
         if delta.brokers_changed and self.following is not None:
             self.following.brokers_changed()
-        if self._turn is None:
-            self._change_some()
+        self.roles.add(delta)
 
-    async def wait_applied(self) -> None:
-        """Until all roles are those of the image."""
-        while (self._changing or self._unaudited) and not self._stopped:
-            self._applied.clear()
-            await self._applied.wait()
+    @property
+    def applied_offset(self) -> int:
+        """The roles are those of the metadata up to here."""
+        return self.roles.applied_offset
 
     def stop(self) -> None:
         """Take no more roles: what waits for its turn is left as it is."""
-        self._stopped = True
-        self._changing.clear()
-        self._unaudited.clear()
+        self.roles.stop()
         if self._room_timer is not None:
             self._room_timer.cancel()
             self._room_timer = None
-        self._applied.set()
         self.throttles.close()
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
 
-    def _change_some(self) -> None:
-        """One turn's worth of changes, each to what the newest image says of that replica."""
-        was_paused, self._turn = self._turn is not None, None
-        trail: AuditTrail | None = None
-        try:
-            for key in list(islice(self._changing, CHANGES_PER_TURN)):
-                del self._changing[key]
-                try:
-                    self._change(key)
-                except AuditPending as pending:
-                    self._unaudited[key] = None
-                    trail = pending.trail
-        except (ProtocolError, StorageFailure, OSError) as error:
-            logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
-            self.go_offline()
-        if trail is not None:
-            trail.when_durable(self._audited)
-        if self._changing:
-            self._turn = asyncio.get_running_loop().call_soon(self._change_some)
-            return
-        if self._unaudited:
-            return
-        self.applied_offset = self.image.offset
-        self._applied.set()
-        if was_paused and self.on_applied is not None:
-            self.on_applied()
-
-    def _change(self, key: Key) -> None:
+    def take_role(self, key: Key) -> int:
+        """See `RoleTaker`."""
         if key in self._leaving:
             self._finish_deletion(key)
         partition_image = self.image.partition(*key)
         if partition_image is None or self.node_id not in partition_image.replicas:
             self._delete(*key)
-            return
+            return 0
+        is_new = self._find(key) is None
         try:
             self._hosted(partition_image)
         except AuditPending:
@@ -304,19 +282,12 @@ class HostedPartitions:
             if self._logs.offline is not None:
                 raise
             self._wait_for_room(key)
-            return
+            return OPEN_COST
         if partition_image.leader == self.node_id:
             self._lead(partition_image)
         else:
             self._follow(partition_image)
-
-    def _audited(self) -> None:
-        waiting, self._unaudited = self._unaudited, {}
-        if self._stopped or self.offline or not waiting:
-            return
-        self._changing.update(waiting)
-        if self._turn is None:
-            self._turn = asyncio.get_running_loop().call_soon(self._change_some)
+        return OPEN_COST if is_new else 0
 
     def _wait_for_room(self, key: Key) -> None:
         """The disk has no room, or the process no files, for one more log: the others go on."""
@@ -326,53 +297,61 @@ class HostedPartitions:
 
     def _try_roomless(self) -> None:
         waiting, self.roomless, self._room_timer = self.roomless, {}, None
-        if self._stopped or self.offline:
+        if self.roles.stopped or self.offline:
             return
         logger.warning("replicas without room for their logs are tried again", extra={"count": len(waiting)})
-        self._changing.update(waiting)
-        if self._turn is None:
-            self._change_some()
+        self.roles.add_keys(waiting)
 
     def go_offline(self) -> None:
         """The log directory has failed: no replica of this broker serves any more."""
         self.offline = True
-        self._changing.clear()
-        self._unaudited.clear()
+        self.roles.clear()
         self.roomless.clear()
-        for partition in self:
+        self._pacer.start(self._all_go_offline(), "offline", own=True)
+
+    def _all_go_offline(self) -> Work[None]:
+        """Leaders first: clients wait for them."""
+        for partition in [*self.led, *self]:
             was_leader = partition.is_leader
-            partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
-            if self.following is not None:
-                self.following.unfollow(partition)
+            if was_leader or partition.role is not Role.OFFLINE:
+                partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR)
+                if self.following is not None:
+                    self.following.unfollow(partition)
             if was_leader:
                 self._tell(partition, None)
+            yield OFFLINE_COST
 
-    def set_aside_strays(self) -> None:
+    def set_aside_strays(self) -> Work[AuditPending | None]:
         """Once the broker knows all metadata: directories of topics that are no more, or of another's replicas.
 
-        Raises AuditPending when some wait for the audit: call it again then.
+        When some wait for the audit, how to wait for it: call it again then.
         """
         waits: AuditPending | None = None
         for (topic, index), log in list(self._logs.logs.items()):
             topic_image = self.image.topics.get(topic)
             partition = topic_image.partitions.get(index) if topic_image is not None else None
+            cost = STRAY_LOOK_COST
             if (
                 topic_image is None
                 or topic_image.topic_id != log.topic_id
                 or partition is None
                 or self.node_id not in partition.replicas
             ):
+                cost = OPEN_COST
                 try:
                     self._logs.set_stray(log)
                     logger.warning("a stray log is set aside", extra={"topic": topic, "partition": index})
                 except AuditPending as pending:
                     waits = pending
-        if waits is not None:
-            raise waits
+            yield cost
+        return waits
+
+    def _find(self, key: Key) -> Partition | None:
+        partitions = self.by_id.get(key[0])
+        return partitions.get(key[1]) if partitions is not None else None
 
     def _hosted(self, partition_image: PartitionImage) -> Partition:
-        partitions = self.by_id.get(partition_image.topic_id)
-        partition = partitions.get(partition_image.partition) if partitions is not None else None
+        partition = self._find((partition_image.topic_id, partition_image.partition))
         return partition if partition is not None else self._open(partition_image)
 
     def _open(self, partition_image: PartitionImage) -> Partition:
@@ -432,7 +411,7 @@ class HostedPartitions:
     def lead_after_all(self, partition: Partition) -> None:
         """The tier has said what it holds: lead, if the image still has it so."""
         image = self.image.partition(partition.topic_id, partition.index)
-        if image is None or image.leader != self.node_id or self._stopped or self.offline:
+        if image is None or image.leader != self.node_id or self.roles.stopped or self.offline:
             return
         if self._hosted(image) is partition and partition.become_leader(image):
             self._tell(partition, partition.leader_epoch)
@@ -459,6 +438,7 @@ class HostedPartitions:
             self.following.unfollow(partition)
         partition.go_offline(self.missing_by_name(partition.name, index))
         self.unsettled_partitions.pop(partition, None)
+        self.quiet_partitions.pop(partition, None)
         if was_leader:
             self._tell(partition, None)
         if self.tier is not None:
@@ -470,7 +450,8 @@ class HostedPartitions:
         self._logs.delete_log(self._leaving[key])
         del self._leaving[key]
 
-    def _configure(self, delta: MetadataDelta) -> None:
+    def configure(self, delta: MetadataDelta) -> Work[None]:
+        """See `RoleTaker`."""
         if not delta.configs_changed:
             return
         self.throttles.configure(delta.configs_changed, self.image, self._settings.node_value)
@@ -484,12 +465,18 @@ class HostedPartitions:
             hosted = self.by_name.get(topic.encode())
             if hosted:
                 config = self._settings.config_of(self.image, topic)
-                for partition in hosted.values():
+                for partition in list(hosted.values()):
                     partition.configure(config)
                     if self.tier is not None and partition.is_leader:
                         self.tier.role_changed(partition)
+                    yield CONFIGURE_COST
+            yield CONFIGURE_COST
 
     def _tell(self, partition: Partition, leader_epoch: int | None) -> None:
+        if leader_epoch is None:
+            self.led.pop(partition, None)
+        else:
+            self.led[partition] = None
         for listener in self._leadership.get(partition.topic, ()):
             listener(partition, leader_epoch)
         if self.tier is not None:

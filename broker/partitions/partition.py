@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.partitions.replica import NO_LEADER, Replica, Role
-from broker.partitions.replica_set import JOIN_PATIENCE_S, FetchingSession, Follower, IsrProposal, ReplicaSet
+from broker.partitions.replica_set import JOIN_PATIENCE_S, FetchingSession, Follower, IsrProposal, Outlook, ReplicaSet
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
@@ -384,6 +384,8 @@ class Partition(Replica):
         if node not in replicas.isr:
             self._consider_joining(replicas, follower)
             self.advance()
+            if replicas.outside:
+                self._host.unsettled(self)
         elif moved:
             self.advance()
 
@@ -402,7 +404,7 @@ class Partition(Replica):
         if replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now()):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
 
-    def review(self, stalled_s: float = 0.0) -> bool:
+    def review(self, stalled_s: float = 0.0) -> Outlook:
         """Look after the followers, from time to time while unsettled; whether there is a reason to look again.
 
         For `stalled_s` of the last lag time this broker itself stood still and heard nobody: followers get it back.
@@ -411,18 +413,20 @@ class Partition(Replica):
         """
         replicas = self.replica_set
         if replicas is None:
-            return False
+            return Outlook.SETTLED
         now = self._now()
         replicas.note_whole(self.log.written_end_offset, now)
         if replicas.proposal is None:
             lagging = replicas.lagging(self.log.written_end_offset, now, self._lag_max_s + stalled_s)
             if lagging:
                 self._host.isr_proposed(self, replicas.propose_leave(lagging))
-        for follower in list(replicas.outside):
-            if follower.heard_since(now - JOIN_PATIENCE_S):
-                self._consider_joining(replicas, follower)
+        heard = [follower for follower in replicas.outside if follower.heard_since(now - JOIN_PATIENCE_S)]
+        for follower in heard:
+            self._consider_joining(replicas, follower)
         self.advance()
-        return bool(replicas.outside) or not self.is_settled
+        if heard or not self.is_settled:
+            return Outlook.UNSETTLED
+        return Outlook.QUIET if replicas.outside else Outlook.SETTLED
 
     def isr_committed(self, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
         """The controller's answer to a proposal; the image will say the same a little later."""

@@ -13,6 +13,7 @@ Source: KIP-16 (lag by time), KIP-497 (AlterPartition), KIP-903 (broker epochs),
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 UNKNOWN_END = -1
@@ -66,6 +67,14 @@ class IsrProposal(NamedTuple):
 
     isr: tuple[int, ...]
     partition_epoch: int
+
+
+class Outlook(Enum):
+    """What a review of a led partition found."""
+
+    SETTLED = "settled"  # nothing waits
+    UNSETTLED = "unsettled"  # records wait to be committed, or a replica that fetches is out of sync
+    QUIET = "quiet"  # only replicas that do not fetch are out of sync
 
 
 class ReplicaSet:

@@ -10,12 +10,13 @@ send its next fetch while the last one waits, and the waiting one is then answer
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Replica
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
 from wire.hot_codec import FetchCall, FetchPart
 
 NO_SESSION = 0
@@ -25,6 +26,8 @@ EPOCH_MAX = 2**31 - 1
 EVICTION_S = 120.0  # min.incremental.fetch.session.eviction.ms
 BY_ID_FROM = 13
 UNSENT = -1
+KEPT_ASLEEP_MAX = 1_000  # positions of a session that outlives its connection
+DROPS_PER_STEP = 64
 
 
 class PositionOwner(Protocol):
@@ -116,6 +119,7 @@ class FetchSession:
     """One reader's positions. `replica` is -1 for a consumer; nobody but clients of `tenant` can go on with it."""
 
     __slots__ = (
+        "abandoned",
         "changed",
         "created_at",
         "dormant",
@@ -143,6 +147,8 @@ class FetchSession:
         self.fetched_at = now
         self.dormant = False
         self.waiting: WaitingFetch | None = None
+        self.abandoned: Callable[[FetchSession], None] | None = None
+        """Called when a session that is not kept asleep has lost its connection."""
 
     @property
     def is_privileged(self) -> bool:
@@ -182,17 +188,23 @@ class FetchSession:
             del self.changed[position]
             self.changed[position] = None
 
-    def _drop(self, position: Position) -> None:
+    def _drop(self, position: Position, *, leaves: bool = True) -> None:
         position.unwatch()
         position.owner = _NOBODY
         self.changed.pop(position, None)
-        if position.partition is not None and self.is_privileged:
+        if leaves and position.partition is not None and self.is_privileged:
             position.partition.follower_left(self.replica, self)
 
     def sleep(self) -> None:
-        """The reader's connection is gone: watch nothing until the session is used again."""
+        """The reader's connection is gone: watch nothing until the session is used again.
+
+        Followers begin a new session with each connection, and a large one is not worth the watch: these end.
+        """
         self.dormant = True
         self.waiting = None
+        if self.abandoned is not None and (self.is_privileged or len(self.positions) > KEPT_ASLEEP_MAX):
+            self.abandoned(self)
+            return
         for position in self.positions.values():
             position.unwatch()
 
@@ -209,13 +221,16 @@ class FetchSession:
                 self.changed[position] = None
                 position.watch(position.partition)
 
-    def close(self) -> None:
+    def close(self, *, leaves: bool = True) -> Work[None]:
+        """Give all positions up; the cache has forgotten the session. Without `leaves` its partitions still take the
+        follower for one that fetched when it last did: its connection was lost, and it may be back in a moment."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting.superseded()
-        for position in self.positions.values():
-            self._drop(position)
-        self.positions.clear()
+        while self.positions:
+            self._drop(self.positions.popitem()[1], leaves=leaves)
+            if len(self.positions) % DROPS_PER_STEP == 0:
+                yield DROPS_PER_STEP
 
 
 class FetchSessionCache:
@@ -226,8 +241,10 @@ class FetchSessionCache:
     older than `EVICTION_S`.
     """
 
-    def __init__(self, slots: int, rng: random.Random) -> None:
+    def __init__(self, slots: int, rng: random.Random, pace: Callable[[Work[None]], object] = at_once) -> None:
+        """`pace` runs what may be long: a session can have as many positions as the cluster has partitions."""
         self._slots = slots
+        self._pace = pace
         self._random = rng
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.evictions = 0
@@ -274,13 +291,18 @@ class FetchSessionCache:
         if len(self._sessions) >= self._slots and not self._evict(call, now):
             return None
         session = FetchSession(self._new_id(), max(call.replica, -1), version >= BY_ID_FROM, now, tenant)
+        session.abandoned = self._abandon
         self._sessions[session.id] = session
         return session
 
     def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            session.close()
+            self._pace(session.close())
+
+    def _abandon(self, session: FetchSession) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            self._pace(session.close(leaves=False))
 
     def close(self) -> None:
         for session_id in list(self._sessions):

@@ -78,7 +78,7 @@ class Fetchers:
     @property
     def lagging_count(self) -> int:
         """Following replicas without a leader to fetch from."""
-        return sum(not partition.is_leader and partition not in self._of for partition in self._hosted)
+        return len(self._hosted) - len(self._hosted.led) - len(self._of)
 
     @property
     def held_up_count(self) -> int:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from heapq import heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from broker.partitions.partition import Partition
@@ -47,13 +49,14 @@ class Verdict(NamedTuple):
 class Followed:
     """One partition in the link to its leader."""
 
-    __slots__ = ("epoch", "failures", "in_sync", "partition", "rest_until", "sent_epoch", "sent_offset")
+    __slots__ = ("epoch", "failures", "in_sync", "partition", "rest_until", "sent_epoch", "sent_in", "sent_offset")
     HELD_UP = 4  # failures in a row after which it does not pass by itself
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.leader_epoch
-        self.sent_epoch = NEVER_SENT  # as of the session: -1 while the leader does not know this place
+        self.sent_in = NEVER_SENT  # which of the link's sessions knows the next two
+        self.sent_epoch = NEVER_SENT  # -1 while the leader does not know this place
         self.sent_offset = NEVER_SENT
         self.rest_until = 0.0
         self.failures = 0
@@ -78,6 +81,10 @@ class FollowedPartitions:
         self._moved: dict[Key, None] = {}
         self._forget: dict[Key, None] = {}
         self._resting: dict[Key, None] = {}
+        self._wakes: list[tuple[float, Key]] = []  # a heap: when they are due; also what rests no longer
+        self._failing: dict[Followed, None] = {}
+        self._session = 0  # sessions so far: a new one costs nothing for each partition
+        self._sent_count = 0  # partitions that the session names
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -94,38 +101,56 @@ class FollowedPartitions:
     def add(self, partition: Partition) -> None:
         """Follow in the partition's present epoch."""
         key = (partition.topic_id, partition.index)
-        before = self._followed.get(key)
-        followed = self._followed[key] = Followed(partition)
-        if before is not None:  # the leader keeps its place until the next fetch names it anew
-            followed.sent_offset = NEVER_SENT
+        self._drop(key)  # the leader keeps its place until the next fetch names it anew
+        self._followed[key] = Followed(partition)
         self._resting.pop(key, None)
         self._forget.pop(key, None)
         self._moved[key] = None
 
     def remove(self, partition: Partition) -> None:
         key = (partition.topic_id, partition.index)
-        if self._followed.pop(key, None) is not None:
+        if self._drop(key):
             self._moved.pop(key, None)
             self._resting.pop(key, None)
             self._forget[key] = None
 
+    def _drop(self, key: Key) -> bool:
+        followed = self._followed.pop(key, None)
+        if followed is None:
+            return False
+        self._unsend(followed)
+        self._failing.pop(followed, None)
+        return True
+
     def session_lost(self) -> None:
         """A new session begins: everything must be named."""
         self._forget.clear()
-        for key, followed in self._followed.items():
-            followed.sent_epoch = followed.sent_offset = NEVER_SENT
-            if key not in self._resting:
-                self._moved[key] = None
+        self._session += 1
+        self._sent_count = 0
+        self._moved = dict.fromkeys(self._followed)
+        for key in self._resting:
+            del self._moved[key]
 
     def wake_rested(self, now: float) -> None:
         """Take up again what has rested long enough."""
-        for key in [key for key in self._resting if self._followed[key].rest_until <= now]:
-            del self._resting[key]
-            self._moved[key] = None
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now:
+            key = heappop(wakes)[1]
+            if key in self._resting and self._followed[key].rest_until <= now:
+                del self._resting[key]
+                self._moved[key] = None
 
     def next_wake(self) -> float | None:
         """When the first resting partition is due."""
-        return min((self._followed[key].rest_until for key in self._resting), default=None)
+        wakes = self._wakes
+        while wakes and (wakes[0][1] not in self._resting or self._followed[wakes[0][1]].rest_until != wakes[0][0]):
+            heappop(wakes)
+        return wakes[0][0] if wakes else None
+
+    def wake(self, followed: Followed, now: float) -> None:
+        """Let one that rests take part again from `now` on."""
+        followed.rest_until = now
+        heappush(self._wakes, (now, (followed.partition.topic_id, followed.partition.index)))
 
     def written(self, partition: Partition) -> None:
         """Its disk has caught up, so that its place may be acknowledged."""
@@ -133,26 +158,25 @@ class FollowedPartitions:
         if key in self._followed and key not in self._resting:
             self._moved[key] = None
 
-    def plan(self, session_is_new: bool) -> FetchPlan:
-        """What the next fetch says; afterwards it counts as said."""
+    def plan(self, session_is_new: bool, parts_max: int) -> FetchPlan:
+        """What the next fetch says; afterwards it counts as said. What is beyond `parts_max` has still moved."""
         topics: dict[bytes, list[ReplicaPart]] = {}
         forgotten: dict[bytes, list[int]] = {}
-        moved, self._moved = self._moved, {}
         quota = self._quota
         exceeded = bool(quota.topics) and quota.is_exceeded
-        for key in moved:
+        for key in list(islice(self._moved, parts_max)):
+            del self._moved[key]
             followed = self._followed[key]
             if exceeded and not followed.in_sync and quota.covers(followed.partition):
                 self._take_out(key, followed, quota.next_look())
                 continue
             log = followed.partition.log
             if log.written_end_offset < log.log_end_offset:  # acknowledged once it is written: see `written`
-                if followed.sent_epoch != NEVER_SENT:
-                    followed.sent_epoch = followed.sent_offset = NEVER_SENT
+                if self._unsend(followed):
                     self._forget[key] = None
                 continue
             self._forget.pop(key, None)
-            followed.sent_epoch, followed.sent_offset = followed.epoch, log.log_end_offset
+            self._send(followed, log.log_end_offset)
             part = ReplicaPart(
                 key[1],
                 followed.epoch,
@@ -162,16 +186,32 @@ class FollowedPartitions:
                 self._partition_bytes_max,
             )
             topics.setdefault(key[0], []).append(part)
-        forget, self._forget = self._forget, {}
-        if not session_is_new:
-            for topic_id, index in forget:
-                forgotten.setdefault(topic_id, []).append(index)
+        if session_is_new:
+            self._forget.clear()
+        for topic_id, index in list(islice(self._forget, parts_max)):
+            del self._forget[topic_id, index]
+            forgotten.setdefault(topic_id, []).append(index)
         return FetchPlan(topics, forgotten)
+
+    def _send(self, followed: Followed, offset: int) -> None:
+        if not self._is_sent(followed):
+            self._sent_count += 1
+        followed.sent_in, followed.sent_epoch, followed.sent_offset = self._session, followed.epoch, offset
+
+    def _unsend(self, followed: Followed) -> bool:
+        """The session names it no longer; whether it did."""
+        was_sent = self._is_sent(followed)
+        self._sent_count -= was_sent
+        followed.sent_epoch = followed.sent_offset = NEVER_SENT
+        return was_sent
+
+    def _is_sent(self, followed: Followed) -> bool:
+        return followed.sent_in == self._session and followed.sent_epoch != NEVER_SENT
 
     @property
     def asks_for_nothing(self) -> bool:
         """Whether the session names no partition any more."""
-        return all(followed.sent_epoch == NEVER_SENT for followed in self._followed.values())
+        return not self._sent_count
 
     def judge(self, row: ReplicatedRow) -> tuple[Followed | None, Verdict]:
         """What to do about one row of an answer."""
@@ -181,7 +221,8 @@ class FollowedPartitions:
         partition = followed.partition
         log = partition.log
         if (
-            followed.sent_epoch != partition.leader_epoch
+            followed.sent_in != self._session
+            or followed.sent_epoch != partition.leader_epoch
             or followed.sent_offset != log.log_end_offset
             or partition.role is not Role.FOLLOWER
         ):
@@ -204,7 +245,9 @@ class FollowedPartitions:
 
     def progressed(self, followed: Followed, *, moved: bool) -> None:
         """A row was dealt with; `moved`: the log's end changed, so the next fetch has to say so."""
-        followed.failures = 0
+        if followed.failures:
+            followed.failures = 0
+            self._failing.pop(followed, None)
         if moved:
             self._moved[followed.partition.topic_id, followed.partition.index] = None
 
@@ -213,12 +256,14 @@ class FollowedPartitions:
         key = (followed.partition.topic_id, followed.partition.index)
         pause_s = min(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), self._backoff_max_s)
         followed.failures += 1
+        self._failing[followed] = None
         self._moved.pop(key, None)
         self._take_out(key, followed, now + pause_s)
 
     def _take_out(self, key: Key, followed: Followed, until: float) -> None:
         followed.rest_until = until
-        followed.sent_epoch = followed.sent_offset = NEVER_SENT
+        heappush(self._wakes, (until, key))
+        self._unsend(followed)
         self._resting[key] = None
         self._forget[key] = None
 
@@ -232,7 +277,7 @@ class FollowedPartitions:
     @property
     def held_up_count(self) -> int:
         """Partitions whose fetches have failed again and again."""
-        return sum(followed.failures >= Followed.HELD_UP for followed in self._followed.values())
+        return sum(followed.failures >= Followed.HELD_UP for followed in self._failing)
 
     def partitions(self) -> Iterable[Partition]:
         return [followed.partition for followed in self._followed.values()]

@@ -25,7 +25,7 @@ from wire.messages import AlterPartitionRequest, raw_uuid, schema_uuid
 logger = logging.getLogger(__name__)
 
 VERSION = 3
-PARTITIONS_PER_REQUEST_MAX = 2_000
+PARTITIONS_PER_REQUEST_MAX = 200  # 5 ms of the loop
 CALL_TIMEOUT_S = 5.0
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
@@ -64,11 +64,17 @@ class IsrChanges:
         self._image = image
         self._random = rng
         self._pending: dict[Partition, IsrProposal] = {}
+        self._in_flight: dict[Partition, IsrProposal] = {}
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.partitions)
+
+    @property
+    def partitions(self) -> set[Partition]:
+        """Those whose proposals are not answered yet."""
+        return {*self._pending, *self._in_flight}
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("isr-changes"))
@@ -89,7 +95,7 @@ class IsrChanges:
         while True:
             await self._work.wait()
             self._work.clear()
-            batch = self._take()
+            batch = self._in_flight = self._take()
             if not batch:
                 continue
             try:
@@ -98,6 +104,7 @@ class IsrChanges:
             except (ControllerUnavailable, OutcomeUnknown, MalformedFrame) as error:
                 logger.info("ISR changes are not answered", extra={"cause": str(error)})
                 retry = batch
+            self._in_flight = {}
             for partition, proposal in retry.items():
                 self._pending.setdefault(partition, proposal)
             if retry:

@@ -34,6 +34,8 @@ IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 DOUBT_S = 1.0
+PARTS_MAX = 500  # partitions named in one fetch: the others follow in the next, for a fetch costs both brokers' loops
+ALL_PARTS = 2**31 - 1
 SESSION_EPOCH_MAX = 2**31 - 1
 _SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -82,6 +84,7 @@ class LeaderLink:
         self._connection: ClientConnection | None = None
         self._session_id = 0
         self._session_epoch = 0
+        self._parts_max = PARTS_MAX
         self._in_flight = 0
         self._answered_at = 0.0
         self._served = False  # whether this connection has ever answered
@@ -210,6 +213,7 @@ class LeaderLink:
 
     def _new_session(self) -> None:
         self._session_id = self._session_epoch = 0
+        self._parts_max = PARTS_MAX
         self.followed.session_lost()
 
     def _nudge(self) -> None:
@@ -227,7 +231,7 @@ class LeaderLink:
         if connection is None or connection.is_closed:
             return
         new = self._session_epoch == 0
-        plan = self.followed.plan(new)
+        plan = self.followed.plan(new, self._parts_max)
         self._arm_rest()  # for those that a throttle holds back
         if not plan.topics and (new or (self._in_flight == 0 and self.followed.asks_for_nothing)):
             # Everything rests: there is nothing to make a session of, or to keep one for. The leader lets go of the
@@ -235,6 +239,7 @@ class LeaderLink:
             self._session_id = self._session_epoch = self._in_flight = 0
             return
         config = self._config
+        more = self.followed.has_moved
         correlation = connection.next_correlation()
         frame = encode_replica_fetch(
             correlation,
@@ -242,7 +247,7 @@ class LeaderLink:
             self._services.broker_epoch(),
             self._session_id,
             self._session_epoch,
-            config.replica_fetch_wait_max_ms,
+            0 if new and more else config.replica_fetch_wait_max_ms,  # a session whose id is not known takes no more
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             plan.topics,
@@ -254,6 +259,8 @@ class LeaderLink:
             connection.send_frame(correlation, [frame])
         except ConnectionLost:
             self._lost.set()
+        if more:
+            self._nudge()
 
     def _answered(self, _connection: Connection, buffer: bytearray, view: memoryview, at: int, end: int) -> None:
         answer = decode_replica_fetch(buffer, at, end)
@@ -273,8 +280,9 @@ class LeaderLink:
         self._doubted_until = 0.0
         if self._session_epoch > 0 and self._session_id == 0:
             self._session_id = answer.session_id
-            if answer.session_id == 0:  # the leader has no place for a session: ask anew each time
+            if answer.session_id == 0:  # the leader has no place for a session: ask anew each time, for all
                 self._session_epoch = 0
+                self._parts_max = ALL_PARTS
         for row in answer.rows:
             self._row(row, view)
         if self._session_epoch == 0:
@@ -393,7 +401,7 @@ class LeaderLink:
 
     def _audited(self, followed: Followed) -> None:
         """What was put off may be done now: ask the leader again, whose answer says the same."""
-        followed.rest_until = self._loop.time()
+        self.followed.wake(followed, self._loop.time())
         if not self._task.done():
             self._rested_now()
 

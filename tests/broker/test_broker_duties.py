@@ -12,6 +12,7 @@ from broker.duties import STALL_MIN_S, Duties, Stalls
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from common.machine import machine_ports
+from common.pacing import Pacer
 from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -23,7 +24,7 @@ class Surprising(HostedPartitions):
     looks = 0
 
     def __init__(self, logs: LogDirectory) -> None:
-        super().__init__(0, logs, LogSettings(0, {}), lambda: 0.0, 10.0)
+        super().__init__(0, logs, LogSettings(0, {}), lambda: 0.0, 10.0, Pacer())
         self.looked_again = asyncio.Event()
 
     def review(self, partitions_max: int, stalled_s: float = 0.0) -> None:

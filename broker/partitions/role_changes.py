@@ -1,0 +1,178 @@
+"""Which replicas have yet to take the role that the newest metadata gives them, and the work that gets them there.
+
+A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in slices of the
+event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow:
+clients wait for leaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Protocol
+
+from common.errors import ProtocolError, StorageFailure
+from common.pacing import Pacer, Work
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from storage.audit_trail import AuditPending, AuditTrail
+
+logger = logging.getLogger(__name__)
+
+KEYS_PER_STEP = 64
+SORT_COST = 1  # of a changed partition that is looked at, in the pacer's units
+CHANGE_COST = 15  # of a replica that takes another role
+
+Key = tuple[bytes, int]
+
+
+class RoleTaker(Protocol):
+    """Gives replicas their roles; implemented by `broker.partitions.hosted`."""
+
+    image: MetadataImage
+
+    def take_role(self, key: Key) -> int:
+        """Have one replica take the role of the newest image; what that cost beyond `CHANGE_COST`.
+
+        Raises AuditPending, and nothing has happened; ProtocolError, StorageFailure or OSError when the disk fails.
+        """
+        ...
+
+    def configure(self, delta: MetadataDelta) -> Work[None]:
+        """Take over changed settings. Raises as `take_role`, but for AuditPending."""
+        ...
+
+    def go_offline(self) -> None:
+        """The disk has failed."""
+        ...
+
+
+class RoleChanges:
+    """One per broker. `applied_offset` is the metadata offset up to which all roles are taken."""
+
+    def __init__(self, node_id: int, pacer: Pacer, taker: RoleTaker) -> None:
+        self.applied_offset = EMPTY_IMAGE.offset
+        self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved in a later turn
+        self.stopped = False
+        self._node_id = node_id
+        self._pacer = pacer
+        self._taker = taker
+        self._deltas: list[MetadataDelta] = []
+        self._changing: dict[Key, None] = {}  # in order of change
+        self._unaudited: dict[Key, None] = {}  # they wait for the audit
+        self._is_working = False
+        self._later: asyncio.Future[None] | None = None  # the work, while it takes more than a slice
+        self._applied = asyncio.Event()
+
+    def add(self, delta: MetadataDelta) -> None:
+        """Take over what `delta` changes; the taker's image has it already."""
+        self._deltas.append(delta)
+        self._go_on()
+
+    def add_keys(self, keys: Iterable[Key]) -> None:
+        self._changing.update(dict.fromkeys(keys))
+        self._go_on()
+
+    async def wait_applied(self) -> None:
+        """Until all roles are those of the image."""
+        while self._is_busy and not self.stopped:
+            self._applied.clear()
+            await self._applied.wait()
+
+    def clear(self) -> None:
+        """Leave what waits as it is."""
+        self._deltas.clear()
+        self._changing.clear()
+        self._unaudited.clear()
+        self._applied.set()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.clear()
+        if self._later is not None:
+            self._later.cancel()
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._deltas or self._changing or self._unaudited or self._is_working)
+
+    def _go_on(self) -> None:
+        if self._is_working or self.stopped:
+            return
+        self._is_working = True
+        self._later = None
+        outcome = self._pacer.start(self._work(), "roles", own=True)
+        if isinstance(outcome, asyncio.Future):
+            self._later = outcome
+            outcome.add_done_callback(_ended)
+
+    def _work(self) -> Work[None]:
+        try:
+            while self._deltas or self._changing:
+                if self._deltas:
+                    yield from self._sort(self._deltas.pop(0))
+                else:
+                    yield from self._take_some()
+        except (ProtocolError, StorageFailure, OSError) as error:
+            logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
+            self._taker.go_offline()
+        finally:
+            self._is_working = False
+        if not self._unaudited and not self.stopped:
+            self.applied_offset = self._taker.image.offset
+            self._applied.set()
+            if self._later is not None and self.on_applied is not None:
+                self.on_applied()
+
+    def _sort(self, delta: MetadataDelta) -> Work[None]:
+        """Note whose role changes: first what is deleted, then leaders, then followers."""
+        node, image, followers = self._node_id, self._taker.image, dict[Key, None]()
+        changing = self._changing
+        for topic_id, topic in delta.topics_deleted.items():
+            for index, old in topic.partitions.items():
+                if node in old.replicas:
+                    changing[topic_id, index] = None
+            yield SORT_COST * len(topic.partitions)
+        yield from self._taker.configure(delta)
+        leaders = dict[Key, None]()
+        for number, (key, before) in enumerate(delta.partitions_changed.items()):
+            now = image.partition(*key)
+            if now is not None and node in now.replicas:
+                (leaders if now.leader == node else followers)[key] = None
+            elif before is not None and node in before.replicas:
+                changing[key] = None
+            if number % KEYS_PER_STEP == 0:
+                yield SORT_COST * KEYS_PER_STEP
+        changing.update(leaders)
+        yield SORT_COST
+        changing.update(followers)
+
+    def _take_some(self) -> Work[None]:
+        """Each to what the newest image says of that replica."""
+        trail: AuditTrail | None = None
+        for key in list(islice(self._changing, KEYS_PER_STEP)):
+            if key not in self._changing:  # the disk failed meanwhile, or this broker stops
+                break
+            del self._changing[key]
+            cost = 0
+            try:
+                cost = self._taker.take_role(key)
+            except AuditPending as pending:
+                self._unaudited[key] = None
+                trail = pending.trail
+            yield CHANGE_COST + cost
+        if trail is not None:
+            trail.when_durable(self._audited)
+
+    def _audited(self) -> None:
+        waiting, self._unaudited = self._unaudited, {}
+        if waiting and not self.stopped:
+            self.add_keys(waiting)
+
+
+def _ended(work: asyncio.Future[None]) -> None:
+    """A bug in it goes to the loop's exception handler at once: a broker without roles must not look alive."""
+    if not work.cancelled():
+        work.result()
