@@ -15,6 +15,7 @@ from wire.listeners import UNBOUNDED, ProxyForm, SecurityProtocol
 from wire.opening import OPENINGS_MAX
 from wire.server import ServerLimits
 from wire.tls import TlsConfig
+from wire.violation_log import LINES_MAX
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -73,6 +74,7 @@ class RequestLimits:
     connection_openings_max: int = OPENINGS_MAX
     connection_opening_ms: int = 10_000
     certificates_interval_ms: int = 5_000
+    peer_log_lines_max: int = LINES_MAX
     fetch_max_bytes: int = 55 * MIB
     max_incremental_fetch_session_cache_slots: int = 1_000
     inflated_bytes_max: int = 64 * MIB
@@ -90,6 +92,7 @@ def server_limits(limits: RequestLimits) -> ServerLimits:
         openings_max=limits.connection_openings_max,
         opening_s=limits.connection_opening_ms / 1000,
         certificates_interval_s=limits.certificates_interval_ms / 1000,
+        violation_lines_max=limits.peer_log_lines_max,
         connection=ConnectionLimits(
             frame_bytes_max=limits.socket_request_max_bytes,
             replies_pending_max=limits.connection_requests_max,

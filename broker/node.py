@@ -71,9 +71,9 @@ from object_store.opening import open_store
 from storage.audit_journal import AuditJournal
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
-from wire.connection import Connection
 from wire.server import Server
 from wire.tick import Tick
+from wire.violation_log import ViolationLog
 from wire.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class BrokerNode:
             listeners,
             self.dispatcher.frame,
             self.dispatcher.closed,
-            self._violated,
+            ViolationLog(logger, limits.peer_log_lines_max).report,
             server_limits(limits),
             machinery.tick,
             machinery.pool,
@@ -464,12 +464,6 @@ class BrokerNode:
 
     def _recovering(self, done: int, total: int) -> None:
         self._recovered = (done, total)
-
-    @staticmethod
-    def _violated(connection: Connection, reason: str) -> None:
-        logger.warning(
-            "connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason}
-        )
 
 
 def _links(config: BrokerConfig, machinery: Machinery) -> NodeLinks:

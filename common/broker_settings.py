@@ -61,6 +61,8 @@ _CONNECTIONS = [
     _s("tidelog.reply.bytes.max", "long", 512 * MIB, "Unsent reply bytes over all connections.", 1 * MIB),
     _s("tidelog.connection.stall.ms", "long", 30_000, "How long a reader that owes its replies may take nothing before "
        "it is closed.", 100),
+    _s("tidelog.peer.log.lines.max", "int", 10, "Lines in a minute about connections from one address that were closed "
+       "because they broke the protocol; more are counted.", 0),
     _s("request.timeout.ms", "int", 30_000, "How long a node waits for another's answer.", 1),
 ]  # fmt: skip
 

@@ -22,6 +22,7 @@ from wire.opening import OPENING_S, OPENINGS_MAX, Openings
 from wire.primitives import INT32
 from wire.tick import Tick
 from wire.tls import CertificateWatch, TlsContexts
+from wire.violation_log import LINES_MAX
 from wire.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class ServerLimits:
     openings_max: int = OPENINGS_MAX  # on each listener, before TLS and PROXY header are done
     opening_s: float = OPENING_S
     certificates_interval_s: float = 5.0  # tidelog.certificates.interval.ms
+    violation_lines_max: int = LINES_MAX  # tidelog.peer.log.lines.max
     strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
     handshake_s: float = 5.0  # what a peer may take to prove itself
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -26,12 +26,12 @@ from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import TAIL_BATCHES_MAX, TAIL_BYTES_MAX, MetadataLog
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX, BufferPool
-from wire.connection import Connection
 from wire.listeners import ListenerConfig
 from wire.mutual_network import MutualNetwork
 from wire.server import Server, ServerLimits
 from wire.tick import Tick
 from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
+from wire.violation_log import ViolationLog
 from wire.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ControllerNode:
             [listener],
             self._requests.frame,
             self._requests.closed,
-            self._violated,
+            ViolationLog(log, config.limits.violation_lines_max).report,
             config.limits,
             Tick(),
             BufferPool(config.request_bytes_max, config.reply_bytes_max),
@@ -193,9 +193,6 @@ class ControllerNode:
 
     def _in_touch(self) -> bool:
         return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None
-
-    def _violated(self, connection: Connection, reason: str) -> None:
-        log.warning("connection closed", extra={"peer": f"{connection.peer[0]}:{connection.peer[1]}", "reason": reason})
 
 
 def _secured(config: ControllerConfig, ports: Ports) -> tuple[ListenerConfig, Ports, Ports]:

@@ -24,6 +24,7 @@ TIGHT = {
     "message.max.bytes": str(4 * MIB),
     "log.cleaner.backoff.ms": "200",
     "log.dir.free.bytes.min": "0",
+    "tidelog.peer.log.lines.max": "1000000",  # a line for each attack is what some tests look at
 }
 
 
