@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 from broker.request import NODE_PRINCIPAL, RequestContext
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
+from common.pacing import Pacer, at_once
 from common.ports import Clock
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.metadata import MetadataImage
-from wire.codec import decode_response, encode_request
+from wire.codec import encode_request
 from wire.messages import EnvelopeRequest
+from wire.paced_codec import decode_response_work
 
 LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
@@ -48,7 +50,10 @@ class ForwardLimits:
 class Forwarder:
     """Sends requests to the active controller on behalf of clients, and of this broker itself."""
 
-    def __init__(self, channel: Channel, observer: Observer, clock: Clock, limits: ForwardLimits) -> None:
+    def __init__(
+        self, channel: Channel, observer: Observer, clock: Clock, limits: ForwardLimits, pacer: Pacer | None = None
+    ) -> None:
+        self._pacer = pacer
         self.channel = channel
         self._observer = observer
         self._clock = clock
@@ -86,8 +91,10 @@ class Forwarder:
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time") from error
         if answer.error_code:
             raise ProtocolError(known_error(answer.error_code), "the controller refused the request")
+        lane = None if context is None else context.lane
         try:
-            _, response = decode_response(request.API_KEY, version, answer.response_data or b"")
+            decoding = decode_response_work(request.API_KEY, version, memoryview(answer.response_data or b""))
+            response = at_once(decoding) if self._pacer is None else await self._pacer.run(decoding, lane)
         except MalformedFrame as error:
             raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is garbled") from error
         if answer.committed_offset >= 0:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import merge
 
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.image.acls import WILDCARD, AclImage, AclsImage
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
 
 ANY = 1
 MATCH = 2
+CHECKED_PER_STEP, SORTED_PER_STEP, MERGED_COST = 200, 100, 5  # elements, and units of `common.pacing`
+
+
+def _order(acl: AclImage) -> tuple[object, bytes]:
+    return acl.binding, acl.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,26 @@ class AclFilter:
     def find(self, acls: AclsImage) -> list[AclImage]:
         """In an order that does not depend on how the image came to be."""
         found = [acl for acl in self._candidates(acls) if self.matches(acl)]
-        return sorted(found, key=lambda acl: (acl.binding, acl.id))
+        return sorted(found, key=_order)
+
+    def find_work(self, acls: AclsImage) -> Work[list[AclImage]]:
+        """`find` in steps: matching, sorting in runs, merging them."""
+        runs: list[list[AclImage]] = [[]]
+        for number, acl in enumerate(self._candidates(acls)):
+            if number % CHECKED_PER_STEP == 0:
+                yield CHECKED_PER_STEP
+            if self.matches(acl):
+                runs[-1].append(acl)
+                if len(runs[-1]) == SORTED_PER_STEP:
+                    runs[-1].sort(key=_order)
+                    yield 4 * SORTED_PER_STEP
+                    runs.append([])
+        runs[-1].sort(key=_order)
+        found: list[AclImage] = []
+        for acl in merge(*runs, key=_order):
+            found.append(acl)
+            yield MERGED_COST
+        return found
 
     def _candidates(self, acls: AclsImage) -> Iterable[AclImage]:
         name = self.resource_name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from common.pacing import Work, at_once
 from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -44,13 +45,20 @@ def is_outside(partition: PartitionImage, home: frozenset[int]) -> bool:
 
 def usage_by_tenant(image: MetadataImage) -> dict[str, TenantUsage]:
     """One pass over all topics; every tenant has an entry."""
+    return at_once(usage_work(image))
+
+
+def usage_work(image: MetadataImage) -> Work[dict[str, TenantUsage]]:
+    """`usage_by_tenant` in steps of one topic."""
     found = {tenant_id: TenantUsage() for tenant_id in image.tenants}
     homes: dict[str, frozenset[int]] = {}
     for topic in image.topics:
         owner = tenant_of(topic.name)
         usage = found.get(owner) if owner is not None else None
+        yield 1
         if owner is None or usage is None:
             continue
+        yield len(topic.partitions)
         if owner not in homes:
             homes[owner] = home_ids(image, image.tenants[owner])
         usage.topics += 1

@@ -333,7 +333,11 @@ class ProducerStates:
         }
 
     def views(self) -> Iterator[ProducerView]:
-        for producer_id, producer in self._producers.items():
+        """Of the producers that are there at the first step; those that have gone meanwhile are left out."""
+        for producer_id in list(self._producers):
+            producer = self._producers.get(producer_id)
+            if producer is None:
+                continue
             last_sequence = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
             yield ProducerView(
                 producer_id,

@@ -16,12 +16,14 @@ from broker.forwarding import Forwarder
 from broker.request import RequestContext
 from broker.tenancy.tenant_acls import find_acls
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.acl_filter import AclFilter
 from kraft.image.acls import AclImage
 from wire.messages import CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse, DescribeAclsResponse
 
 CREATE_VERSION = 3
 DELETE_VERSION = 3
+ROW_COST = 3  # units of `common.pacing`
 
 _Resource = DescribeAclsResponse.DescribeAclsResource
 _Deleted = DeleteAclsResponse.DeleteAclsFilterResult
@@ -45,14 +47,20 @@ class AclHandlers:
             wanted.check()
         except ProtocolError as error:
             return DescribeAclsResponse(error_code=error.code, error_message=error.message or None, resources=[])
-        by_resource: dict[tuple[int, str, int], list[AclImage]] = {}
+        return self._describe(context, wanted)
+
+    def _describe(self, context: RequestContext, wanted: AclFilter) -> Work[Any]:
         acls, tenant = self._forwarder.image.acls, context.tenant
-        for acl in wanted.find(acls) if tenant is None else find_acls(wanted, tenant, acls):
+        by_resource: dict[tuple[int, str, int], list[AclImage]] = {}
+        for acl in (yield from wanted.find_work(acls)) if tenant is None else find_acls(wanted, tenant, acls):
             key = (acl.resource_type, acl.resource_name, acl.pattern_type)
             by_resource.setdefault(key, []).append(acl)
-        return DescribeAclsResponse(
-            error_code=0, error_message=None, resources=[_resource(acls) for acls in by_resource.values()]
-        )
+            yield ROW_COST
+        resources: list[Any] = []
+        for of_resource in by_resource.values():
+            resources.append(_resource(of_resource))
+            yield ROW_COST * len(of_resource)
+        return DescribeAclsResponse(error_code=0, error_message=None, resources=resources)
 
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         try:

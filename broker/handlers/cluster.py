@@ -60,9 +60,16 @@ class ClusterHandlers:
         self._forwarder = forwarder
         self._internal_topics = internal_topics
         self._node_id = node_id
+        self._last_view: ClientView | None = None
+        self._last_view_of: tuple[str, str | None] = ("", None)
 
     def _view(self, context: RequestContext) -> ClientView:
-        return ClientView(self._forwarder.image, context.listener, self._node_id, tenant=context.tenant)
+        """Made once for many keys, and for many who ask the same."""
+        key, view = (context.listener, context.tenant), self._last_view
+        if view is None or self._last_view_of != key or view.image is not self._forwarder.image:
+            view = ClientView(self._forwarder.image, context.listener, self._node_id, tenant=context.tenant)
+            self._last_view_of, self._last_view = key, view
+        return view
 
     def api_versions(self, context: RequestContext, request: Any) -> Any:
         version = context.api_version

@@ -68,6 +68,8 @@ class ConfigHandlers:
         self._forwarder = forwarder
         self._node_id = node_id
         self._given = given
+        self._shared_of: object = None
+        self._shared: dict[tuple[str, bool, bool], list[Any]] = {}
 
     # DescribeConfigs ---------------------------------------------------------------------------------------
 
@@ -91,28 +93,54 @@ class ConfigHandlers:
         return DescribeConfigsResponse(results=results)
 
     def _describe(self, resource: Any, request: Any) -> list[Any]:
+        """Rows that many resources share are made once."""
         image = self._forwarder.image
         if resource.resource_type == ResourceType.TOPIC:
             check_topic_name(resource.resource_name)
             if resource.resource_name not in image.topics:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            found = [(s, self._topic_sources(image, resource.resource_name, s), False) for s in TOPIC_SETTINGS]
+            overrides = image.configs.topic(resource.resource_name)
+            rows = self._shared_rows(image, request, "").copy()
+            for number, setting in enumerate(TOPIC_SETTINGS):
+                if setting.name in overrides:
+                    sources = self._topic_sources(image, resource.resource_name, setting)
+                    rows[number] = _config(setting, sources, False, request)
         elif resource.resource_type == ResourceType.BROKER:
-            found = self._broker_settings(image, resource.resource_name)
+            if resource.resource_name == str(self._node_id):
+                rows = self._shared_rows(image, request, resource.resource_name)
+            else:
+                found = self._broker_settings(image, resource.resource_name)
+                rows = [_config(setting, sources, read_only, request) for setting, sources, read_only in found]
         else:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} is not supported.")
         keys = set(resource.configuration_keys or ())
-        return [
-            _config(setting, sources, read_only, request)
-            for setting, sources, read_only in found
-            if not keys or setting.name in keys
-        ]
+        return [row for row in rows if row.name in keys] if keys else rows
+
+    def _shared_rows(self, image: MetadataImage, request: Any, broker: str) -> list[Any]:
+        """Those of a topic without settings of its own, or of this broker, as long as the image's settings stand."""
+        if self._shared_of is not image.configs:
+            self._shared_of, self._shared = image.configs, {}
+        key = (broker, bool(request.include_synonyms), bool(request.include_documentation))
+        rows = self._shared.get(key)
+        if rows is None:
+            if broker:
+                found = self._broker_settings(image, broker)
+            else:
+                found = [(setting, self._default_sources(image, setting), False) for setting in TOPIC_SETTINGS]
+            rows = [_config(setting, sources, read_only, request) for setting, sources, read_only in found]
+            self._shared[key] = rows
+        return rows
 
     def _topic_sources(self, image: MetadataImage, topic: str, setting: Setting) -> list[Source]:
         sources: list[Source] = []
         override = image.configs.topic(topic).get(setting.name)
         if override is not None:
             sources.append((setting.name, override, ConfigSource.TOPIC))
+        return sources + self._default_sources(image, setting)
+
+    def _default_sources(self, image: MetadataImage, setting: Setting) -> list[Source]:
+        """Where a topic's setting has its value from that the topic itself does not give."""
+        sources: list[Source] = []
         for synonym in setting.synonyms:
             sources.extend(self._given_sources(image, synonym))
         default_name = setting.synonyms[0] if setting.synonyms else setting.name

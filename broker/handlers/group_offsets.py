@@ -8,14 +8,16 @@ same name does not inherit it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.coordination.groups.coordinator import GroupCoordinator
+from broker.coordination.groups.offsets import TopicOffsets
 from broker.coordination.groups.values import NO_EPOCH, NO_OFFSET, CommitRequest, CommittedOffset, OffsetToCommit
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
+from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
     OffsetCommitResponse,
@@ -26,6 +28,7 @@ from wire.messages import (
 RETENTION_UNTIL = 4
 TOP_LEVEL_ERROR_FROM = 2
 MANY_GROUPS_FROM = 8
+ROW_COST = 4  # units of `common.pacing`
 
 _CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _OldTopic = OffsetFetchResponse.OffsetFetchResponseTopic
@@ -94,9 +97,9 @@ class GroupOffsetHandlers:
     async def offset_fetch(self, context: RequestContext, request: Any) -> Any:
         version = context.api_version
         if version >= MANY_GROUPS_FROM:
-            groups = [await self._fetch_group(group.group_id, group.topics) for group in request.groups]
+            groups = [await self._fetch_group(context, group.group_id, group.topics) for group in request.groups]
             return OffsetFetchResponse(groups=groups)
-        group = await self._fetch_group(request.group_id, request.topics)
+        group = await self._fetch_group(context, request.group_id, request.topics)
         topics = [
             _OldTopic(
                 name=topic.name,
@@ -117,23 +120,30 @@ class GroupOffsetHandlers:
             topics = old_failure(request.topics, group.error_code)
         return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
-    async def _fetch_group(self, group_id: str, topics: list[Any] | None) -> Any:
+    async def _fetch_group(self, context: RequestContext, group_id: str, topics: list[Any] | None) -> Any:
         try:
             if topics is None:
-                found = await self._fetch_all(group_id)
+                found = await self._fetch_all(context, group_id)
             else:
                 found = await self._fetch_some(group_id, topics)
         except ProtocolError as error:
             return _Group(group_id=group_id, topics=[], error_code=error.code)
         return _Group(group_id=group_id, topics=found, error_code=ErrorCode.NONE)
 
-    async def _fetch_all(self, group_id: str) -> list[Any]:
+    async def _fetch_all(self, context: RequestContext, group_id: str) -> list[Any]:
         committed = await self._coordinator.fetch_all_offsets(group_id)
+        return await context.paced(self._all_rows(committed))
+
+    def _all_rows(self, committed: Mapping[str, TopicOffsets]) -> Work[list[Any]]:
+        """What is committed may change meanwhile: each topic's partitions are told as they are at its turn."""
         topics = []
-        for name, partitions in committed.items():
-            topic_id = self._topic_id(name)
-            current = {index: _of_topic(offset, topic_id) for index, offset in partitions.items()}
-            rows = [_row(index, offset) for index, offset in current.items() if offset is not _NOTHING]
+        for name in list(committed):
+            topic_id, rows = self._topic_id(name), list[Any]()
+            for index, offset in list(committed.get(name, {}).items()):
+                current = _of_topic(offset, topic_id)
+                if current is not _NOTHING:
+                    rows.append(_row(index, current))
+                yield ROW_COST
             if rows:
                 topics.append(_Topics(name=name, partitions=rows))
         return topics

@@ -18,6 +18,7 @@ from broker.coordination.groups.values import (
     HeartbeatRequest,
     JoinReply,
     JoinRequest,
+    ListedGroup,
     MemberIdentity,
     SyncReply,
     SyncRequest,
@@ -26,6 +27,7 @@ from broker.handlers.authorized_operations import GROUP_OPERATIONS
 from broker.request import RequestContext
 from broker.tenancy.scope import prefix_of
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from wire.messages import (
     DeleteGroupsResponse,
     DescribeGroupsResponse,
@@ -42,6 +44,7 @@ SKIP_ASSIGNMENT_FROM = 9
 SYNC_PROTOCOL_FROM = 5
 LEAVE_MANY_FROM = 3
 NOT_FOUND_FROM = 6
+ROW_COST = 4  # units of `common.pacing`
 
 
 class GroupHandlers:
@@ -164,7 +167,7 @@ class GroupHandlers:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
                 described.append(_undescribed(group_id, group.state, code, message))
             else:
-                described.append(_described(group, operations))
+                described.append(await context.paced(_described(group, operations)))
         return DescribeGroupsResponse(groups=described)
 
     async def list_groups(self, context: RequestContext, request: Any) -> Any:
@@ -176,19 +179,7 @@ class GroupHandlers:
             groups = await self._coordinator.list_groups(prefix)
         except ProtocolError as error:
             return ListGroupsResponse(error_code=error.code, groups=[])
-        return ListGroupsResponse(
-            error_code=ErrorCode.NONE,
-            groups=[
-                ListGroupsResponse.ListedGroup(
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type,
-                    group_state=str(group.state),
-                    group_type=str(group.type),
-                )
-                for group in groups
-                if (not states or group.state.lower() in states) and (not types or group.type.lower() in types)
-            ],
-        )
+        return ListGroupsResponse(error_code=ErrorCode.NONE, groups=await context.paced(_listed(groups, states, types)))
 
     async def delete_groups(self, context: RequestContext, request: Any) -> Any:
         results = []
@@ -201,16 +192,27 @@ class GroupHandlers:
         return DeleteGroupsResponse(results=results)
 
 
-def _described(group: GroupDescription, operations: tuple[int, ...] | None) -> Any:
+def _listed(groups: list[ListedGroup], states: set[str], types: set[str]) -> Work[list[Any]]:
+    rows: list[Any] = []
+    for group in groups:
+        yield ROW_COST
+        if (not states or group.state.lower() in states) and (not types or group.type.lower() in types):
+            rows.append(
+                ListGroupsResponse.ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=str(group.state),
+                    group_type=str(group.type),
+                )
+            )
+    return rows
+
+
+def _described(group: GroupDescription, operations: tuple[int, ...] | None) -> Work[Any]:
     member_class = DescribeGroupsResponse.DescribedGroup.DescribedGroupMember
-    return DescribeGroupsResponse.DescribedGroup(
-        error_code=ErrorCode.NONE,
-        error_message=None,
-        group_id=group.group_id,
-        group_state=str(group.state),
-        protocol_type=group.protocol_type,
-        protocol_data=group.protocol,
-        members=[
+    members: list[Any] = []
+    for member in group.members:
+        members.append(
             member_class(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
@@ -219,8 +221,16 @@ def _described(group: GroupDescription, operations: tuple[int, ...] | None) -> A
                 member_metadata=member.metadata,
                 member_assignment=member.assignment,
             )
-            for member in group.members
-        ],
+        )
+        yield ROW_COST
+    return DescribeGroupsResponse.DescribedGroup(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        group_id=group.group_id,
+        group_state=str(group.state),
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=members,
         authorized_operations=operations,
     )
 

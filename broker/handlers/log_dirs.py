@@ -12,10 +12,12 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.request import RequestContext
 from common.errors import ErrorCode
+from common.pacing import Work
 from common.ports import Disk
 from wire.messages import DescribeLogDirsResponse
 
 UNKNOWN_BYTES = -1
+ROW_COST = 5  # units of `common.pacing`: a log adds up the sizes of its segments
 
 _Result = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Result.DescribeLogDirsTopic
@@ -39,9 +41,7 @@ class DescribeLogDirs:
                 usable_bytes=UNKNOWN_BYTES,
             )
         else:
-            topics: dict[str, list[Any]] = {}
-            for partition in self._asked(request, context.tenant):
-                topics.setdefault(partition.topic, []).append(_row(partition))
+            topics = await context.paced(_rows(self._asked(request, context.tenant)))
             result = _Result(
                 error_code=ErrorCode.NONE,
                 log_dir=self._directory,
@@ -65,6 +65,15 @@ class DescribeLogDirs:
             return list(self._hosted)
         named = [self._hosted.get(topic.topic, index) for topic in request.topics for index in topic.partitions]
         return [partition for partition in named if partition is not None]
+
+
+def _rows(partitions: list[Partition]) -> Work[dict[str, list[Any]]]:
+    """By topic. What has gone meanwhile is told as it was."""
+    topics: dict[str, list[Any]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(_row(partition))
+        yield ROW_COST
+    return topics
 
 
 def _row(partition: Partition) -> Any:

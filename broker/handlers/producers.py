@@ -14,7 +14,10 @@ from broker.partitions.hosted import HostedPartitions
 from broker.producer_ids import ProducerIds
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from wire.messages import DescribeProducersResponse, InitProducerIdResponse
+
+PRODUCER_COST = 4  # units of `common.pacing`
 
 _Topic = DescribeProducersResponse.TopicResponse
 _Partition = _Topic.PartitionResponse
@@ -47,31 +50,34 @@ class DescribeProducers:
     def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
 
-    def handle(self, context: RequestContext, request: Any) -> Any:
-        return DescribeProducersResponse(
-            throttle_time_ms=0,
-            topics=[
-                _Topic(name=topic.name, partitions=[self._row(topic.name, index) for index in topic.partition_indexes])
-                for topic in request.topics
-            ],
-        )
+    def handle(self, context: RequestContext, request: Any) -> Work[Any]:
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for index in dict.fromkeys(topic.partition_indexes):
+                rows.append((yield from self._row(topic.name, index)))  # noqa: PERF401  # cannot yield from within
+            topics.append(_Topic(name=topic.name, partitions=rows))
+        return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
-    def _row(self, topic: str, index: int) -> Any:
+    def _row(self, topic: str, index: int) -> Work[Any]:
+        yield PRODUCER_COST
         try:
             partition = self._hosted.find_leader(topic, index)
         except ProtocolError as error:
             return _Partition(partition_index=index, error_code=error.code, error_message=None, active_producers=[])
-        producers = [
-            _Producer(
-                producer_id=view.producer_id,
-                producer_epoch=view.producer_epoch,
-                last_sequence=view.last_sequence,
-                last_timestamp=view.last_timestamp,
-                coordinator_epoch=view.coordinator_epoch,
-                current_txn_start_offset=view.transaction_start_offset,
+        producers: list[Any] = []
+        for view in partition.log.producers.views():
+            producers.append(
+                _Producer(
+                    producer_id=view.producer_id,
+                    producer_epoch=view.producer_epoch,
+                    last_sequence=view.last_sequence,
+                    last_timestamp=view.last_timestamp,
+                    coordinator_epoch=view.coordinator_epoch,
+                    current_txn_start_offset=view.transaction_start_offset,
+                )
             )
-            for view in partition.log.producers.views()
-        ]
+            yield PRODUCER_COST
         return _Partition(
             partition_index=index, error_code=ErrorCode.NONE, error_message=None, active_producers=producers
         )

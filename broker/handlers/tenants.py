@@ -11,9 +11,10 @@ from typing import Any
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
-from kraft.tenant_usage import TenantUsage, usage_by_tenant
+from kraft.tenant_usage import TenantUsage, usage_work
 from wire.messages import (
     AlterTenantResponse,
     CreateApiKeyResponse,
@@ -26,6 +27,7 @@ from wire.messages import (
 )
 
 VERSION = 0
+ROW_COST = 10  # units of `common.pacing`
 
 _Tenant = DescribeTenantsResponse.DescribedTenant
 _Key = DescribeApiKeysResponse.DescribedApiKey
@@ -69,22 +71,21 @@ class TenantHandlers:
                 tenants = list({tenant.id: tenant for tenant in (_find(image, t) for t in request.tenants)}.values())
         except ProtocolError as error:
             return DescribeTenantsResponse(error_code=error.code, error_message=error.message, tenants=[])
-        usage = usage_by_tenant(image) if tenants else {}
-        rows = [_tenant(image, tenant, usage[tenant.id]) for tenant in sorted(tenants, key=lambda t: t.name)]
-        return DescribeTenantsResponse(error_code=0, error_message=None, tenants=rows)
+        return _described(image, tenants)
 
     def describe_api_keys(self, context: RequestContext, request: Any) -> Any:
         image = self._forwarder.image
         try:
             ids = list(image.keys) if request.tenant is None else image.keys.of_tenant(_find(image, request.tenant).id)
             if request.keys is not None:
-                unknown = [key_id for key_id in request.keys if key_id not in ids]
+                known = frozenset(ids)
+                unknown = [key_id for key_id in request.keys if key_id not in known]
                 if unknown:
                     raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no key {unknown[0]}.")
                 ids = list(dict.fromkeys(request.keys))
         except ProtocolError as error:
             return DescribeApiKeysResponse(error_code=error.code, error_message=error.message, keys=[])
-        return DescribeApiKeysResponse(error_code=0, error_message=None, keys=[_key(image, i) for i in sorted(ids)])
+        return _described_keys(image, sorted(ids))
 
 
 def _find(image: MetadataImage, id_or_name: str) -> TenantImage:
@@ -92,6 +93,23 @@ def _find(image: MetadataImage, id_or_name: str) -> TenantImage:
     if tenant is None:
         raise ProtocolError(ErrorCode.RESOURCE_NOT_FOUND, f"There is no tenant {id_or_name}.")
     return tenant
+
+
+def _described(image: MetadataImage, tenants: list[TenantImage]) -> Work[Any]:
+    usage = (yield from usage_work(image)) if tenants else {}
+    rows: list[Any] = []
+    for tenant in sorted(tenants, key=lambda one: one.name):
+        rows.append(_tenant(image, tenant, usage[tenant.id]))
+        yield ROW_COST
+    return DescribeTenantsResponse(error_code=0, error_message=None, tenants=rows)
+
+
+def _described_keys(image: MetadataImage, ids: list[str]) -> Work[Any]:
+    rows: list[Any] = []
+    for key_id in ids:
+        rows.append(_key(image, key_id))
+        yield ROW_COST
+    return DescribeApiKeysResponse(error_code=0, error_message=None, keys=rows)
 
 
 def _tenant(image: MetadataImage, tenant: TenantImage, usage: TenantUsage) -> Any:

@@ -8,6 +8,8 @@ Versions: DeleteTopics names topics in a list of names before 6, by name or id f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from typing import Any
 
 from broker.forwarding import Forwarder
@@ -15,8 +17,10 @@ from broker.handlers.authorized_operations import TOPIC_OPERATIONS, as_bits
 from broker.handlers.client_view import ClientView
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.partitions import PartitionImage
+from kraft.records import AclOperation, AclResource
 from wire.messages import (
     CreatePartitionsResponse,
     CreateTopicsResponse,
@@ -30,6 +34,8 @@ CREATE_TOPICS_VERSION = 7
 DELETE_TOPICS_VERSION = 6
 CREATE_PARTITIONS_VERSION = 3
 PARTITIONS_PER_REPLY_MAX = 2_000
+NAMES_PER_RUN, ROW_COST = 500, 8  # of names, and units of `common.pacing`
+DESCRIBE, TOPIC = int(AclOperation.DESCRIBE), int(AclResource.TOPIC)
 
 _Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _DescribedPartition = _Described.DescribeTopicPartitionsResponsePartition
@@ -88,26 +94,31 @@ class TopicHandlers:
 
     # DescribeTopicPartitions -------------------------------------------------------------------------------
 
-    def describe_topic_partitions(self, context: RequestContext, request: Any) -> Any:
-        """No topics asked for means all. A topic that went away under the cursor is passed over."""
-        tenant = context.tenant
+    def describe_topic_partitions(self, context: RequestContext, request: Any) -> Work[Any]:
+        """No topics asked for means all. A topic that went away under the cursor is passed over.
+
+        What the reader may not describe of all topics is passed over too; of those that it names, the gate knows.
+        """
+        tenant, access = context.tenant, context.session.access
         view = ClientView(self._forwarder.image, context.listener, self._node_id, tenant=tenant)
         topics = view.image.topics
         asked = {topic.name: None for topic in request.topics}
-        names = sorted(asked or (topics.by_name if tenant is None else topics.names_by_tenant.get(tenant, {})))
         first_name, first_partition = "", 0
         if request.cursor is not None:
             first_name, first_partition = request.cursor.topic_name, max(request.cursor.partition_index, 0)
+        known: Iterable[str] = topics.ids if tenant is None else topics.names_by_tenant.get(tenant, {})
+        names = yield from _from(asked or known, first_name)
         left = max(1, min(request.response_partition_limit, PARTITIONS_PER_REPLY_MAX))
         described: list[Any] = []
         cursor = None
         for name in names:
-            if name < first_name:
-                continue
-            topic = view.image.topics.get(name)
+            yield ROW_COST
+            topic = topics.get(name)
             if topic is None:
                 if name in asked:
                     described.append(_failure(name))
+                continue
+            if not asked and access is not None and not access.may(DESCRIBE, TOPIC, name):
                 continue
             start = first_partition if name == first_name else 0
             partitions = [image for index, image in topic.partitions.items() if index >= start]
@@ -116,13 +127,17 @@ class TopicHandlers:
                 break
             shown, rest = partitions[:left], partitions[left:]
             left -= len(shown)
+            rows: list[Any] = []
+            for image in shown:
+                rows.append(_partition(view, image))
+                yield ROW_COST
             described.append(
                 _Described(
                     error_code=ErrorCode.NONE,
                     name=name,
                     topic_id=schema_uuid(topic.topic_id),
                     is_internal=name in INTERNAL_TOPICS,
-                    partitions=[_partition(view, image) for image in shown],
+                    partitions=rows,
                     topic_authorized_operations=as_bits(TOPIC_OPERATIONS),
                 )
             )
@@ -130,6 +145,21 @@ class TopicHandlers:
                 cursor = _cursor(name, rest[0].partition)
                 break
         return DescribeTopicPartitionsResponse(topics=described, next_cursor=cursor)
+
+
+def _from(names: Iterable[str], first: str) -> Work[Iterator[str]]:
+    """Those from `first` on, in order: sorted in runs, and merged as far as they are read."""
+    runs: list[list[str]] = [[]]
+    for number, name in enumerate(names):
+        if number % NAMES_PER_RUN == 0:
+            yield NAMES_PER_RUN
+        if name >= first:
+            runs[-1].append(name)
+            if len(runs[-1]) == NAMES_PER_RUN:
+                runs[-1].sort()
+                runs.append([])
+    runs[-1].sort()
+    return merge(*runs)
 
 
 def _cursor(name: str, index: int) -> Any:

@@ -67,6 +67,7 @@ class Access:
         "_acls",
         "_authorizer",
         "_known",
+        "_known_any",
         "_principals",
         "cluster",
         "host",
@@ -79,6 +80,7 @@ class Access:
         self._authorizer = authorizer
         self._acls = authorizer.acls
         self._known: dict[int, dict[str, bool]] = {}
+        self._known_any: dict[tuple[int, int], bool] = {}
         self.principal = principal
         self.host = host
         self.tenant = tenant
@@ -93,6 +95,7 @@ class Access:
         if self._acls is not self._authorizer.acls:
             self._acls = self._authorizer.acls
             self._known = {}
+            self._known_any = {}
         key = operation * _RESOURCE_TYPES + resource_type
         names = self._known.get(key)
         if names is None:
@@ -131,7 +134,17 @@ class Access:
     # any resource of a type --------------------------------------------------------------------------------
 
     def may_any(self, operation: int, resource_type: int) -> bool:
-        """Whether there can be a resource of the type for which `operation` is allowed. Costs all ACLs of the type."""
+        """Whether there can be a resource of the type for which `operation` is allowed.
+
+        The first time it costs all ACLs of the type.
+        """
+        if self._acls is self._authorizer.acls and (operation, resource_type) in self._known_any:
+            return self._known_any[operation, resource_type]
+        found = self._find_any(operation, resource_type)
+        self._known_any[operation, resource_type] = found
+        return found
+
+    def _find_any(self, operation: int, resource_type: int) -> bool:
         if self.may(operation, resource_type, "hardcode" if self.tenant is None else f"{self.tenant}_hardcode"):
             return True
         allowed: tuple[dict[str, None], dict[str, None]] = ({}, {})

@@ -20,13 +20,16 @@ from broker.security.gating import (
     DESCRIBE_CONFIGS,
     MESSAGES,
     NO_TOPIC,
+    RIGHT_COST,
     TOPIC,
     Gate,
+    allowed_work,
     by_topic,
     split,
     then,
 )
 from common.errors import ErrorCode
+from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
     CreatePartitionsResponse,
@@ -137,26 +140,30 @@ class TopicGates:
 
     # DescribeTopicPartitions -------------------------------------------------------------------------------
 
-    def describe_topic_partitions(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-        asked_class = type(request).TopicRequest
-        everything = not request.topics
-        names = self._image().topics.by_name if everything else dict.fromkeys(topic.name for topic in request.topics)
-        first = request.cursor.topic_name if request.cursor is not None else ""
-        later = [name for name in names if name >= first]
-        allowed, refused = split(later, access, DESCRIBE, TOPIC, lambda name: name)
-        answers = [] if everything else [_undescribed(name) for name in refused]
-        if not allowed:
-            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
-        request.topics = [asked_class(name=name) for name in allowed]
-
-        def complete(response: Any) -> Any:
-            for topic in response.topics:
-                operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
-                topic.topic_authorized_operations = as_bits(operations)
-            response.topics.extend(answers)
-            return response
-
-        return then(handler(context, request), complete)
+    @staticmethod
+    def describe_topic_partitions(
+        context: RequestContext, access: Access, request: Any, handler: Handler
+    ) -> Work[Any]:  # fmt: skip
+        """Of those that are named; of all topics the handler leaves out what may not be described."""
+        asked = {topic.name: topic for topic in request.topics}
+        answers: list[Any] = []
+        if asked:
+            first = request.cursor.topic_name if request.cursor is not None else ""
+            later = (topic for name, topic in asked.items() if name >= first)
+            request.topics = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
+            for topic in request.topics:
+                del asked[topic.name]
+            answers = [_undescribed(name) for name in asked if name >= first]
+            if not request.topics:
+                return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
+        described: Any = handler(context, request)
+        response = yield from described
+        for topic in response.topics:
+            operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
+            topic.topic_authorized_operations = as_bits(operations)
+            yield RIGHT_COST
+        response.topics.extend(answers)
+        return response
 
 
 def metadata(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:

@@ -113,6 +113,7 @@ class ControllerNode:
             ports.random,
             ports.clock,
             sorted(config.voters),
+            self.pacer,
         )
         self._watch = Watch()
         self.metrics = Metrics()

@@ -1,4 +1,7 @@
-"""The controller's internal listener: frames in, the one table of what is served, frames out."""
+"""The controller's internal listener: frames in, the one table of what is served, frames out.
+
+What brokers pass on for their clients is decoded and encoded in slices, in the lane of the client's principal.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.pacing import Pacer
 from common.ports import Clock
 from kraft.controller.acls import decide_create_acls, decide_delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
@@ -55,10 +59,12 @@ from wire.messages import (
     TenantKeysReadyResponse,
     UnregisterBrokerResponse,
 )
+from wire.paced_codec import decode_request_work, encode_response_work
 
 log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
+FORWARDED_BYTES_MAX = 512 << 20  # of an answer; the broker bounds what it sends on
 _Handler = Callable[[RequestHeader, Any, int], Awaitable[Any]]
 
 
@@ -75,7 +81,9 @@ class ControllerRequests:
         rng: random.Random,
         clock: Clock,
         voters: list[int],
+        pacer: Pacer,
     ) -> None:
+        self._pacer = pacer
         self._driver = driver
         self._liveness = liveness
         self._fetch = fetch
@@ -181,8 +189,10 @@ class ControllerRequests:
 
     async def _envelope(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
         """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
+        lane = bytes(request.request_principal or b"")
         try:
-            header, inner = decode_request(request.request_data)
+            decoding = decode_request_work(memoryview(request.request_data))
+            header, inner = await self._pacer.run(decoding, lane)
         except MalformedFrame as error:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "The envelope holds no request.") from error
         actor = actor_of(request.request_principal or b"", request.client_host_address or b"")
@@ -190,10 +200,14 @@ class ControllerRequests:
             answer = await self._liveness.unregister(inner, actor)
         else:
             answer = await self._driver.write(attributed(self._decision(header, inner), actor))
-        framed = encode_response(header.api_key, header.version, header.correlation, answer)
+        committed_offset = self._driver.image.offset
+        encoding = encode_response_work(
+            header.api_key, header.version, header.correlation, answer, FORWARDED_BYTES_MAX
+        )  # fmt: skip
+        framed = b"".join(await self._pacer.run(encoding, lane))
         return EnvelopeResponse(
-            error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=self._driver.image.offset
-        )
+            error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=committed_offset
+        )  # fmt: skip
 
     def _decision(self, header: RequestHeader, inner: Any) -> Decide:
         policy, rng, now_ms = self._policy, self._random, self._clock.wall_ms()

@@ -11,11 +11,14 @@ from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
 from kraft.controller_channel import ControllerUnavailable
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
+from wire.codec import encode_response
 from wire.messages import (
     AlterPartitionReassignmentsRequest,
     CreateTopicsRequest,
     ElectLeadersRequest,
+    EnvelopeResponse,
     ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 
 
@@ -79,3 +82,23 @@ async def test_without_a_controller_everybody_is_told(version: int) -> None:
     assert (rows[0].error_code if version < 1 else response.error_code) == ErrorCode.NOT_CONTROLLER
     moving = await handlers.alter_partition_reassignments(context("AlterPartitionReassignments", 1), moved([1]))
     assert (moving.error_code, moving.responses) == (ErrorCode.NOT_CONTROLLER, [])
+
+
+async def test_more_moves_are_listed_than_a_request_may_have_elements() -> None:
+    """A controller's answer is bounded by its bytes: 250,000 elements are some 40,000 moves."""
+    world = BrokerWorld()
+    topic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
+    move = topic.OngoingPartitionReassignment(
+        partition_index=0, replicas=list(range(2_000)), adding_replicas=[], removing_replicas=[]
+    )
+    listed = ListPartitionReassignmentsResponse(topics=[topic(name="a", partitions=[move] * 150)])
+    framed = encode_response(46, 0, 1, listed)
+
+    async def call(request: Any, version: int, **_: Any) -> Any:
+        return EnvelopeResponse(error_code=0, response_data=framed[4:], committed_offset=-1)
+
+    world.call = call  # type: ignore[method-assign]
+    request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=1_000)
+    handlers = ReassignmentHandlers(world.forwarder)
+    response = await handlers.list_partition_reassignments(context("ListPartitionReassignments", 0), request)
+    assert [len(row.replicas) for row in response.topics[0].partitions] == [2_000] * 150

@@ -11,6 +11,7 @@ from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode, OutcomeUnknown
+from common.pacing import at_once
 from kraft.controller_channel import ControllerUnavailable
 from kraft.records import ConfigRecord, ResourceType
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
@@ -141,7 +142,7 @@ async def pages(world: BrokerWorld, names: list[str], limit: int) -> tuple[list[
     cursor, seen, count = None, [], 0
     while True:
         request = DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=limit, cursor=cursor)
-        response = topics(world).describe_topic_partitions(ctx, over_the_wire(0, request))
+        response = at_once(topics(world).describe_topic_partitions(ctx, over_the_wire(0, request)))
         response = reply_over_the_wire(ctx, response)
         count += 1
         seen += [(topic.name, p.partition_index) for topic in response.topics for p in topic.partitions]
@@ -167,7 +168,7 @@ async def test_unknown_topics_are_described_as_such() -> None:
     world = BrokerWorld()
     ctx = context("DescribeTopicPartitions", 0)
     asked = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in ("none", "bad name")]
-    response = topics(world).describe_topic_partitions(ctx, DescribeTopicPartitionsRequest(topics=asked))
+    response = at_once(topics(world).describe_topic_partitions(ctx, DescribeTopicPartitionsRequest(topics=asked)))
     assert {topic.name: topic.error_code for topic in response.topics} == {
         "none": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
