@@ -197,7 +197,7 @@ def cluster(world: BrokerWorld) -> ClusterHandlers:
 
 
 @pytest.mark.parametrize("version", versions_of("ApiVersions"))
-def test_api_versions_tells_what_is_served_and_finalised(version: int) -> None:
+async def test_api_versions_tells_what_is_served_and_finalised(version: int) -> None:
     world = BrokerWorld()
     ctx = context("ApiVersions", version)
     request = ApiVersionsRequest(client_software_name="kafka-python", client_software_version="3.0.12")
@@ -210,7 +210,7 @@ def test_api_versions_tells_what_is_served_and_finalised(version: int) -> None:
         assert ctx.session.client_software == "kafka-python 3.0.12"
 
 
-def test_api_versions_wants_a_proper_name_of_the_client() -> None:
+async def test_api_versions_wants_a_proper_name_of_the_client() -> None:
     world = BrokerWorld()
     ctx = context("ApiVersions", 3)
     request = ApiVersionsRequest(client_software_name="-bad-", client_software_version="1")
@@ -218,7 +218,7 @@ def test_api_versions_wants_a_proper_name_of_the_client() -> None:
 
 
 @pytest.mark.parametrize("version", versions_of("DescribeCluster"))
-def test_describe_cluster(version: int) -> None:
+async def test_describe_cluster(version: int) -> None:
     world = BrokerWorld()
     world.set_fenced(2, True)
     ctx = context("DescribeCluster", version)

@@ -215,7 +215,7 @@ async def test_only_the_settings_asked_for() -> None:
     assert [config.name for config in result.configs] == ["retention.ms"]
 
 
-def test_broker_settings() -> None:
+async def test_broker_settings() -> None:
     world = BrokerWorld()
     world.replay(ConfigRecord(ResourceType.BROKER, "", "message.max.bytes", "4096"))
     handlers = configs(world, num_partitions="7")
@@ -235,7 +235,7 @@ def test_broker_settings() -> None:
         (8, "0", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_resources_that_cannot_be_described(kind: int, name: str, code: ErrorCode) -> None:
+async def test_resources_that_cannot_be_described(kind: int, name: str, code: ErrorCode) -> None:
     assert describe(configs(BrokerWorld()), 4, kind, name).error_code == code
 
 
