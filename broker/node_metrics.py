@@ -32,8 +32,8 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     partitions, plane = node.partitions, node.data_plane
 
     def in_doubt() -> set[Partition]:
-        """Each led partition whose ISR is not whole is looked after, or about to change."""
-        return {*partitions.unsettled_partitions, *partitions.quiet_partitions, *plane.isr_changes.partitions}
+        """Each led partition whose ISR is not whole is looked after or about to change, unless it is quiet."""
+        return {*partitions.unsettled_partitions, *plane.isr_changes.partitions} - partitions.quiet_partitions.keys()
 
     metrics.gauge("tidelog_partitions", "Replicas on this broker.", lambda: len(partitions))
     metrics.gauge(
@@ -44,12 +44,18 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     metrics.gauge(
         "tidelog_under_replicated_partitions",
         "Led partitions whose ISR lacks a replica.",
-        lambda: sum(p.replica_set is not None and bool(p.replica_set.outside) for p in in_doubt()),
+        lambda: (
+            len(partitions.quiet_partitions)
+            + sum(p.replica_set is not None and bool(p.replica_set.outside) for p in in_doubt())
+        ),
     )
     metrics.gauge(
         "tidelog_under_min_isr_partitions",
         "Led partitions whose ISR is below min.insync.replicas.",
-        lambda: sum(p.replica_set is not None and p.replica_set.is_starved for p in in_doubt()),
+        lambda: (
+            sum(partitions.quiet_partitions.values())
+            + sum(p.replica_set is not None and p.replica_set.is_starved for p in in_doubt())
+        ),
     )
     metrics.gauge(
         "tidelog_replicas_without_leader",

@@ -445,7 +445,11 @@ class MachineDisk:
         return os.stat(self._prefix + path).st_size
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(self._prefix + path, exist_ok=True)
+        whole = self._prefix + path
+        try:
+            os.mkdir(whole)  # a third of what makedirs costs, which looks for all that is above first
+        except (FileExistsError, FileNotFoundError):
+            os.makedirs(whole, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.rename(self._prefix + source, self._prefix + target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from broker.partitions.replica_set import IsrProposal, Outlook
 from broker.partitions.role_changes import Key, RoleChanges
 from broker.replication.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError
+from common.long_lived import LongLived
 from common.pacing import Pacer, Work
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
@@ -34,7 +35,8 @@ from storage.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 ROOM_PAUSE_S = 1.0  # between two attempts at replicas that found no room on the disk
-OPEN_COST = 150  # of a new replica, in the pacer's units
+OPEN_COST = 300  # of a new replica, in the pacer's units
+MANY_REPLICAS = 1_000
 CONFIGURE_COST = 5  # of a replica that takes new settings
 STRAY_LOOK_COST = 2
 OFFLINE_COST = 10  # of a replica that serves no more
@@ -122,7 +124,7 @@ class HostedPartitions:
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self.led: dict[Partition, None] = {}
         self.unsettled_partitions: dict[Partition, None] = {}
-        self.quiet_partitions: dict[Partition, None] = {}  # settled, but for replicas that do not fetch
+        self.quiet_partitions: dict[Partition, bool] = {}  # settled, but for replicas that do not fetch; is it starved?
         self.following: Following | None = None
         self.isr_changes: IsrChanges | None = None
         self.tier: Tier | None = None
@@ -132,6 +134,7 @@ class HostedPartitions:
         self.roomless: dict[Key, None] = {}  # replicas that could not be made: they are tried again
         self._room_timer: asyncio.TimerHandle | None = None
         self._pacer = pacer
+        self._long_lived = LongLived(MANY_REPLICAS)
         self._logs = logs
         self._settings = settings
         self.now = now
@@ -220,14 +223,18 @@ class HostedPartitions:
         """
         self._review(self.quiet_partitions, partitions_max, stalled_s)
 
-    def _review(self, waiting: dict[Partition, None], partitions_max: int, stalled_s: float) -> None:
+    def _review(self, waiting: Iterable[Partition], partitions_max: int, stalled_s: float) -> None:
         for partition in list(islice(waiting, partitions_max)):
-            del waiting[partition]
+            self._settled(partition)
             outlook = partition.review(stalled_s)
             if outlook is Outlook.UNSETTLED:
                 self.unsettled_partitions[partition] = None
-            elif outlook is Outlook.QUIET:
-                self.quiet_partitions[partition] = None
+            elif outlook is not Outlook.SETTLED:
+                self.quiet_partitions[partition] = outlook is Outlook.STARVED
+
+    def _settled(self, partition: Partition) -> None:
+        self.unsettled_partitions.pop(partition, None)
+        self.quiet_partitions.pop(partition, None)
 
     def is_alive(self, node: int) -> bool:
         broker = self.image.brokers.get(node)
@@ -377,6 +384,7 @@ class HostedPartitions:
         if hosted is None:  # a topic of the same name may still be there, until its deletion is applied
             hosted = self.by_id[topic_id] = self.by_name[partition.name] = {}
         hosted[index] = partition
+        self._long_lived.made()
         return partition
 
     def _lead(self, partition_image: PartitionImage) -> None:
@@ -437,8 +445,7 @@ class HostedPartitions:
         if self.following is not None:
             self.following.unfollow(partition)
         partition.go_offline(self.missing_by_name(partition.name, index))
-        self.unsettled_partitions.pop(partition, None)
-        self.quiet_partitions.pop(partition, None)
+        self._settled(partition)
         if was_leader:
             self._tell(partition, None)
         if self.tier is not None:
@@ -448,7 +455,7 @@ class HostedPartitions:
 
     def _finish_deletion(self, key: Key) -> None:
         self._logs.delete_log(self._leaving[key])
-        del self._leaving[key]
+        self._leaving.pop(key).on_written = None  # else log and partition keep each other alive, see `LongLived`
 
     def configure(self, delta: MetadataDelta) -> Work[None]:
         """See `RoleTaker`."""

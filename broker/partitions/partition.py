@@ -424,9 +424,7 @@ class Partition(Replica):
         for follower in heard:
             self._consider_joining(replicas, follower)
         self.advance()
-        if heard or not self.is_settled:
-            return Outlook.UNSETTLED
-        return Outlook.QUIET if replicas.outside else Outlook.SETTLED
+        return Outlook.UNSETTLED if heard or not self.is_settled else replicas.outlook
 
     def isr_committed(self, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
         """The controller's answer to a proposal; the image will say the same a little later."""

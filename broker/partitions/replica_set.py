@@ -75,6 +75,7 @@ class Outlook(Enum):
     SETTLED = "settled"  # nothing waits
     UNSETTLED = "unsettled"  # records wait to be committed, or a replica that fetches is out of sync
     QUIET = "quiet"  # only replicas that do not fetch are out of sync
+    STARVED = "starved"  # likewise, and too few are in sync
 
 
 class ReplicaSet:
@@ -219,6 +220,13 @@ class ReplicaSet:
     def outside(self) -> Sequence[Follower]:
         """Replicas that are neither in the ISR nor proposed for it."""
         return self._joining
+
+    @property
+    def outlook(self) -> Outlook:
+        """Where nothing waits to be committed and no replica outside the ISR fetches."""
+        if not self._joining:
+            return Outlook.SETTLED
+        return Outlook.STARVED if self.is_starved else Outlook.QUIET
 
     def may_join(self, follower: Follower, high_watermark: int, epoch_start: int, now: float) -> bool:
         """Whether a replica outside the ISR has all that is committed and all that was before this epoch."""

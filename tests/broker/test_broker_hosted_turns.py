@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from broker.partitions import hosted
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
+from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from common.errors import ErrorCode, ProtocolError
 from common.machine import machine_ports
@@ -101,6 +103,19 @@ async def test_a_topic_that_goes_while_its_replicas_wait_leaves_nothing_behind(t
     assert len(broker.hosted) == 1
     assert broker.hosted.find("many", 0).topic_id == OTHER_ID
     assert kept_directories(tmp_path) == ["many-0"]
+
+
+async def test_deleted_replicas_are_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    """It leaves out what was made in thousands."""
+    broker = await Broker.open(tmp_path)
+    broker.change(TopicRecord("few", OTHER_ID), PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0))
+    gc.collect()
+    gc.disable()
+    try:
+        broker.change(RemoveTopicRecord(OTHER_ID))
+        assert not [found for found in gc.get_objects() if isinstance(found, Partition) and found.topic_id == OTHER_ID]
+    finally:
+        gc.enable()
 
 
 async def test_a_broker_whose_disk_failed_leads_nothing_any_more(tmp_path: Path) -> None:
