@@ -122,6 +122,7 @@ class BrokerNode:
             links,
             config.controllers,
             ObserverConfig(config.node_id, METADATA_DIRECTORY, config.cluster_id or None),
+            self.pacer,
             fatal,
             self.logs.fail,
         )

@@ -18,15 +18,16 @@ from typing import Any
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
 from common.identifiers import ONE_UUID
 from common.lifecycle import duty
+from common.pacing import Pacer
 from common.ports import Address, Ports
 from kraft.image.delta import MetadataDelta
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
-from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
+from kraft.image.snapshot import DamagedSnapshot, decoding
 from kraft.links import Link, Links
 from kraft.local_copy import LocalCopy, NoRoom
 from kraft.metadata_log import unframe_batches
-from kraft.records import METADATA_TOPIC
+from kraft.records import METADATA_TOPIC, PIECE_RECORDS_MAX
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import FetchRequest, FetchSnapshotRequest, schema_uuid
 
@@ -36,6 +37,7 @@ FETCH_VERSION = 13
 FETCH_SNAPSHOT_VERSION = 0
 SNAPSHOT_BYTES_MAX = 512 << 20
 SNAPSHOT_PART_BYTES = 1 << 20
+LANE = "metadata"
 
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
@@ -49,7 +51,7 @@ class ObserverConfig:
     directory: str
     cluster_id: str | None = None
     fetch_wait_s: float = 0.5
-    fetch_bytes_max: int = 8 << 20
+    fetch_bytes_max: int = 1 << 20
     attempt_timeout_s: float = 3.0
     connect_timeout_s: float = 1.0
     backoff_s: float = 0.05
@@ -78,6 +80,7 @@ class MetadataObserver:
         links: Links,
         controllers: Mapping[int, Address],
         config: ObserverConfig,
+        pacer: Pacer,
         on_fatal: Callable[[str], None],
         on_disk_failed: Callable[[str], None] | None = None,
     ) -> None:
@@ -88,6 +91,7 @@ class MetadataObserver:
         self._links = links
         self._controllers = dict(sorted(controllers.items()))
         self._config = config
+        self._pacer = pacer
         self._on_fatal = on_fatal
         self._on_disk_failed = on_disk_failed or on_fatal
         self._random = ports.random
@@ -114,7 +118,7 @@ class MetadataObserver:
         """
         image = await asyncio.to_thread(self._copy.load)
         if image.offset >= 0:
-            self._publish(difference(EMPTY_IMAGE, image))
+            self._publish(await self._pacer.run(differing(EMPTY_IMAGE, image), LANE, own=True))
         self._tasks = [
             asyncio.create_task(self._follow(), name=duty("metadata-observer")),
             asyncio.create_task(self._persist(), name=duty("metadata-copy")),
@@ -227,7 +231,7 @@ class MetadataObserver:
         if answer.snapshot_id is not None and answer.snapshot_id.end_offset >= 0:
             await self._jump(link, answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
         elif answer.records:
-            self._advance(bytes(answer.records))
+            await self._advance(bytes(answer.records))
 
     def _note_behind(self, answer: Any) -> None:
         """A follower may lag, and so may a leader for a moment. An active controller, which answers only in touch
@@ -245,13 +249,14 @@ class MetadataObserver:
                 f"{answer.high_watermark - 1}: it is of another or of an older quorum"
             )
 
-    def _advance(self, frames: bytes) -> None:
-        """Fold whole batches; what does not follow on what is known, or is damaged, is fetched again elsewhere."""
-        view = memoryview(frames)
-        delta, expected, epoch = MetadataDelta(self.image), self.image.next_offset, self.image.epoch
+    async def _advance(self, frames: bytes) -> None:
+        """Fold whole batches, a piece of a thousand records at a time; what does not follow on what is known, or is
+        damaged, is fetched again elsewhere."""
+        begin = self.image.next_offset
+        delta, expected, epoch = MetadataDelta(self.image), begin, self.image.epoch
         first, end = 0, 0
         try:
-            for framed in unframe_batches(view):
+            for framed in unframe_batches(memoryview(frames)):
                 header = framed.batch.header
                 if framed.batch.end_offset <= expected:
                     first = end = framed.position + framed.size
@@ -260,12 +265,20 @@ class MetadataObserver:
                     raise _Unusable("its records do not follow")
                 delta.replay_batch(framed.batch)
                 expected, epoch, end = framed.batch.end_offset, header.epoch, framed.position + framed.size
+                if expected - self.image.next_offset >= PIECE_RECORDS_MAX:
+                    self._take(frames[first:end], delta)
+                    await self._pacer.rest(LANE)
+                    delta, first = MetadataDelta(self.image), end
         except (ProtocolError, ValueError) as error:
             raise _Unusable("its records are damaged") from error
-        if expected == self.image.next_offset:
+        if expected == begin:
             raise _Unusable("its answer holds no new record")
-        self._unsaved.append(frames[first:end])
-        self._unsaved_bytes += end - first
+        if expected > self.image.next_offset:
+            self._take(frames[first:end], delta)
+
+    def _take(self, frames: bytes, delta: MetadataDelta) -> None:
+        self._unsaved.append(frames)
+        self._unsaved_bytes += len(frames)
         self._publish(delta)
 
     async def _jump(self, link: Link, end_offset: int, epoch: int) -> None:
@@ -282,13 +295,14 @@ class MetadataObserver:
             if len(data) == part.size:
                 break
         try:
-            image = await asyncio.to_thread(decode_snapshot, bytes(data))
+            image = await self._pacer.run(decoding(data), LANE, own=True)
         except DamagedSnapshot as error:
             raise _Unusable(str(error)) from error
         if image.offset < self.image.offset or image.epoch < self.image.epoch:
             raise _Unusable("its snapshot is older than what is known")
+        delta = await self._pacer.run(differing(self.image, image), LANE, own=True)
         self._unsaved, self._unsaved_bytes, self._jumped = [], 0, True
-        self._publish(difference(self.image, image))
+        self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> None:
         self.image = delta.image()

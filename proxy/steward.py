@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from common.metrics import Metrics
+from common.pacing import Pacer
 from common.ports import Ports
 from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
@@ -57,7 +58,7 @@ class Steward:
             config.secret,
         )
         observer = ObserverConfig(config.node_id, METADATA_DIRECTORY)
-        self.observer = MetadataObserver(ports, links, config.controllers, observer, fatal)
+        self.observer = MetadataObserver(ports, links, config.controllers, observer, Pacer(), fatal)
         self._routes = ObservedRoutes(self.observer, config.broker_listener)
         self._routes.on_change(self._changed)
         self._known = load_table(ports.disk)

@@ -12,17 +12,19 @@ from typing import Any
 
 from common.errors import ErrorCode
 from common.identifiers import ONE_UUID
+from common.pacing import Pacer
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.image.snapshot import encode_snapshot
+from kraft.image.snapshot import encoding
 from kraft.records import METADATA_TOPIC
 from wire.messages import FetchResponse, FetchSnapshotResponse, raw_uuid, schema_uuid
 
 SNAPSHOTS_KEPT = 2
 WAIT_S_MAX = 5.0
-FETCH_BYTES_MAX = 16 << 20
-SNAPSHOT_PART_BYTES_MAX = 4 << 20
+FETCH_BYTES_MAX = 1 << 20
+SNAPSHOT_PART_BYTES_MAX = 1 << 20
+LANE = "metadata-snapshot"
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
 _SnapshotTopic = FetchSnapshotResponse.TopicSnapshot
@@ -32,11 +34,13 @@ _SnapshotPartition = _SnapshotTopic.PartitionSnapshot
 class MetadataFetch:
     """`in_touch` says whether this controller hears a leader, or as a leader a majority."""
 
-    def __init__(self, machine: MetadataStateMachine, in_touch: Callable[[], bool]) -> None:
+    def __init__(self, machine: MetadataStateMachine, pacer: Pacer, in_touch: Callable[[], bool]) -> None:
         self._machine = machine
+        self._pacer = pacer
         self._in_touch = in_touch
         self._moved = asyncio.Event()
         self._snapshots: dict[tuple[int, int], bytes] = {}
+        self._encoding = asyncio.Lock()  # many ask together after a restart: one encodes for all
         machine.subscribe(self._applied)
 
     async def fetch(self, request: Any) -> Any:
@@ -56,6 +60,7 @@ class MetadataFetch:
                     await moved.wait()
             except TimeoutError:
                 break
+        snapshot_id = await self._snapshot_id() if offset < log.start_offset else None
         refusal = self._refusal(request.cluster_id)
         if refusal is not None:
             return FetchResponse(error_code=int(refusal))
@@ -65,7 +70,7 @@ class MetadataFetch:
                 _Topic(
                     topic=METADATA_TOPIC,
                     topic_id=schema_uuid(ONE_UUID),
-                    partitions=[self._answer(wanted, min(request.max_bytes, FETCH_BYTES_MAX))],
+                    partitions=[self._answer(wanted, min(request.max_bytes, FETCH_BYTES_MAX), snapshot_id)],
                 )
             ],
         )
@@ -109,7 +114,7 @@ class MetadataFetch:
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         return None if self._in_touch() else ErrorCode.BROKER_NOT_AVAILABLE
 
-    def _answer(self, wanted: Any, bytes_max: int) -> Any:
+    def _answer(self, wanted: Any, bytes_max: int, snapshot_id: tuple[int, int] | None) -> Any:
         image, log = self._machine.image, self._machine.log
         answer = _Partition(
             partition_index=0,
@@ -127,26 +132,26 @@ class MetadataFetch:
         if known is not None and wanted.last_fetched_epoch not in (-1, known):
             answer.diverging_epoch = _Partition.EpochEndOffset(epoch=known, end_offset=wanted.fetch_offset)
             return answer
-        records = log.read(wanted.fetch_offset, bytes_max)
-        if records is None:
-            end_offset, epoch = self._snapshot_id()
+        if snapshot_id is not None:
+            end_offset, epoch = snapshot_id
             answer.snapshot_id = _Partition.SnapshotId(end_offset=end_offset, epoch=epoch)
         else:
-            answer.records = records
+            answer.records = log.read(wanted.fetch_offset, bytes_max) or b""
         return answer
 
-    def _snapshot_id(self) -> tuple[int, int]:
+    async def _snapshot_id(self) -> tuple[int, int]:
         """A snapshot of now, or one of lately from which the log goes on."""
         log = self._machine.log
-        for snapshot_id in reversed(self._snapshots):
-            if snapshot_id[0] >= log.start_offset:
-                return snapshot_id
-        image = self._machine.image
-        snapshot_id = (image.next_offset, image.epoch)
-        self._snapshots[snapshot_id] = encode_snapshot(image)
-        while len(self._snapshots) > SNAPSHOTS_KEPT:
-            del self._snapshots[next(iter(self._snapshots))]
-        return snapshot_id
+        async with self._encoding:
+            for snapshot_id in reversed(self._snapshots):
+                if snapshot_id[0] >= log.start_offset:
+                    return snapshot_id
+            image = self._machine.image
+            snapshot_id = (image.next_offset, image.epoch)
+            self._snapshots[snapshot_id] = await self._pacer.run(encoding(image), LANE, own=True)
+            while len(self._snapshots) > SNAPSHOTS_KEPT:
+                del self._snapshots[next(iter(self._snapshots))]
+            return snapshot_id
 
 
 def _metadata_partition(topics: Any) -> Any:

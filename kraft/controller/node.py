@@ -107,7 +107,7 @@ class ControllerNode:
         self._requests = ControllerRequests(
             self.driver,
             self.liveness,
-            MetadataFetch(self.machine, self._in_touch),
+            MetadataFetch(self.machine, self.pacer, self._in_touch),
             config.policy,
             self._tenants,
             ports.random,

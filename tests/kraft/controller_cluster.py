@@ -10,6 +10,7 @@ from typing import Any
 
 from common.identifiers import random_uuid
 from common.machine import machine_ports
+from common.pacing import Pacer
 from common.ports import Address
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.controller.features import SUPPORTED_FEATURES
@@ -59,7 +60,7 @@ class BrokerSide:
         self.fatal: list[str] = []
         links = NodeLinks(self.ports, Tick(), BufferPool(), self.watch, f"broker-{broker_id}", SECRET)
         config = ObserverConfig(broker_id, "metadata", fetch_wait_s=0.3)
-        self.observer = MetadataObserver(self.ports, links, controllers, config, self.fatal.append)
+        self.observer = MetadataObserver(self.ports, links, controllers, config, Pacer(), self.fatal.append)
 
         def channel() -> ControllerChannel:
             hint = lambda: self.observer.image.leader_id  # noqa: E731

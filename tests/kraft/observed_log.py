@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from common.pacing import Pacer
 from common.ports import Address
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
@@ -69,7 +70,7 @@ class Controller:
         self.in_touch = True
         self.fetches: list[int] = []
         self.snapshots_sent = 0
-        self.fetch = MetadataFetch(self.machine, lambda: self.in_touch)
+        self.fetch = MetadataFetch(self.machine, Pacer(), lambda: self.in_touch)
 
     def learn(self, count: int | None = None) -> None:
         end = len(self.writer.batches) if count is None else count

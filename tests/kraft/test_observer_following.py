@@ -10,6 +10,7 @@ import pytest
 
 from common.errors import ProtocolError, StorageFailure
 from common.machine import MachineDisk, machine_ports
+from common.pacing import Pacer
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.local_copy import LocalCopy, NoRoom
@@ -32,7 +33,7 @@ def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, n
         room_pause_s=0.005,
     )
     on_fatal = fatal.append if fatal is not None else pytest.fail
-    return MetadataObserver(machine_ports(root), links, links.addresses, config, on_fatal)
+    return MetadataObserver(machine_ports(root), links, links.addresses, config, Pacer(), on_fatal)
 
 
 def three(writer: Writer, **options: int) -> LocalLinks:
