@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import GeneratorType
 from typing import Any
 
 from broker.coordination.groups.config import GroupConfig
@@ -120,7 +121,9 @@ def over_the_wire(version: int, request: Any) -> Any:
 
 
 def reply_over_the_wire(context: RequestContext, response: Any) -> Any:
-    """The response as a client of that version decodes it."""
+    """The response as a client of that version decodes it; work is done at once."""
+    if isinstance(response, GeneratorType):
+        response = at_once(response)
     if isinstance(response, WrittenRows):
         writer = RowsWriter(context.api_key, context.api_version, 1, response.name, ANSWER_BYTES_MAX)
         writer.add_written(response.parts, response.count)

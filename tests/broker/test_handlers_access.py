@@ -161,7 +161,8 @@ async def test_without_an_authorizer_operators_have_no_acls_and_tenants_have(ver
     assert not len(world.image.acls) and not world.forwarded
     asking = context("DescribeAcls", version)
     asking.session.tenant = "lkc-aaaaaa"
-    assert not handlers.describe_acls(asking, over_the_wire(version, DescribeAclsRequest(**ANYTHING))).error_code
+    work = handlers.describe_acls(asking, over_the_wire(version, DescribeAclsRequest(**ANYTHING)))
+    assert not reply_over_the_wire(asking, work).error_code
 
 
 async def test_users_are_described_without_verifiers_and_without_keys() -> None:
@@ -287,7 +288,7 @@ async def test_the_controller_is_told_of_a_deleted_tenants_groups_when_they_are_
     assert len(groups.left) <= 3, "not before a round found none"
 
 
-def test_an_acl_of_a_tenant_is_known_by_its_names() -> None:
+async def test_an_acl_of_a_tenant_is_known_by_its_names() -> None:
     world = AccessWorld()
     record = AclRecord(
         b"i" * 16, AclResource.TOPIC, "lkc-aaaaaa_t", AclPattern.LITERAL, "User:x", "*", AclOperation.READ,
