@@ -14,13 +14,15 @@ from broker.coordination.groups.key_store import KeyStore
 from broker.coordination.groups.tenant_cleanup import TenantGroupCleanup
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.internal_topics import InternalTopic, InternalTopics, audit_topic, group_topic, tier_topic
+from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
+from broker.coordination.standby import StandbyLimits
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
 from broker.data_plane import Machinery
 from broker.forwarding import Forwarder
 from broker.partitions.hosted import HostedPartitions
-from broker.partitions.partition import Partition
+from broker.partitions.partition import Partition, Role
 from common.broker_settings import NODE_SETTINGS
 from kraft.broker_lifecycle import BrokerLifecycle
 from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
@@ -91,6 +93,13 @@ class Coordinators:
             ports.random,
             TierClientLimits(),
         )
+
+        def followed() -> list[CoordinatedPartition]:
+            here = partitions.by_name.get(GROUP_TOPIC.encode(), {})
+            return [partition for partition in here.values() if partition.role is Role.FOLLOWER]
+
+        standby = StandbyLimits(value("tidelog.coordinator.standby.bytes.max"))
+        self.runtime.keep_standbys(followed, standby)
         partitions.on_leadership(GROUP_TOPIC, self._leadership)
         partitions.on_leadership(TIER_TOPIC, self._leadership)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane
 from broker.dispatch import Dispatcher
 from broker.partitions.hosted import HostedPartitions
@@ -22,6 +23,7 @@ class Measured(Protocol):
     server: Server
     dispatcher: Dispatcher
     room: RoomWatch
+    coordinators: Coordinators
 
     @property
     def partitions(self) -> HostedPartitions: ...
@@ -76,6 +78,11 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         "tidelog_replicas_without_room",
         "Replicas whose logs could not be made, because the disk is full or no file can be opened.",
         lambda: len(partitions.roomless),
+    )
+    metrics.gauge(
+        "tidelog_coordinator_standby_bytes",
+        "Memory for the offsets of groups that other brokers coordinate, so that this one could take over at once.",
+        lambda: node.coordinators.runtime.standby_bytes,
     )
     metrics.gauge(
         "tidelog_lacks_room",

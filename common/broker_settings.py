@@ -193,6 +193,8 @@ _GROUPS = [
     _s("offsets.retention.minutes", "int", 10_080, "How long offsets of an empty group are kept.", 1),
     _s("offsets.retention.check.interval.ms", "long", 600_000, "How often expired offsets are looked for.", 1),
     _s("offset.metadata.max.bytes", "int", 4_096, "Bytes of metadata beside a committed offset.", 0),
+    _s("tidelog.coordinator.standby.bytes.max", "long", 256 * MIB, "Memory for the committed offsets of partitions "
+       "that others lead, so that this broker serves at once when it is elected. What does not fit is loaded then.", 0),
     _s("offsets.commit.timeout.ms", "int", 5_000, "How long a commit waits for its replicas.", 1),
 ]  # fmt: skip
 

@@ -39,8 +39,9 @@ class Stretch(NamedTuple):
     unreadable: int
 
 
-def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, limits: LoadLimits) -> Work[Stretch]:
-    """Apply the batches in `data` from `at` on, up to the first that is compressed, or that is cut off.
+def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, limits: LoadLimits) -> Work[Stretch]:
+    """Apply the batches in `data` from `at` on, up to the first that is compressed, that is cut off or reaches beyond
+    `until`.
 
     Control batches are left out. Raises ProtocolError(CORRUPT_MESSAGE) for bytes that are no batch.
     """
@@ -51,7 +52,7 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, limits: LoadLi
         end = at + header.batch_length + PREFIX_BYTES
         if header.magic != MAGIC or end - at < HEADER_BYTES or header.last_offset_delta < 0:
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no record batch at offset {offset}")
-        if end > size or header.attributes & COMPRESSION_MASK:
+        if end > size or header.attributes & COMPRESSION_MASK or header.next_offset > until:
             break
         if not header.attributes & CONTROL:
             position, left = at + HEADER_BYTES, header.count
@@ -69,8 +70,15 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, limits: LoadLi
         at = end
     unreadable += shard.replay_all(pairs)
     yield cost + len(pairs)
-    whole = size - at >= HEADER_BYTES and read_header(data, at).size <= size - at
-    return Stretch(offset, at if whole else -1, unreadable)
+    return Stretch(offset, at if _is_wanted(data, at, until) else -1, unreadable)
+
+
+def _is_wanted(data: bytes, at: int, until: int) -> bool:
+    """Whether a whole batch begins there that ends below `until`."""
+    if len(data) - at < HEADER_BYTES:
+        return False
+    header = read_header(data, at)
+    return header.size <= len(data) - at and header.next_offset <= until
 
 
 def replay_inflated(shard: Shard, data: bytes, count: int, limits: LoadLimits) -> Work[int]:
@@ -86,16 +94,24 @@ def replay_inflated(shard: Shard, data: bytes, count: int, limits: LoadLimits) -
     return unreadable
 
 
-async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: LoadLimits, pacer: Pacer) -> int:
-    """Replay everything the log holds now; the offset up to which `shard` reflects it.
+async def load_shard(
+    partition: CoordinatedPartition,
+    shard: Shard,
+    limits: LoadLimits,
+    pacer: Pacer,
+    begin: int | None = None,
+    until: int | None = None,
+) -> int:
+    """Replay what the log holds from `begin` (its start) until `until` (its end now); how far `shard` reflects it then.
 
-    All of it counts although some may not be committed yet: its leader keeps it. A record that the shard cannot read
+    All of it counts although some may not be committed yet: its leader keeps it. Below `begin`, `shard` has everything,
+    and perhaps some of what follows. A record that the shard cannot read
     is left out, and counted in the log. Raises ProtocolError when the log cannot be read, or holds bytes that are no
     batch.
     """
     unreadable = 0
-    end = partition.log.log_end_offset
-    offset = partition.log.log_start_offset
+    end = partition.log.log_end_offset if until is None else until
+    offset = partition.log.log_start_offset if begin is None else begin
     while offset < end:
         region = partition.read_as_replica(offset, limits.chunk_bytes, at_least_one=True)
         if region is None:
@@ -105,8 +121,10 @@ async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: Load
             data = await asyncio.to_thread(region.read)
         finally:
             region.release()
-        reached = await _replay(partition, shard, data, offset, limits, pacer)
+        reached = await _replay(partition, shard, data, offset, end, limits, pacer)
         if reached.next_offset <= offset:
+            if until is not None:
+                return offset  # the next batch reaches beyond it
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "the log yields no batch")
         offset = reached.next_offset
         unreadable += reached.unreadable
@@ -117,13 +135,19 @@ async def load_shard(partition: CoordinatedPartition, shard: Shard, limits: Load
 
 
 async def _replay(
-    partition: CoordinatedPartition, shard: Shard, data: bytes, offset: int, limits: LoadLimits, pacer: Pacer
+    partition: CoordinatedPartition,
+    shard: Shard,
+    data: bytes,
+    offset: int,
+    until: int,
+    limits: LoadLimits,
+    pacer: Pacer,
 ) -> Stretch:
     """Apply a chunk of the log that begins at `offset`."""
     lane = (partition.topic, partition.index)
     at, unreadable = 0, 0
     while True:
-        reached = await pacer.run(replay_chunk(shard, data, at, offset, limits), lane, own=True)
+        reached = await pacer.run(replay_chunk(shard, data, at, offset, until, limits), lane, own=True)
         offset = reached.next_offset
         unreadable += reached.unreadable
         at = reached.compressed_at

@@ -23,6 +23,11 @@ class CoordinatedLog(Protocol):
     @property
     def log_end_offset(self) -> int: ...
 
+    @property
+    def generation(self) -> int:
+        """Counts truncations."""
+        ...
+
 
 class CoordinatedPartition(Protocol):
     """One replica of an internal topic's partition, on the broker that leads it."""

@@ -30,6 +30,7 @@ from broker.coordination.shard import (
     Shard,
     ShardType,
 )
+from broker.coordination.standby import StandbyLimits, Standbys
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.lateness import Lateness
 from common.lifecycle import duty
@@ -78,6 +79,7 @@ class CoordinatorRuntime:
         self._pacer = pacer
         self._holds_lease = holds_lease
         self._makers: dict[str, MakeShard] = {}
+        self._standbys: Standbys | None = None
         self._slots: dict[PartitionKey, _Slot] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._load_places = asyncio.Semaphore(config.loads_at_once)
@@ -91,6 +93,19 @@ class CoordinatorRuntime:
     def host(self, topic: str, make_shard: MakeShard) -> None:
         """Partitions of `topic` hold shards that `make_shard(partition index)` builds, empty."""
         self._makers[topic] = make_shard
+
+    def keep_standbys(self, followed: Callable[[], list[CoordinatedPartition]], limits: StandbyLimits) -> None:
+        """From now on shards of these partitions, which others lead, are kept ready."""
+
+        def make(topic: str, index: int) -> Shard:
+            return self._makers[topic](index)
+
+        self._standbys = Standbys(followed, make, self._config.load, limits, self._pacer)
+        self._standbys.start()
+
+    @property
+    def standby_bytes(self) -> int:
+        return 0 if self._standbys is None else self._standbys.size
 
     # leadership --------------------------------------------------------------------------------------------
 
@@ -135,10 +150,11 @@ class CoordinatorRuntime:
         partition = slot.partition
         while True:
             await asyncio.sleep(pause_s)
-            shard = self._makers[partition.topic](partition.index)
+            ready = self._standbys.take(partition) if self._standbys is not None else None
+            shard, begin = ready or (self._makers[partition.topic](partition.index), None)
             try:
                 async with self._load_places:
-                    end = await load_shard(partition, shard, self._config.load, self._pacer)
+                    end = await load_shard(partition, shard, self._config.load, self._pacer, begin)
             except (ProtocolError, StorageFailure, OSError, ValueError) as error:
                 fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
                 _log.warning("shard not loaded", extra=fields)
@@ -325,6 +341,8 @@ class CoordinatorRuntime:
         for key in list(self._slots):
             self._drop(key)
         self._heap.clear()
+        if self._standbys is not None:
+            await self._standbys.stop()
         for task in list(self._ending.values()):
             with contextlib.suppress(asyncio.CancelledError):
                 await task

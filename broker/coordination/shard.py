@@ -65,6 +65,10 @@ class Shard(Protocol):
         """`replay` of some records in order while loading; how many of them could not be read, and were left out."""
         ...
 
+    def held_bytes(self) -> int:
+        """About how much memory the hard state takes."""
+        ...
+
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """The whole log was replayed: begin the timers. What it returns is appended first."""
         ...

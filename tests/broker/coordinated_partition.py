@@ -26,6 +26,7 @@ class MemoryLog:
     batches: list[bytes] = field(default_factory=list)
     log_start_offset: int = 0
     log_end_offset: int = 0
+    generation: int = 0
 
 
 @dataclass

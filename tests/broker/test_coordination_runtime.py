@@ -50,6 +50,9 @@ class Register:
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
         return replay_each(self, records)
 
+    def held_bytes(self) -> int:
+        return sum(map(len, self.values.values()))
+
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         self.loads += 1
         return []

@@ -50,7 +50,7 @@ async def test_a_load_is_done_in_slices_and_costs_little_for_each_offset() -> No
     partition, shard, pacer = MemoryPartition(), new_shard(), Pacer()
     log_of(partition, GROUPS, OFFSETS)
     whole = b"".join(partition.log.batches)
-    spent = costs(replay_chunk(new_shard(), whole, 0, 0, LoadLimits()))
+    spent = costs(replay_chunk(new_shard(), whole, 0, 0, partition.log.log_end_offset, LoadLimits()))
     assert sum(spent) <= GROUPS * OFFSETS * COST_PER_OFFSET
     assert max(spent) <= SLICE_COST
     assert await load_shard(partition, shard, LoadLimits(), pacer) == GROUPS * OFFSETS

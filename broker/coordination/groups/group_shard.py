@@ -69,6 +69,7 @@ TAKE_UP_TURN_S = 0.002
 TAKE_UP_COST_MAX = 2_000  # of one turn, about microseconds
 TAKE_UP_COST = 30  # of a group, and a little for each byte of its record
 NAMES_AT_ONCE = 200
+GROUP_BYTES = 200  # of a group's entries beside its record
 OFFSETS_AT_ONCE = 200
 REMOVED_AT_ONCE = 1_000
 OFFSET_COST = 4
@@ -143,6 +144,9 @@ class GroupShard:
                 begin = key[:size]
                 places = self.offsets.places_of(key[2:size])
         return unreadable
+
+    def held_bytes(self) -> int:
+        return self.offsets.held_bytes() + len(self.committed) * GROUP_BYTES + sum(map(len, self.committed.values()))
 
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         """Every member has a whole session to find its new coordinator."""

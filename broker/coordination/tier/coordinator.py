@@ -29,6 +29,9 @@ class HostedTierShard:
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
         return replay_each(self, records)
 
+    def held_bytes(self) -> int:
+        return 0  # no standbys of tier shards are kept
+
     def loaded(self, now: Now) -> list[CoordinatorRecord]:
         return []
 

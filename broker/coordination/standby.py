@@ -1,0 +1,139 @@
+"""Shards of the partitions that this broker follows, kept up with the committed log: whoever is elected serves at once.
+
+A standby holds what is below the follower's high watermark and nothing else, so an ordinary change of leader takes
+nothing back. A log that was truncated, or that is another one, begins anew. All standbys of a broker share a bound of
+memory; what does not fit is loaded from the log when its partition is led.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.coordination.loading import LoadLimits, load_shard
+from broker.coordination.partition_access import CoordinatedLog, CoordinatedPartition
+from broker.coordination.shard import Shard
+from common.errors import ProtocolError, StorageFailure
+from common.lifecycle import duty, end_task
+from common.pacing import Pacer
+
+SIZE_AFTER_RECORDS = 20_000  # how often a standby that grows is measured
+
+_log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyLimits:
+    """`bytes_max` of all standbys, 0: none are kept. `interval_s` is the pause between two looks at the logs."""
+
+    bytes_max: int = 0
+    interval_s: float = 0.5
+
+
+@dataclass(slots=True)
+class _Standby:
+    """`shard` reflects `log` below `applied`; `shard` is None where it would take more memory than there is."""
+
+    shard: Shard | None
+    log: CoordinatedLog
+    generation: int
+    applied: int
+    size: int = 0
+    measured_at: int = 0
+
+
+class Standbys:
+    """Owns one task, which follows one partition after another. `followed` gives the partitions as they are now."""
+
+    def __init__(
+        self,
+        followed: Callable[[], list[CoordinatedPartition]],
+        make_shard: Callable[[str, int], Shard],
+        load: LoadLimits,
+        limits: StandbyLimits,
+        pacer: Pacer,
+    ) -> None:
+        self._followed = followed
+        self._make_shard = make_shard
+        self._load = load
+        self._limits = limits
+        self._pacer = pacer
+        self._kept: dict[Key, _Standby] = {}
+        self._advancing: tuple[Key, asyncio.Task[None]] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._limits.bytes_max:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("standby-shards"))
+
+    async def stop(self) -> None:
+        if self._advancing is not None:
+            self._advancing[1].cancel()
+        await end_task(self._task)
+        self._task = None
+        self._kept.clear()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all standbys, as far as they were measured."""
+        return sum(standby.size for standby in self._kept.values())
+
+    def take(self, partition: CoordinatedPartition) -> tuple[Shard, int] | None:
+        """The partition's standby, not followed any more, and the offset from which the log has to be replayed on."""
+        key = (partition.topic, partition.index)
+        if self._advancing is not None and self._advancing[0] == key:
+            self._advancing[1].cancel()  # no further slice runs; records that were applied already may be again
+        standby = self._kept.pop(key, None)
+        if standby is None or standby.shard is None or not _is_of(standby, partition):
+            return None
+        return standby.shard, standby.applied
+
+    async def _run(self) -> None:
+        while True:
+            followed = {(partition.topic, partition.index): partition for partition in self._followed()}
+            for key in [key for key in self._kept if key not in followed]:
+                del self._kept[key]
+            for key, partition in followed.items():
+                await self._follow(key, partition)
+            await asyncio.sleep(self._limits.interval_s)
+
+    async def _follow(self, key: Key, partition: CoordinatedPartition) -> None:
+        standby = self._kept.get(key)
+        if standby is None or not _is_of(standby, partition):
+            log = partition.log
+            shard = self._make_shard(*key)
+            standby = self._kept[key] = _Standby(shard, log, log.generation, log.log_start_offset)
+        if standby.shard is None or standby.applied >= partition.high_watermark:
+            return
+        step = asyncio.get_running_loop().create_task(self._advance(key, partition, standby, standby.shard))
+        self._advancing = (key, step)
+        await asyncio.wait([step])
+        self._advancing = None
+        if not step.cancelled():
+            step.result()
+
+    async def _advance(self, key: Key, partition: CoordinatedPartition, standby: _Standby, shard: Shard) -> None:
+        until = partition.high_watermark
+        try:
+            standby.applied = await load_shard(partition, shard, self._load, self._pacer, standby.applied, until)
+        except (ProtocolError, StorageFailure, OSError, ValueError) as error:
+            fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
+            _log.warning("standby given up for now", extra=fields)
+            self._kept.pop(key, None)
+            return
+        if standby.applied - standby.measured_at >= SIZE_AFTER_RECORDS or not standby.size:
+            standby.size, standby.measured_at = shard.held_bytes(), standby.applied
+            if self.size > self._limits.bytes_max:
+                standby.shard, standby.size = None, 0
+                fields = {"topic": partition.topic, "partition": partition.index}
+                _log.info("standby takes more memory than there is for it", extra=fields)
+
+
+def _is_of(standby: _Standby, partition: CoordinatedPartition) -> bool:
+    """Whether all that the standby has seen is still in the partition's log."""
+    log = partition.log
+    return standby.log is log and standby.generation == log.generation and standby.applied <= log.log_end_offset
