@@ -129,6 +129,7 @@ class DataPlane:
             min(REVIEW_S, lag_max_s / 2),
             limits.inflated_bytes_max,
             lag_max_s,
+            machinery.pacer,
         )
 
     def _link_services(

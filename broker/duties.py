@@ -14,6 +14,7 @@ from broker.config import LogDuties
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
+from common.pacing import Pacer, Work
 from common.ports import Clock
 from storage.audit_trail import AuditPending
 from storage.checkpoint_files import TopicPartition
@@ -27,6 +28,7 @@ REVIEW_S = 0.5
 STALL_MIN_S = 0.5  # a review that comes so much later than it was due tells of a loop that stood still
 PARTITIONS_PER_TURN = 128
 QUIET_PER_ROUND = 512  # partitions looked after of those that only lack replicas which do not fetch
+PARTITION_COST = 1  # of a partition that is looked at and left alone
 PRODUCERS_EXPIRE_S = 600.0  # producer.id.expiration.check.interval.ms
 
 
@@ -67,6 +69,7 @@ class Duties:
         review_s: float,
         inflated_bytes_max: int,
         lag_max_s: float,
+        pacer: Pacer,
     ) -> None:
         """`lag_max_s`: how long a follower may be behind."""
         self._hosted = hosted
@@ -76,6 +79,7 @@ class Duties:
         self._high_watermark_checkpoint_s = high_watermark_checkpoint_s
         self._review_s = review_s
         self._inflated_bytes_max = inflated_bytes_max
+        self._pacer = pacer
         self._stalls = Stalls(lag_max_s)
         self._checkpointed: dict[TopicPartition, int] = {}
         self._cleaner: LogCleaner | None = None
@@ -191,10 +195,14 @@ class Duties:
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.wall_ms()
-        for number, partition in enumerate(list(self._hosted)):
-            partition.log.producers.expire(now_ms)
-            if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
-                await asyncio.sleep(0)
+        await self._pacer.run(self._expired(now_ms), "expire-producers", own=True)
+
+    def _expired(self, now_ms: int) -> Work[None]:
+        for partitions in list(self._hosted.by_id.values()):
+            for partition in list(partitions.values()):
+                if len(partition.log.producers):
+                    yield from partition.log.producers.expire(now_ms)
+            yield PARTITION_COST * len(partitions)
 
     def _high_watermark_of(self, log: PartitionLog) -> int:
         partition = self._hosted.get(log.topic, log.partition)

@@ -113,7 +113,7 @@ class BrokerNode:
         )
         links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit)
-        self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config))
+        self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config), self.pacer)
         self.logs.on_failed = self._storage_failed
         self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
         self._load = LoadMeter(asyncio.get_running_loop().time, ports.cpu_s, lambda: machinery.pool.moved)

@@ -155,7 +155,7 @@ class LogCleaner:
             directory=log.directory,
             segments=chosen.views,
             plan=plan,
-            last_records=log.producers.last_records(),
+            last_records=log.producers.freeze().last_records,
             config=log.config,
             map_bytes=self._config.dedupe_buffer_bytes,
             inflated_bytes_max=self._config.inflated_bytes_max,

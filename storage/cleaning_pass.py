@@ -4,7 +4,7 @@ Nothing of the log is touched here, and its files are only read; who drives the 
 ends after a bounded number of bytes, so that the driver can stop, throttle or give way between steps.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class PassInput(NamedTuple):
     directory: str
     segments: Sequence[CompactionSegment]  # all, in order; the last one is active and only its aborted list is read
     plan: CleaningPlan
-    last_records: Mapping[int, LastRecord]
+    last_records: Callable[[], Mapping[int, LastRecord]]  # asked in a thread
     config: LogConfig
     map_bytes: int
     inflated_bytes_max: int
@@ -142,7 +142,7 @@ class CleaningPass:
         self._filter = BatchFilter(
             self._map,
             TransactionTracker(self._aborted_transactions(given.segments[0].base_offset)),
-            given.last_records,
+            given.last_records(),
             given.plan.first_uncleanable_offset,
             given.now_ms,
             FilterSettings(given.config.delete_retention_ms, given.inflated_bytes_max, given.keeps_deletes),

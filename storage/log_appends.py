@@ -30,6 +30,7 @@ from storage.segment import (
     Segment,
     file_stem,
 )
+from storage.snapshot_writes import AT_ONCE_MAX
 from storage.tail import Tail
 from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, encode
 
@@ -480,8 +481,10 @@ class AppendableLog:
                 self._write_small(segment.stem + suffix, b"", 0)
 
     def write_producer_snapshot(self, offset: int) -> None:
-        """`<offset>.snapshot`; one that exists already says the same."""
-        if offset not in self.snapshots:
+        """`<offset>.snapshot`, of many producers a little later; one that exists already says the same."""
+        if offset not in self.snapshots and len(self.producers) > AT_ONCE_MAX:
+            self.context.snapshots.begin(self, offset)
+        elif offset not in self.snapshots:
             self._write_small(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot(), 0)
             self.snapshots.append(offset)
 

@@ -12,6 +12,7 @@ from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OPEN_FILES_MAX, OpenFiles
 from storage.producer_reload import ProducerReloads
+from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash
 
 
@@ -46,5 +47,6 @@ class LogContext:
     trash: Trash
     checkpoints: Checkpoints
     reloads: ProducerReloads
+    snapshots: SnapshotWrites
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint

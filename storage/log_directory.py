@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
+from common.pacing import Pacer
 from common.ports import Ports
 from common.whole_files import join, replace_file, write_fully
 from storage import checkpoint_files, directory_acts
@@ -45,6 +46,7 @@ from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
 from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput
+from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash, remove_all
 
 SCARCE_TIMES = 8  # with less than so many times log.dir.free.bytes.min free, fast writers could be past it ...
@@ -54,8 +56,16 @@ SCARCE_LOOKS = 10  # ... between two looks, so there are so many times as many
 class LogDirectory:
     """`await open()`, then `await recover(...)`, then the rest; `await close_clean(epoch)` or `await close()`."""
 
-    def __init__(self, ports: Ports, path: str, node_id: int, audit: AuditTrail, config: DirectoryConfig) -> None:
-        """`path` lies below the disk's root; "" is the root itself."""
+    def __init__(
+        self,
+        ports: Ports,
+        path: str,
+        node_id: int,
+        audit: AuditTrail,
+        config: DirectoryConfig,
+        pacer: Pacer | None = None,
+    ) -> None:
+        """`path` lies below the disk's root; "" is the root itself. Without `pacer`, the node's, it makes its own."""
         health = DirectoryHealth()
         self._ports = ports
         self._disk = ports.disk
@@ -78,7 +88,9 @@ class LogDirectory:
             trash=Trash(),
             checkpoints=Checkpoints(ports.disk, path, health),
             reloads=ProducerReloads(ports.disk, ports.clock, health, config.replay_bytes_max),
+            snapshots=SnapshotWrites(ports.disk, health),
         )
+        context.snapshots.pacer = pacer
         self._checkpoints = context.checkpoints
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._state: DirectoryState | None = None
@@ -349,6 +361,7 @@ class LogDirectory:
         if self._context.beginnings:
             await asyncio.wait(list(self._context.beginnings.values()))
         await self._context.reloads.idle()
+        await self._context.snapshots.idle()
         await self._context.open_files.cold.idle()
         await self._checkpoints.idle()
         await self._context.writer.drained()

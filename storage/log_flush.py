@@ -32,6 +32,7 @@ def plan_flush(log: AppendableLog, depth: FlushDepth) -> FlushJob | None:
         upto = min(upto, log.active.base_offset)
     job = FlushJob(log.directory, log.generation, upto, log.recovery_point)
     indexes_follow = True
+    unnamed = log.context.snapshots.least(log)  # below it the recovery point stays
     for segment, end_offset in _segments_from(log, log.recovery_point):
         if segment.base_offset > upto or (segment is log.active and depth is FlushDepth.CLOSED):
             break
@@ -40,7 +41,7 @@ def plan_flush(log: AppendableLog, depth: FlushDepth) -> FlushJob | None:
         if upto < end_offset or (segment is log.active and depth is not FlushDepth.COMPLETE):
             indexes_follow = False
         elif indexes_follow and end_offset > job.recovery_point:
-            indexes_follow = log.write_index_lumps(segment)
+            indexes_follow = (unnamed is None or end_offset < unnamed) and log.write_index_lumps(segment)
             if indexes_follow:
                 job.paths += _index_paths(segment)
                 job.recovery_point = end_offset

@@ -10,10 +10,13 @@ offset int64, offset delta int32, timestamp int64. Apache Kafka takes these byte
 own files have none, and from them, as in Apache Kafka, only the last batch is known.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
 from common.checksum import crc32c
+from common.ports import File
+from common.whole_files import write_fully
 
 VERSION = 1
 NO_OFFSET = -1
@@ -50,16 +53,47 @@ class Snapshot(NamedTuple):
     batches: list[SnapshotBatch]
 
 
+class SnapshotParts(NamedTuple):
+    """A snapshot of so many `producers` in encoded pieces: all entries, then what follows them."""
+
+    producers: int
+    pieces: list[bytes]
+
+
+def encode_entries(entries: Iterable[SnapshotEntry]) -> bytes:
+    return b"".join([_ENTRY.pack(*entry) for entry in entries])
+
+
+def encode_batches(batches: Iterable[SnapshotBatch], *, is_first: bool) -> bytes:
+    """A piece of what follows the entries; the first one begins with its tag. Empty without batches."""
+    data = b"".join([_BATCH.pack(*batch) for batch in batches])
+    return _BATCHES_HEAD.pack(_BATCHES_TAG, _BATCHES_VERSION) + data if is_first and data else data
+
+
+def _head(parts: SnapshotParts) -> bytes:
+    crc = crc32c(_HEAD.pack(VERSION, 0, parts.producers)[_CRC_FROM:])
+    for piece in parts.pieces:
+        crc = crc32c(piece, crc)
+    return _HEAD.pack(VERSION, crc, parts.producers)
+
+
+def join_parts(parts: SnapshotParts) -> bytes:
+    """The bytes of the file."""
+    return b"".join([_head(parts), *parts.pieces])
+
+
+def write_parts(file: File, parts: SnapshotParts) -> None:
+    """Write them piece by piece into an empty file."""
+    at = 0
+    for piece in [_head(parts), *parts.pieces]:
+        if piece:
+            write_fully(file, piece, at)
+            at += len(piece)
+
+
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    parts = [_ENTRY.pack(*entry) for entry in snapshot.entries]
-    if snapshot.batches:
-        parts.append(_BATCHES_HEAD.pack(_BATCHES_TAG, _BATCHES_VERSION))
-        parts += [_BATCH.pack(*batch) for batch in snapshot.batches]
-    count = len(snapshot.entries)
-    data = bytearray(_HEAD.pack(VERSION, 0, count) + b"".join(parts))
-    crc = crc32c(memoryview(data)[_CRC_FROM:])
-    _HEAD.pack_into(data, 0, VERSION, crc, count)
-    return bytes(data)
+    pieces = [encode_entries(snapshot.entries), encode_batches(snapshot.batches, is_first=True)]
+    return join_parts(SnapshotParts(len(snapshot.entries), pieces))
 
 
 def decode_snapshot(data: bytes) -> Snapshot:

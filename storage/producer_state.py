@@ -7,25 +7,33 @@ All of it follows from batch headers and transaction markers, so a follower, a r
 Source: KIP-98, KIP-360, KIP-447 and the behaviour of Apache Kafka 4.1's ProducerAppendInfo and ProducerStateEntry.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
 from records.batch import NO_SEQUENCE, NO_TIMESTAMP, SEQUENCE_MASK, BatchHeader
 from records.control import EndMarker, MarkerKind
 from storage.producer_snapshot import (
     NO_OFFSET,
-    Snapshot,
     SnapshotBatch,
     SnapshotEntry,
+    SnapshotParts,
     decode_snapshot,
-    encode_snapshot,
+    encode_batches,
+    encode_entries,
+    join_parts,
 )
 
 BATCHES_KEPT = 5
 NO_EPOCH = -1
+FROZEN_STEP = 128  # producers that are encoded at once
+ENTRY_COST = 5
+EXPIRE_STEP = 512
 EVICTION_SCAN_MAX = 64  # producers with open transactions that one eviction looks past
 
 
@@ -76,20 +84,30 @@ class _Batch(NamedTuple):
     timestamp: int
 
     @classmethod
-    def from_end(cls, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> "_Batch":
+    def from_end(cls, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> _Batch:
         first = (last_sequence - offset_delta) & SEQUENCE_MASK
         return cls(first, last_sequence, last_offset, offset_delta, timestamp)
 
 
 class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "transaction_start")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "stamp", "transaction_start")
 
-    def __init__(self) -> None:
+    def __init__(self, stamp: int) -> None:
+        self.stamp = stamp  # of the time between two freezes in which it was last copied or made
         self.epoch = NO_EPOCH
         self.batches: list[_Batch] = []  # oldest first, at most BATCHES_KEPT
         self.last_timestamp = NO_TIMESTAMP
         self.coordinator_epoch = -1
         self.transaction_start = NO_OFFSET
+
+    def copied(self, stamp: int) -> _Producer:
+        copy = _Producer(stamp)
+        copy.epoch = self.epoch
+        copy.batches = self.batches.copy()
+        copy.last_timestamp = self.last_timestamp
+        copy.coordinator_epoch = self.coordinator_epoch
+        copy.transaction_start = self.transaction_start
+        return copy
 
     def enter_epoch(self, epoch: int) -> None:
         if self.epoch != epoch:
@@ -104,12 +122,13 @@ class ProducerStates:
     forgets the same ones. `end_offset` is the offset up to which the log has been taken in.
     """
 
-    __slots__ = ("_ongoing", "_producers", "_unreplicated", "end_offset", "expiration_ms", "producers_max")
+    __slots__ = ("_ongoing", "_producers", "_stamp", "_unreplicated", "end_offset", "expiration_ms", "producers_max")
 
     def __init__(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
         self.producers_max = producers_max
         self.end_offset = 0
+        self._stamp = 0  # grows with each freeze
         self._producers: dict[int, _Producer] = {}  # least recently appended first
         self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; grows in order
         self._unreplicated: dict[int, int] = {}  # first offset of each ended one above the HW -> its marker's offset
@@ -211,9 +230,11 @@ class ProducerStates:
         producers = self._producers
         producer = producers.pop(producer_id, None)
         if producer is None:
-            producer = _Producer()
+            producer = _Producer(self._stamp)
             if len(producers) >= self.producers_max:
                 self._evict()
+        elif producer.stamp != self._stamp:
+            producer = producer.copied(self._stamp)
         producers[producer_id] = producer
         return producer
 
@@ -248,16 +269,20 @@ class ProducerStates:
 
     # Upkeep
 
-    def expire(self, now_ms: int) -> int:
+    def expire(self, now_ms: int) -> Work[int]:
         """Forget producers without a batch for `expiration_ms`, by record time; how many. Open transactions stay."""
-        gone = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if self._is_expired(producer.last_timestamp, producer.transaction_start, now_ms)
-        ]
-        for producer_id in gone:
-            del self._producers[producer_id]
-        return len(gone)
+        gone = 0
+        known = iter(list(self._producers))
+        while some := list(islice(known, EXPIRE_STEP)):
+            for producer_id in some:
+                producer = self._producers.get(producer_id)
+                if producer is not None and self._is_expired(
+                    producer.last_timestamp, producer.transaction_start, now_ms
+                ):
+                    del self._producers[producer_id]
+                    gone += 1
+            yield len(some)
+        return gone
 
     def _is_expired(self, last_timestamp: int, transaction_start: int, now_ms: int) -> bool:
         return transaction_start == NO_OFFSET and now_ms - last_timestamp >= self.expiration_ms
@@ -274,26 +299,14 @@ class ProducerStates:
         self._unreplicated.clear()
         self.end_offset = end_offset
 
+    def freeze(self) -> FrozenProducers:
+        """All producers as they are now. Those that go on are copied before they change."""
+        self._stamp += 1
+        return FrozenProducers(self._producers.copy())
+
     def snapshot(self) -> bytes:
         """The bytes of `<end offset>.snapshot`."""
-        entries: list[SnapshotEntry] = []
-        batches: list[SnapshotBatch] = []
-        for producer_id, producer in self._producers.items():
-            last = producer.batches[-1] if producer.batches else None
-            entry = SnapshotEntry(
-                producer_id,
-                producer.epoch,
-                last.last_sequence if last else NO_SEQUENCE,
-                last.last_offset if last else NO_OFFSET,
-                last.offset_delta if last else 0,
-                producer.last_timestamp,
-                producer.coordinator_epoch,
-                producer.transaction_start,
-            )
-            entries.append(entry)
-            if len(producer.batches) > 1 or (last and last.timestamp != producer.last_timestamp):
-                batches += [(producer_id, *batch[1:]) for batch in producer.batches]
-        return encode_snapshot(Snapshot(entries, batches))
+        return join_parts(at_once(FrozenProducers(self._producers).encode()))
 
     def load_snapshot(self, data: bytes, end_offset: int, now_ms: int) -> None:
         """Begin again with a snapshot that was taken at `end_offset`; the caller then replays the log from there.
@@ -323,14 +336,8 @@ class ProducerStates:
     # Views
 
     def last_records(self) -> dict[int, LastRecord]:
-        """By producer id: what compaction must leave in the log. A copy, safe to hand to a thread."""
-        return {
-            producer_id: LastRecord(
-                producer.batches[-1].last_offset if producer.batches else NO_OFFSET,
-                producer.epoch,
-            )
-            for producer_id, producer in self._producers.items()
-        }
+        """See `FrozenProducers.last_records`."""
+        return FrozenProducers(self._producers).last_records()
 
     def views(self) -> Iterator[ProducerView]:
         """Of the producers that are there at the first step; those that have gone meanwhile are left out."""
@@ -347,6 +354,60 @@ class ProducerStates:
                 producer.coordinator_epoch,
                 producer.transaction_start,
             )
+
+
+class FrozenProducers:
+    """The producers of one partition as they stood at one offset; nothing of it changes any more."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self, producers: dict[int, _Producer]) -> None:
+        self._producers = producers
+
+    def encode(self) -> Work[SnapshotParts]:
+        """Their snapshot."""
+        entries: list[bytes] = []
+        batches: list[bytes] = []
+        rows = iter(self._producers.items())
+        while some := list(islice(rows, FROZEN_STEP)):
+            entries.append(encode_entries([_entry(producer_id, producer) for producer_id, producer in some]))
+            told = [row for producer_id, producer in some for row in _batches_behind_entry(producer_id, producer)]
+            if told:
+                batches.append(encode_batches(told, is_first=not batches))
+            yield len(some) * ENTRY_COST + len(told)
+        return SnapshotParts(len(self._producers), entries + batches)
+
+    def last_records(self) -> dict[int, LastRecord]:
+        """By producer id: what compaction must leave in the log. In a thread."""
+        return {
+            producer_id: LastRecord(
+                producer.batches[-1].last_offset if producer.batches else NO_OFFSET,
+                producer.epoch,
+            )
+            for producer_id, producer in self._producers.items()
+        }
+
+
+def _entry(producer_id: int, producer: _Producer) -> SnapshotEntry:
+    last = producer.batches[-1] if producer.batches else None
+    return SnapshotEntry(
+        producer_id,
+        producer.epoch,
+        last.last_sequence if last else NO_SEQUENCE,
+        last.last_offset if last else NO_OFFSET,
+        last.offset_delta if last else 0,
+        producer.last_timestamp,
+        producer.coordinator_epoch,
+        producer.transaction_start,
+    )
+
+
+def _batches_behind_entry(producer_id: int, producer: _Producer) -> list[SnapshotBatch]:
+    """All batches, where the entry does not tell the one there is."""
+    batches = producer.batches
+    if len(batches) > 1 or (batches and batches[-1].timestamp != producer.last_timestamp):
+        return [(producer_id, *batch[1:]) for batch in batches]
+    return []
 
 
 def _told(entry: SnapshotEntry) -> list[_Batch]:

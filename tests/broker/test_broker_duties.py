@@ -39,7 +39,7 @@ async def test_a_duty_that_fails_once_is_done_again(tmp_path: Path, caplog: pyte
     logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
     hosted = Surprising(logs)
     hosted.unsettled_partitions[object()] = None  # type: ignore[index]
-    duties = Duties(hosted, logs, ports.clock, LogDuties(log_cleaner_enable=False), 60.0, 0.001, 1 << 20, 10.0)
+    duties = Duties(hosted, logs, ports.clock, LogDuties(log_cleaner_enable=False), 60.0, 0.001, 1 << 20, 10.0, Pacer())
     duties.start()
     async with asyncio.timeout(5):
         await hosted.looked_again.wait()

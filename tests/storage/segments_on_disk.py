@@ -107,7 +107,7 @@ class SegmentsOnDisk:
             DIRECTORY,
             self.views(),
             plan,
-            self.producers.last_records() if last_records is None else last_records,
+            self.producers.last_records if last_records is None else lambda: last_records,
             config,
             map_bytes,
             inflated_bytes_max,

@@ -26,6 +26,7 @@ from storage.partition_log import PartitionLog
 from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput, load_log
 from storage.segment_swap import settle
+from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash
 from tests.storage.log_workbench import truncate
 from tests.storage.memory_trail import MemoryTrail
@@ -89,6 +90,7 @@ class World:
             trash=Trash(),
             checkpoints=Checkpoints(self.disk, "", health),
             reloads=ProducerReloads(self.disk, clock, health, limits.replay_bytes_max),
+            snapshots=SnapshotWrites(self.disk, health),
         )
         self.config = config
         self.disk.make_directory("t-0")

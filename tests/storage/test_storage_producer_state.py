@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import SLICE_COST, at_once
 from records.batch import CONTROL, SEQUENCE_MASK, TRANSACTIONAL, BatchHeader
 from records.control import EndMarker, MarkerKind
+from storage.producer_snapshot import join_parts
 from storage.producer_state import BATCHES_KEPT, CompletedTransaction, Duplicate, LastRecord, ProducerStates
 
 PID = 7
@@ -152,8 +154,8 @@ def test_idle_producers_expire_but_open_transactions_stay() -> None:
     producers.update(batch(0, pid=1, at_ms=0))
     producers.update(batch(0, pid=2, at_ms=50, offset=1))
     producers.update(batch(0, pid=3, at_ms=0, offset=2, attributes=TRANSACTIONAL))
-    assert producers.expire(99) == 0
-    assert producers.expire(100) == 1
+    assert at_once(producers.expire(99)) == 0
+    assert at_once(producers.expire(100)) == 1
     assert [view.producer_id for view in producers.views()] == [2, 3]
 
 
@@ -310,3 +312,27 @@ def _answer(producers: ProducerStates, header: BatchHeader) -> Duplicate | Error
         return producers.check(header)
     except ProtocolError as error:
         return error.code
+
+
+def test_frozen_producers_are_as_they_were_whatever_comes_after() -> None:
+    producers = states(producers_max=1_000)
+    for pid in range(300):
+        producers.update(batch(0, offset=pid, pid=pid, attributes=TRANSACTIONAL))
+    before = producers.snapshot()
+    frozen = producers.freeze()
+    slices = frozen.encode()
+    next(slices)
+    for pid in range(0, 400, 3):
+        producers.update(marker(1_000 + pid, pid=pid), ABORT)
+        producers.update(batch(1, offset=2_000 + pid, pid=pid))
+    assert at_once(producers.expire(2_000)) > 0
+    assert join_parts(at_once(frozen.encode())) == before
+    assert producers.snapshot() != before
+
+
+def test_producers_are_encoded_and_expired_in_bounded_steps() -> None:
+    producers = states(producers_max=100_000)
+    for pid in range(5_000):
+        producers.update(batch(0, offset=pid, pid=pid))
+    assert max(producers.freeze().encode()) <= SLICE_COST
+    assert max(producers.expire(0)) <= SLICE_COST
