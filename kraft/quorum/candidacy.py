@@ -51,6 +51,8 @@ class Candidacy:
         self._is_open = False
         self._round = 0
         self._rounds_unled = 0  # rounds since there was a leader
+        self._engaged_to = -1  # the voter that this one helps into office
+        self._engaged_until = 0.0
         self.is_won = False
 
     # -- the others
@@ -90,6 +92,19 @@ class Candidacy:
     def leader_gone(self) -> None:
         """The leader's process has ended, or it has resigned: nothing is owed to it."""
         self._heard_at = None
+
+    def term_begins(self) -> None:
+        """Whatever was known of leader and candidates was of an earlier term."""
+        self._heard_at = None
+        self._engaged_until = 0.0
+        self.close()
+
+    def voted(self, candidate: int, now: float) -> None:
+        """This voter, or itself, has its vote: whoever else asks has to wait for the outcome."""
+        self._engage(candidate, now + ELECTION_PATIENCE * self._loyalty_s)
+
+    def _engage(self, peer: int, until: float) -> None:
+        self._engaged_to, self._engaged_until = peer, until
 
     def is_led(self, now: float) -> bool:
         return self._heard_at is not None and now - self._heard_at < self._loyalty_s
@@ -160,11 +175,14 @@ class Candidacy:
         asking = LogEnd(question["last_log_term"], question["last_log_index"])
         if self.is_led(now) or asking < end:
             return False
+        if now < self._engaged_until and self._engaged_to != peer:
+            return False
         # Two that canvass at the same moment, as when a leader's death is known to both, must not both win: the
         # smaller id has precedence, once, for it may be unable to win.
         if self._is_open and self._rounds_unled == 1 and asking == end and self._node_id < peer:
             return False
         self.close()
+        self._engage(peer, now + CANVASS_PATIENCE * self._loyalty_s)
         return True
 
 

@@ -346,8 +346,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N803
         if term > self.raftCurrentTerm:
-            self._candidacy.leader_gone()
-            self._candidacy.close()
+            self._candidacy.term_begins()
+        if votedForNodeId is not None:
+            self._candidacy.voted(votedForNodeId, library.monotonicTime())
         self._stands_unasked = not self._peers
         super()._SyncObj__setCurrentTerm(term, votedForNodeId)
         if votedForNodeId == self.node_id:

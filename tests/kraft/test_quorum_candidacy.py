@@ -103,6 +103,19 @@ def test_of_two_that_canvass_at_once_one_wins() -> None:
     assert smaller.judge(2, of_greater, 6.0, END)
 
 
+def test_one_is_helped_at_a_time() -> None:
+    """Two that win their canvass would divide the votes, or one would take back the other's election."""
+    voter = candidacy(3)
+    assert voter.judge(1, question_of(1), 5.0, END)
+    assert not voter.judge(2, question_of(2), 5.05, END)
+    assert voter.judge(1, question_of(1), 5.05, END)
+    assert voter.judge(2, question_of(2), 5.2, END)
+    voter.term_begins()
+    voter.voted(1, 6.0)
+    assert not voter.judge(2, question_of(2), 6.2, END)
+    assert voter.judge(2, question_of(2), 6.3, END)
+
+
 def test_a_voter_of_an_earlier_release_counts_as_willing() -> None:
     asking = candidacy()
     for peer in (2, 3):
