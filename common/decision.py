@@ -9,7 +9,9 @@ Reply = TypeVar("Reply")
 
 @dataclass(slots=True)
 class Decision(Generic[Record, Reply]):
-    """`records` in order of replay, possibly none (a read); `reply` holds only after they are committed."""
+    """`records` in order of replay, possibly none (a read); `reply` holds only after they are committed. With `again`
+    they are a part alone: once committed, it is decided anew, and the reply is that of the last decision."""
 
     reply: Reply
     records: list[Record] = field(default_factory=list)
+    again: bool = False

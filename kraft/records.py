@@ -26,6 +26,11 @@ PIECE_BYTES_MAX = 64 * 1024
 """What a decision over many partitions is cut into: each piece is a batch of its own, so that to encode, commit, replay
 and serve one takes milliseconds. A piece passes the limit in bytes by at most its last record."""
 
+PIECE_RECORDS_MAX = 1_000
+PIECE_BYTES_MAX = 64 * 1024
+"""What a decision over many partitions is cut into: each piece is a batch of its own, so that to encode, commit, replay
+and serve one takes milliseconds. A piece passes the limit in bytes by at most its last record."""
+
 
 class BatchKind(IntEnum):
     """What a batch is to the state machine, before its records are looked at."""
@@ -131,7 +136,8 @@ class RegisterBrokerRecord(_Record, tag=5, frozen=True, array_like=True):
 
 
 class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=True, gc=False):
-    """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value as it is."""
+    """`fenced`, `in_controlled_shutdown` and `lacks_room`: None leaves the value as it is. `lost_data`: the broker may
+    lack what it had acknowledged."""
 
     broker_id: int
     broker_epoch: int
@@ -139,6 +145,7 @@ class BrokerRegistrationChangeRecord(_Record, tag=6, frozen=True, array_like=Tru
     in_controlled_shutdown: bool | None = None
     cause: Cause = Cause.UNSPECIFIED
     lacks_room: bool | None = None
+    lost_data: bool = False
 
 
 class UnregisterBrokerRecord(_Record, tag=7, frozen=True, array_like=True, gc=False):

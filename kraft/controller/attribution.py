@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from common.decision import Decision
+from common.pacing import Work
 from kraft.controller.driver import Decide
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
@@ -31,6 +32,7 @@ from kraft.records import (
 )
 from records.audit_event import client_actor
 
+_SIGN_COST = 2
 _ATTRIBUTED = (
     AclRecord
     | ApiKeyRecord
@@ -60,13 +62,26 @@ def actor_of(principal: bytes, client_host: bytes) -> str:
 def attributed(decide: Decide, actor: str) -> Decide:
     """`decide`, whose records name `actor` where they have a place for it."""
 
-    def decide_for(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+    def decide_for(image: MetadataImage) -> Decision[MetadataRecord, Any] | Work[Decision[MetadataRecord, Any]]:
         decision = decide(image)
-        if not decision.records:
-            return decision
-        return Decision(decision.reply, [_signed(record, actor) for record in decision.records])
+        return _attributed(decision, actor) if isinstance(decision, Decision) else _attributing(decision, actor)
 
     return decide_for
+
+
+def _attributing(work: Work[Decision[MetadataRecord, Any]], actor: str) -> Work[Decision[MetadataRecord, Any]]:
+    decision = yield from work
+    signed: list[MetadataRecord] = []
+    for record in decision.records:
+        signed.append(_signed(record, actor))
+        yield _SIGN_COST
+    return Decision(decision.reply, signed, decision.again)
+
+
+def _attributed(decision: Decision[MetadataRecord, Any], actor: str) -> Decision[MetadataRecord, Any]:
+    if not decision.records:
+        return decision
+    return Decision(decision.reply, [_signed(record, actor) for record in decision.records], decision.again)
 
 
 def _signed(record: MetadataRecord, actor: str) -> MetadataRecord:

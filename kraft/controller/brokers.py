@@ -7,20 +7,18 @@ registered (fenced) --heartbeat, caught up, wants it--> unfenced --wants to stop
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode
-from kraft.controller.elections import (
-    changes_when_broker_leaves,
-    changes_when_broker_returns,
-    changes_when_room_is_lacking,
-    leads_anything,
-)
+from kraft.controller.departures import is_listed, piece_of, with_first_piece
+from kraft.controller.elections import changes_where_leaders_lack, changes_where_room_lacks
 from kraft.controller.features import ROOM_LEVEL, TIDELOG_VERSION
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CELL_NAME
+from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
     BrokerRegistrationChangeRecord,
@@ -43,8 +41,9 @@ def decide_registration(
     """BrokerRegistration (62). `has_session`: the process that holds the id now was heard of lately.
 
     The stop before was clean if the broker knows the epoch of the run that ended, which only the clean-stop marker
-    tells it, and kept its log directories. An unclean stop leaves ISR and ELR in the same commit; so does, from the
-    ISR alone, any run that is replaced while it was in it. A repeated request of one incarnation changes nothing.
+    tells it, and kept its log directories. From this commit on an unclean stop counts in no ISR and ELR, and any run
+    that is replaced in no ISR; partitions that list it are changed with this commit, or in pieces after it. A repeated
+    request of one incarnation changes nothing.
     """
     existing = image.brokers.get(request.broker_id)
     incarnation = raw_uuid(request.incarnation_id)
@@ -58,25 +57,19 @@ def decide_registration(
     log_dirs = tuple(raw_uuid(directory) for directory in request.log_dirs or ())
     clean = existing is not None and request.previous_broker_epoch == existing.epoch and existing.log_dirs == log_dirs
     cause = Cause.REGISTERED if clean else Cause.UNCLEAN_STOP
-    records: list[MetadataRecord] = list(
-        changes_when_broker_leaves(image, policy, request.broker_id, cause, unclean=not clean)
+    registration = RegisterBrokerRecord(
+        request.broker_id,
+        incarnation,
+        tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners),
+        request.rack,
+        fenced=True,
+        log_dirs=log_dirs,
+        features={f.name: (f.min_supported_version, f.max_supported_version) for f in request.features},
+        clean_stop=clean,
+        cell=request.cell,
     )
-    # The registration comes last: should the commit have to be split, nobody is registered who is still in an ISR.
-    epoch = image.next_offset + len(records)
-    records.append(
-        RegisterBrokerRecord(
-            request.broker_id,
-            incarnation,
-            tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in request.listeners),
-            request.rack,
-            fenced=True,
-            log_dirs=log_dirs,
-            features={f.name: (f.min_supported_version, f.max_supported_version) for f in request.features},
-            clean_stop=clean,
-            cell=request.cell,
-        )
-    )
-    return Decision(BrokerRegistrationResponse(error_code=0, broker_epoch=epoch), records)
+    reply = BrokerRegistrationResponse(error_code=0, broker_epoch=image.next_offset)
+    return Decision(reply, with_first_piece(image, policy, [registration], cause))
 
 
 def _registration_refusal(image: MetadataImage, request: Any) -> ErrorCode | None:
@@ -104,8 +97,8 @@ def decide_heartbeat(
     a fenced broker knows the metadata as they were when it was first heard again.
 
     A broker is unfenced when it asks for it (its logs are recovered) and has replayed past its own registration, and
-    past its fencing: else one that was cut off would go on with leaderships that others have by now. While it says that
-    its disk lacks room, it is looked at anew with each heartbeat what others may take over.
+    past its fencing and the last piece of it: else one that was cut off would go on with leaderships that others have
+    by now, or be listed from before.
     """
     broker = image.brokers.get(request.broker_id)
     if broker is None:
@@ -117,7 +110,8 @@ def decide_heartbeat(
     fenced, may_stop = broker.fenced, False
     if broker.fenced:
         may_stop = request.want_shut_down
-        if caught_up and not (request.want_fence or request.want_shut_down or request.offline_log_dirs):
+        wants = caught_up and not (request.want_fence or request.want_shut_down or request.offline_log_dirs)
+        if wants and not is_listed(image, broker.broker_id):
             records = unfence(image, broker, policy)
             fenced = False
     elif request.offline_log_dirs:
@@ -129,7 +123,7 @@ def decide_heartbeat(
     elif request.want_shut_down and not broker.in_controlled_shutdown:
         records = _begin_shutdown(image, broker, policy)
     elif request.want_shut_down:
-        may_stop = moves_seen and not leads_anything(image, broker.broker_id)
+        may_stop = moves_seen and not is_listed(image, broker.broker_id)
     elif request.lacks_room or broker.lacks_room:
         records = _heed_room(image, broker, policy, lacks_room=request.lacks_room)
     reply = BrokerHeartbeatResponse(error_code=0, is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop)
@@ -137,8 +131,8 @@ def decide_heartbeat(
 
 
 def decide_unregister(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
-    """UnregisterBroker (64): the broker leaves ISR, ELR and the cluster, and its settings go with it; should it return,
-    it is a new one."""
+    """UnregisterBroker (64): the broker leaves the cluster, and every ISR and ELR; its settings go with it. Should it
+    return, it is a new one."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
@@ -147,31 +141,26 @@ def decide_unregister(image: MetadataImage, request: Any, policy: ControllerPoli
                 error_message=f"Broker {request.broker_id} is not registered.",
             )
         )
-    records: list[MetadataRecord] = list(
-        changes_when_broker_leaves(image, policy, broker.broker_id, Cause.BROKER_UNREGISTERED, unclean=True)
-    )
     name = str(broker.broker_id)
-    records += [ConfigRecord(ResourceType.BROKER, name, key, None) for key in image.configs.broker(broker.broker_id)]
+    records: list[MetadataRecord] = [
+        ConfigRecord(ResourceType.BROKER, name, key, None) for key in image.configs.broker(broker.broker_id)
+    ]
     records.append(UnregisterBrokerRecord(broker.broker_id, broker.epoch))
+    records = with_first_piece(image, policy, records, Cause.BROKER_UNREGISTERED)
     return Decision(UnregisterBrokerResponse(error_code=0, error_message=None), records)
 
 
 def fence(
     image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, cause: Cause, *, unclean: bool = False
 ) -> list[MetadataRecord]:
-    """The broker leaves every ISR and leads nothing any more. The fencing comes last, so that a split commit leaves
-    it to be done again. Nothing for a broker that is fenced."""
+    """The broker leaves every ISR and leads nothing any more, in this commit and in pieces that follow it. `unclean`:
+    it leaves every ELR as well. Nothing for a broker that is fenced."""
     if broker.fenced:
         return []
-    records: list[MetadataRecord] = list(
-        changes_when_broker_leaves(image, policy, broker.broker_id, Cause.BROKER_FENCED, unclean=unclean)
+    fencing = BrokerRegistrationChangeRecord(
+        broker.broker_id, broker.epoch, fenced=True, in_controlled_shutdown=False, cause=cause, lost_data=unclean
     )
-    records.append(
-        BrokerRegistrationChangeRecord(
-            broker.broker_id, broker.epoch, fenced=True, in_controlled_shutdown=False, cause=cause
-        )
-    )
-    return records
+    return with_first_piece(image, policy, [fencing], Cause.BROKER_FENCED)
 
 
 def unfence(image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy) -> list[MetadataRecord]:
@@ -181,18 +170,17 @@ def unfence(image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy)
             broker.broker_id, broker.epoch, fenced=False, in_controlled_shutdown=False, cause=Cause.BROKER_UNFENCED
         )
     ]
-    records += changes_when_broker_returns(image, policy, broker.broker_id)
-    return records
+    after = replayed(image, records)
+    index = after.topics.index
+    keys = islice(index.leaderless.within(index.with_replica(broker.broker_id)), piece_of(image, policy))
+    return [*records, *changes_where_leaders_lack(after, policy, keys, Cause.BROKER_UNFENCED)]
 
 
 def _begin_shutdown(image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy) -> list[MetadataRecord]:
-    records: list[MetadataRecord] = [
-        BrokerRegistrationChangeRecord(
-            broker.broker_id, broker.epoch, in_controlled_shutdown=True, cause=Cause.CONTROLLED_SHUTDOWN
-        )
-    ]
-    records += changes_when_broker_leaves(image, policy, broker.broker_id, Cause.CONTROLLED_SHUTDOWN)
-    return records
+    begin = BrokerRegistrationChangeRecord(
+        broker.broker_id, broker.epoch, in_controlled_shutdown=True, cause=Cause.CONTROLLED_SHUTDOWN
+    )
+    return with_first_piece(image, policy, [begin], Cause.CONTROLLED_SHUTDOWN)
 
 
 def _heed_room(
@@ -207,7 +195,11 @@ def _heed_room(
             BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, cause=cause, lacks_room=lacks_room)
         )
     if lacks_room:
-        records += changes_when_room_is_lacking(image, policy, broker.broker_id)
+        after = replayed(image, records)
+        index = after.topics.index
+        led_first = chain(index.led_by(broker.broker_id), index.in_sync_with(broker.broker_id))
+        keys = dict.fromkeys(islice(led_first, piece_of(image, policy)))
+        records += changes_where_room_lacks(after, policy, keys)
     return records
 
 

@@ -84,12 +84,12 @@ class CellState:
 
 
 class Cells:
-    """All cells of one image. Cost: the partitions, once."""
+    """All cells of one image. Cost: the brokers and the tenants, once."""
 
     def __init__(self, image: MetadataImage, policy: ControllerPolicy, loads: BrokerLoads | None = None) -> None:
         """Without `loads`, brokers do nothing."""
         loads = BrokerLoads() if loads is None else loads
-        on_broker = Counter(replica for p in image.topics.partitions() for replica in p.replicas)
+        on_broker = Counter({broker: len(held) for broker, held in image.topics.index.replicas.items()})
         living: dict[str, list[TenantImage]] = {}
         for tenant in image.tenants.values():
             living.setdefault(tenant.home, []).append(tenant)

@@ -1,12 +1,12 @@
 """Changing the settings of topics, brokers and the whole cluster. Pure.
 
-A change of `min.insync.replicas` clears the ELRs that were made under the old value, and a topic that from now on
-allows unclean elections gets its leaders, in the same commit.
+What partitions owe to a change of `min.insync.replicas`, and a topic to one that allows unclean elections, is in
+`kraft.controller.setting_effects`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -15,19 +15,11 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
-from kraft.controller.elections import changes_when_elections_relax, changes_when_min_isr_changes
-from kraft.controller.policy import (
-    MIN_ISR,
-    UNCLEAN_ELECTION,
-    ControllerPolicy,
-    min_insync_replicas,
-    unclean_leader_election,
-)
-from kraft.controller.reassignment import changes_when_moves_may_end
+from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
+from kraft.controller.setting_effects import with_effects
 from kraft.controller.tier_configs import check_tier, check_tier_defaults
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
-from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, MetadataRecord, ResourceType
 from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
@@ -130,7 +122,7 @@ def _alter(
     reply = response_class(responses=results)
     if request.validate_only:
         return Decision(reply)
-    return Decision(reply, records + _consequences(image, records, policy))
+    return with_effects(image, records, reply, policy)
 
 
 def _resource_records(
@@ -209,31 +201,6 @@ def _replacing(resource_type: ResourceType, current: Mapping[str, str], settings
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{setting.name} has no value.")
         target[setting.name] = setting.value
     return target
-
-
-def _consequences(
-    image: MetadataImage, records: list[MetadataRecord], policy: ControllerPolicy
-) -> list[MetadataRecord]:
-    """What the partitions owe to the changed settings."""
-    concerned = [r for r in records if isinstance(r, ConfigRecord) and r.name in (MIN_ISR, UNCLEAN_ELECTION)]
-    if not concerned:
-        return []
-    if any(record.resource_type is ResourceType.BROKER for record in concerned):
-        names: Iterable[str] = list(image.topics.by_name)
-    else:
-        names = [record.resource_name for record in concerned]
-    after = replayed(image, records)
-    changed, relaxed = [], []
-    for name in names:
-        if min_insync_replicas(image, name, policy) != min_insync_replicas(after, name, policy):
-            changed.append(name)
-        if unclean_leader_election(after, name, policy) and not unclean_leader_election(image, name, policy):
-            relaxed.append(name)
-    cleared: list[MetadataRecord] = list(changes_when_min_isr_changes(after, changed))
-    after = replayed(after, cleared)
-    elected: list[MetadataRecord] = list(changes_when_elections_relax(after, policy, changed + relaxed))
-    moved = changes_when_moves_may_end(replayed(after, elected), policy, changed)
-    return cleared + elected + list(moved)
 
 
 def _parsed(setting: Setting, value: str | None) -> Any:

@@ -1,8 +1,10 @@
 """The active controller's work: one queue of writes, committed in groups, and the timers of the brokers' sessions.
 
-A write is a function from image to decision. While one batch is in flight, further writes gather; they are then
+A write is a function from image to decision. While one group is in flight, further writes gather; they are then
 decided one after another, each on a scratch image that holds the ones before it, and proposed together. Replies wait
-for the commit, also those that only say "it exists already" about something of the same batch.
+for the commit, also those that only say "it exists already" about something of the same group. A long decision is work
+in slices, and what a group holds is proposed in pieces of bounded size, so that the loop serves heartbeats and the
+quorum in between.
 
 The controller is active from the moment its LEADER_CHANGE is applied until leadership is lost. When the fate of a
 batch is unknown it claims the leadership anew, with another LEADER_CHANGE of the same term: what comes before that
@@ -15,37 +17,45 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.invariants import InvariantViolation
+from common.invariants import InvariantViolation, check
 from common.lifecycle import duty
+from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Ports
-from kraft.controller.elections import changes_when_elections_relax, changes_when_isr_suffices
+from kraft.controller.batching import chunks, pieces
+from kraft.controller.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.reassignment import changes_when_moves_may_end
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.records import (
+    PIECE_RECORDS_MAX,
     Batch,
     BatchHeader,
     BatchKind,
     LeaderChangeRecord,
     MetadataRecord,
     encode_batch,
-    encoded_size,
 )
 
 log = logging.getLogger(__name__)
 
 _COMMITTED = (Verdict.APPLIED, Verdict.DUPLICATE)
 
-Decide = Callable[[MetadataImage], Decision[MetadataRecord, Any]]
+Decide = Callable[[MetadataImage], Decision[MetadataRecord, Any] | Work[Decision[MetadataRecord, Any]]]
+"""The decision, or where that may be long the work that ends in it."""
+
+GROUP_RECORDS_MAX = PIECE_RECORDS_MAX
+"""Writes are added to a group until it has so many records."""
+DECISION_COST, RECORD_COST = 50, 6
+"""Of a decision, and of each of its records, which is folded into a scratch image and encoded."""
+_LANE = "decisions"
 
 
 class Quorum(Protocol):
@@ -74,7 +84,7 @@ class DriverConfig:
 
     propose_timeout_s: float = 5.0
     claim_pause_s: float = 0.1
-    group_bytes_max: int = 1 << 20
+    group_records_max: int = GROUP_RECORDS_MAX
     proposal_bytes_max: int = 3_500_000
     writes_max: int = 10_000
     rebuilt: MetadataImage | None = None  # tidelog.metadata.rebuild.file
@@ -88,11 +98,14 @@ class _Write:
 
 @dataclass(slots=True)
 class _Group:
-    """Writes that are proposed together, and what each is answered once that is committed."""
+    """Writes that are proposed together, and what each is answered once that is committed; `repeated` are decided again
+    then. `scratch` is `base` with the records."""
 
+    base: MetadataImage
     scratch: MetadataImage
-    records: list[MetadataRecord]
-    answers: list[tuple[asyncio.Future[Any], Any]]
+    records: list[MetadataRecord] = field(default_factory=list)
+    answers: list[tuple[_Write, Any]] = field(default_factory=list)
+    repeated: list[_Write] = field(default_factory=list)
 
 
 class ControllerDriver:
@@ -106,6 +119,7 @@ class ControllerDriver:
         machine: MetadataStateMachine,
         policy: ControllerPolicy,
         config: DriverConfig,
+        pacer: Pacer,
         *,
         on_active: Callable[[bool], None],
         fatal: Callable[[str], None],
@@ -116,6 +130,7 @@ class ControllerDriver:
         self._machine = machine
         self._policy = policy
         self._config = config
+        self._pacer = pacer
         self._on_active = on_active
         self._fatal = fatal
         self._writes: deque[_Write] = deque()
@@ -212,28 +227,24 @@ class ControllerDriver:
             await asyncio.sleep(self._config.claim_pause_s)
 
     def _take_over(self) -> None:
-        """The first writes of a leadership: make the cluster, and finish elections that a crash left half done."""
+        """The first write of a leadership: make the cluster."""
         loop = asyncio.get_running_loop()
         self._writes.appendleft(_Write(self._decide_take_over, loop.create_future()))
 
     def _decide_take_over(self, image: MetadataImage) -> Decision[MetadataRecord, Any]:
-        records: list[MetadataRecord] = []
-        if image.cluster_id is None:
-            records += first_records(image, self._config.rebuilt, self._ports.random)
-        records += changes_when_isr_suffices(image, self._policy)
-        records += changes_when_elections_relax(image, self._policy, list(image.topics.by_name))
-        after = replayed(image, records)
-        records += changes_when_moves_may_end(after, self._policy, list(after.topics.by_name))
-        return Decision(None, records)
+        if image.cluster_id is not None:
+            return Decision(None)
+        return Decision(None, first_records(image, self._config.rebuilt, self._ports.random))
 
     async def _commit_group(self) -> None:
-        group = self._decide_group()
-        if not group.records:
-            _answer(group.answers)
-            await asyncio.sleep(0)  # a long queue of reads must not hold the loop
-            return
+        group = _Group(self._machine.image, self._machine.image)
         try:
-            verdict = await self._propose_all(group.records)
+            await self._decide_group(group)
+            if not group.records:
+                _answer(group)
+                await asyncio.sleep(0)  # a long queue of reads must not hold the loop
+                return
+            verdict = await self._propose_all(group)
         except NotLeader:
             self._abandon(group, not_controller())
         except QuorumBusy:
@@ -245,27 +256,29 @@ class ControllerDriver:
             raise
         else:
             if verdict in _COMMITTED:
-                _answer(group.answers)
+                _answer(group)
+                self._writes.extendleft(reversed(group.repeated))
             elif verdict is Verdict.REJECTED:
                 log.critical("a batch of this controller's own was rejected", extra={"node": self._node_id})
                 self._abandon(group, ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR), keep=True)
             else:
                 self._abandon(group, not_controller())
 
-    def _decide_group(self) -> _Group:
-        """Decide what waits, up to a group's size; answers that need no commit are given at once."""
-        group = _Group(self._machine.image, [], [])
-        size = 0
-        while self._writes and size < self._config.group_bytes_max:
+    async def _decide_group(self, group: _Group) -> None:
+        """Decide what waits, up to a group's size."""
+        cost = 0
+        while self._writes and len(group.records) < self._config.group_records_max:
             write = self._writes.popleft()
             if write.done.cancelled():  # who asked has gone: nothing was promised
                 continue
+            group.answers.append((write, None))
             try:
                 decision = write.decide(group.scratch)
-                if decision.records:
-                    group.scratch = replayed(group.scratch, decision.records)
+                if not isinstance(decision, Decision):
+                    decision = await self._pacer.run(decision, _LANE, own=True)
+                await self._fold(group, decision.records)
             except ProtocolError as error:
-                group.answers.append((write.done, error))
+                group.answers[-1] = (write, error)
                 continue
             except InvariantViolation:
                 raise
@@ -273,19 +286,39 @@ class ControllerDriver:
                 log.exception("a decision failed", extra={"node": self._node_id})
                 _fail(write.done, ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR))
                 continue
-            group.records += decision.records
-            size += sum(map(encoded_size, decision.records))
-            group.answers.append((write.done, decision.reply))
-        return group
+            if decision.again:
+                check(bool(decision.records), "a decision goes on without having changed anything")
+                group.repeated.append(write)
+                del group.answers[-1]
+                return  # what it goes on with is decided on what was committed
+            group.answers[-1] = (write, decision.reply)
+            cost += DECISION_COST + RECORD_COST * len(decision.records)
+            if cost >= SLICE_COST:
+                cost = 0
+                await self._pacer.rest(_LANE)
 
-    async def _propose_all(self, records: list[MetadataRecord]) -> Verdict:
-        """In one batch, or several in order when the quorum's limit asks for it; stops at the first not applied.
+    async def _fold(self, group: _Group, records: list[MetadataRecord]) -> None:
+        """Add `records` to the group. Raises ReplayError where they do not fit, and adds none."""
+        if len(records) * RECORD_COST <= SLICE_COST:
+            group.scratch = replayed(group.scratch, records) if records else group.scratch
+        else:
+            group.scratch = await self._pacer.run(_folding(group.scratch, records), _LANE, own=True)
+        group.records += records
 
-        Raises OutcomeUnknown when that was not the very first: then part of it all has taken effect.
+    async def _propose_all(self, group: _Group) -> Verdict:
+        """In pieces, in order; stops at the first not applied.
+
+        Raises NotLeader when something else was applied meanwhile, and OutcomeUnknown when that was not the very first:
+        then part of it all has taken effect.
         """
-        for number, chunk in enumerate(_chunks(records, self._config.proposal_bytes_max)):
+        if self._machine.image is not group.base or not self._active:
+            raise NotLeader(self._quorum.leader_id)
+        records = group.records
+        level = group.base.features.get(TIDELOG_VERSION, 0)
+        cut = pieces if level >= PIECES_LEVEL else chunks
+        for number, piece in enumerate(cut(records, self._config.proposal_bytes_max)):
             self._sequence += 1
-            batch = Batch(self._header(self._machine.image.epoch, BatchKind.RECORDS), chunk)
+            batch = Batch(self._header(self._machine.image.epoch, BatchKind.RECORDS), piece)
             try:
                 verdict = await self._propose(batch)
             except (NotLeader, QuorumBusy) as error:
@@ -318,8 +351,8 @@ class ControllerDriver:
 
     def _abandon(self, group: _Group, error: Exception, *, keep: bool = False) -> None:
         """The group fails. Unless `keep`, the leadership has to be claimed anew before anything else is decided."""
-        for done, _reply in group.answers:
-            _fail(done, error)
+        for write in [*(write for write, _reply in group.answers), *group.repeated]:
+            _fail(write.done, error)
         if not keep:
             self._resign()
 
@@ -328,25 +361,20 @@ def not_controller() -> ProtocolError:
     return ProtocolError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
 
 
-def _chunks(records: list[MetadataRecord], bytes_max: int) -> list[list[MetadataRecord]]:
-    chunks: list[list[MetadataRecord]] = [[]]
-    size = 0
-    for record in records:
-        record_size = encoded_size(record)
-        if size + record_size > bytes_max and chunks[-1]:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(record)
-        size += record_size
-    return chunks
+def _folding(image: MetadataImage, records: list[MetadataRecord]) -> Work[MetadataImage]:
+    at_a_time = SLICE_COST // RECORD_COST
+    for at in range(0, len(records), at_a_time):
+        image = replayed(image, records[at : at + at_a_time])
+        yield SLICE_COST
+    return image
 
 
-def _answer(answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    for done, reply in answers:
+def _answer(group: _Group) -> None:
+    for write, reply in group.answers:
         if isinstance(reply, ProtocolError):
-            _fail(done, reply)
-        elif not done.done():
-            done.set_result(reply)
+            _fail(write.done, reply)
+        elif not write.done.done():
+            write.done.set_result(reply)
 
 
 def _fail(done: asyncio.Future[Any], error: Exception) -> None:

@@ -2,24 +2,33 @@
 
 Leaders come from the ISR (those first whose disks have room), else from the ELR, else, when both are empty, only the
 last known leader may return; anyone else only where the topic asks for unclean elections, or where nobody has led yet.
-The eligible leader replicas
-(KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high watermark has not moved since,
-so they hold all that was ever committed. A replica that stopped uncleanly is in neither set, whatever it was before.
+The eligible leader replicas (KIP-966) are those that left the ISR while it was below `min.insync.replicas`: the high
+watermark has not moved since, so they hold all that was ever committed. A replica that stopped uncleanly is in neither
+set, whatever it was before.
+
+A broker leaves many partitions in pieces (`kraft.controller.departures`). Until the last one, some partitions still
+list it, and every decision treats these as if it were gone: see `Standing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 
+from common.pacing import Work, at_once
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas, unclean_leader_election
 from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import PartitionKey
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
 from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
 
 Replicas = tuple[int, ...]
+
+LOOK_COST, CHANGE_COST = 2, 15
+"""Of one partition that is looked at, and of one that changes."""
 
 
 class Election(Enum):
@@ -36,7 +45,8 @@ class PartitionTarget:
     """What shall become of a partition. Sets that are None stay.
 
     `acceptable` says whether a broker may lead now; one that is `crowded` is elected only where nobody else in sync is
-    left. `unclean` are replicas that lost what they had not flushed.
+    left. Those that are `leaving` stay in no ISR; `unclean` are replicas that lost what they had not flushed, and stay
+    in no ELR either.
     """
 
     acceptable: Callable[[int], bool]
@@ -46,15 +56,89 @@ class PartitionTarget:
     replicas: Replicas | None = None
     adding: Replicas | None = None
     removing: Replicas | None = None
-    unclean: Replicas = ()
+    unclean: Collection[int] = ()
     election: Election = Election.KEEP
     crowded: frozenset[int] = frozenset()
+    leaving: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What brokers may be to partitions, as one image has it.
+
+    `leaving` are those that partitions list as in sync although they are not active: fenced, on their way out, or
+    unregistered. `unclean` are those of them, and of the eligible ones, that lost what they had not flushed: a
+    partition that still lists such a broker does so from before its loss.
+    """
+
+    active: frozenset[int]
+    crowded: frozenset[int]
+    leaving: frozenset[int]
+    unclean: frozenset[int]
+
+
+def standing_of(image: MetadataImage) -> Standing:
+    index, brokers = image.topics.index, image.brokers
+    active = frozenset(broker.broker_id for broker in brokers.values() if broker.is_active)
+    return Standing(
+        active,
+        frozenset(broker.broker_id for broker in brokers.values() if broker.lacks_room),
+        frozenset(broker_id for broker_id in index.in_sync if broker_id not in active),
+        frozenset(b for b in chain(index.in_sync, index.eligible) if b not in brokers or brokers[b].is_unclean),
+    )
+
+
+class Targets:
+    """Makes the targets of one decision: what brokers may be is found once, and once a topic what that asks for."""
+
+    def __init__(self, image: MetadataImage, policy: ControllerPolicy) -> None:
+        self.image = image
+        self.standing = standing_of(image)
+        self._policy = policy
+        self._asked: dict[str, tuple[int, bool]] = {}
+
+    def of(self, topic: TopicImage, cause: Cause) -> PartitionTarget:
+        """Where nothing else is asked for: who is leaving goes, and there is a leader if there may be one."""
+        min_isr, unclean = self._of_topic(topic.name)
+        standing = self.standing
+        return PartitionTarget(
+            standing.active.__contains__,
+            min_isr,
+            cause,
+            unclean=standing.unclean,
+            election=Election.UNCLEAN if unclean else Election.KEEP,
+            crowded=standing.crowded,
+            leaving=standing.leaving,
+        )
+
+    def min_isr(self, topic: TopicImage) -> int:
+        return self._of_topic(topic.name)[0]
+
+    def _of_topic(self, name: str) -> tuple[int, bool]:
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = (
+                min_insync_replicas(self.image, name, self._policy),
+                unclean_leader_election(self.image, name, self._policy),
+            )
+        return asked
+
+    def settled(self, topic: TopicImage, partition: PartitionImage) -> PartitionImage:
+        """`partition` as it is once the brokers that it lists although they have left are gone: what may be counted
+        on."""
+        standing = self.standing
+        if standing.leaving.isdisjoint(partition.isr) and standing.unclean.isdisjoint(partition.elr):
+            return partition
+        record = change_partition(partition, self.of(topic, Cause.UNSPECIFIED))
+        return partition if record is None else partition.changed(record)
 
 
 def change_partition(partition: PartitionImage, target: PartitionTarget) -> PartitionChangeRecord | None:
     """The record that leads to `target`, with leader, ISR and ELR as the rules above have it; None for no change."""
     replicas = partition.replicas if target.replicas is None else target.replicas
     isr = partition.isr if target.isr is None else target.isr
+    if not target.leaving.isdisjoint(isr):
+        isr = tuple(r for r in isr if r not in target.leaving)
     adding = partition.adding if target.adding is None else target.adding
     removing = partition.removing if target.removing is None else target.removing
     needed = min(target.min_isr, len(replicas) - len(adding))
@@ -105,9 +189,12 @@ def _eligible(
     """(ELR, last known ELR): empty once the ISR has the `needed` size for the high watermark to move."""
     if len(isr) >= needed:
         return (), ()
-    candidates = dict.fromkeys(partition.isr + partition.elr)
+    before = partition.elr, partition.last_known_elr
+    if len(partition.isr) >= min(target.min_isr, partition.settled_replica_count):
+        before = (), ()  # made under a larger min.insync.replicas: the ISR may have committed without them since
+    candidates = dict.fromkeys(partition.isr + before[0])
     elr = tuple(r for r in candidates if r not in isr and r not in target.unclean and r in replicas)
-    candidates.update(dict.fromkeys(partition.last_known_elr))
+    candidates.update(dict.fromkeys(before[1]))
     return elr, tuple(r for r in candidates if r not in isr and r not in elr and r in replicas)
 
 
@@ -140,204 +227,134 @@ def _elect(
     return NO_LEADER, target.cause
 
 
-def acceptable_leaders(
-    image: MetadataImage, *, without: int | None = None, including: int | None = None
-) -> Callable[[int], bool]:
-    """Active brokers, less one that is on its way out, plus one that is on its way in."""
-    active = {broker.broker_id: broker.is_active for broker in image.brokers.values()}
-    if without is not None:
-        active[without] = False
-    if including is not None:
-        active[including] = True
-    return lambda broker_id: active.get(broker_id, False)
-
-
-def crowded_brokers(image: MetadataImage) -> frozenset[int]:
-    """Those whose disks have no room."""
-    return frozenset(broker.broker_id for broker in image.brokers.values() if broker.lacks_room)
-
-
-def changes_when_room_is_lacking(
-    image: MetadataImage, policy: ControllerPolicy, broker_id: int
+def changes_where_brokers_leave(
+    image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey], cause: Cause
 ) -> list[PartitionChangeRecord]:
-    """The broker, on whose disk nothing is appended any more, leaves the ISRs that can commit without it, and leads
-    there no longer.
+    """Who is leaving goes from the ISRs of these partitions, and from the ELRs if it stopped uncleanly; its leaderships
+    move."""
+    return _changes(image, policy, keys, cause)
+
+
+def changes_where_leaders_lack(
+    image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey], cause: Cause
+) -> list[PartitionChangeRecord]:
+    """Those of these partitions that have no leader get one, if there may be one now."""
+    return _changes(image, policy, keys, cause, lambda partition: not partition.has_leader)
+
+
+def changes_where_room_lacks(
+    image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
+) -> list[PartitionChangeRecord]:
+    """Brokers on whose disks nothing is appended any more leave the ISRs that can commit without them, and lead there
+    no longer.
 
     Where fewer members with room than `min.insync.replicas` would stay, nothing changes: nobody could do better, and
     this leader tells producers why.
     """
-    able = frozenset(
-        broker.broker_id for broker in image.brokers.values() if broker.may_join and broker.broker_id != broker_id
-    )
+    targets = Targets(image, policy)
+    able = frozenset(broker.broker_id for broker in image.brokers.values() if broker.may_join)
     records = []
-
-    def touched(partition: PartitionImage) -> bool:
-        return broker_id in partition.isr and not able.isdisjoint(partition.isr)
-
-    for topic, partition in _partitions(image, touched):
-        target = _target(image, policy, topic, able.__contains__, Cause.NO_ROOM)
-        if sum(r in able for r in partition.isr) < min(target.min_isr, partition.settled_replica_count):
+    for topic, partition in _found(image, keys):
+        if targets.standing.crowded.isdisjoint(partition.isr) or able.isdisjoint(partition.isr):
             continue
-        target.isr = tuple(r for r in partition.isr if r != broker_id)
+        target = targets.of(topic, Cause.NO_ROOM)
+        isr = tuple(r for r in partition.isr if r in able)
+        if len(isr) < min(target.min_isr, partition.settled_replica_count):
+            continue
+        target.isr, target.acceptable, target.election = isr, able.__contains__, Election.KEEP
         record = change_partition(partition, target)
         if record is not None:
             records.append(record)
     return records
 
 
-def changes_when_broker_leaves(
-    image: MetadataImage, policy: ControllerPolicy, broker_id: int, cause: Cause, *, unclean: bool = False
+def changes_where_isr_suffices(
+    image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """The broker leaves every ISR, its leaderships move. `unclean`: it leaves every ELR as well."""
-    acceptable = acceptable_leaders(image, without=broker_id)
-    out = (broker_id,) if unclean else ()
-
-    def touched(partition: PartitionImage) -> bool:
-        return broker_id in partition.isr or partition.leader == broker_id or (unclean and broker_id in partition.elr)
-
-    records = []
-    for topic, partition in _partitions(image, touched):
-        target = _target(image, policy, topic, acceptable, cause)
-        target.isr = tuple(r for r in partition.isr if r != broker_id)
-        target.unclean = out
-        record = change_partition(partition, target)
-        if record is not None:
-            records.append(record)
-    return records
-
-
-def changes_when_broker_returns(
-    image: MetadataImage, policy: ControllerPolicy, broker_id: int
-) -> list[PartitionChangeRecord]:
-    """Partitions without a leader that the unfenced broker may lead get one."""
-    acceptable = acceptable_leaders(image, including=broker_id)
-
-    def touched(partition: PartitionImage) -> bool:
-        return partition.leader == NO_LEADER and broker_id in partition.replicas
-
-    return _elected(image, policy, touched, acceptable, Cause.BROKER_UNFENCED)
-
-
-def changes_when_elections_relax(
-    image: MetadataImage, policy: ControllerPolicy, topic_names: Iterable[str]
-) -> list[PartitionChangeRecord]:
-    """Leaderless partitions of these topics get a leader if their settings now allow one."""
-    names = dict.fromkeys(topic_names)
-    records = []
-    acceptable = acceptable_leaders(image)
-    for topic in [image.topics.by_name[name] for name in names if name in image.topics]:
-        for partition in topic.partitions.values():
-            if partition.leader == NO_LEADER:
-                record = change_partition(
-                    partition, _target(image, policy, topic, acceptable, Cause.REQUESTED_ELECTION)
-                )
-                if record is not None:
-                    records.append(record)
-    return records
-
-
-def changes_when_min_isr_changes(image: MetadataImage, topic_names: Iterable[str]) -> list[PartitionChangeRecord]:
-    """The ELR was made under another `min.insync.replicas`, so it proves nothing any more: it is cleared."""
-    topics = [image.topics.by_name[name] for name in dict.fromkeys(topic_names) if name in image.topics]
-    return [
-        PartitionChangeRecord(
-            partition.topic_id,
-            partition.partition,
-            elr=() if partition.elr else None,
-            last_known_elr=() if partition.last_known_elr else None,
-            cause=Cause.MIN_ISR_CHANGED,
-        )
-        for topic in topics
-        for partition in topic.partitions.values()
-        if partition.elr or partition.last_known_elr
-    ]
-
-
-def changes_when_isr_suffices(image: MetadataImage, policy: ControllerPolicy) -> list[PartitionChangeRecord]:
     """ELRs go where the ISR is large enough to commit without them: made while `min.insync.replicas` was larger, which
     a restart with other settings may have changed."""
+    targets = Targets(image, policy)
     return [
-        PartitionChangeRecord(
-            partition.topic_id,
-            partition.partition,
-            elr=() if partition.elr else None,
-            last_known_elr=() if partition.last_known_elr else None,
-            cause=Cause.MIN_ISR_CHANGED,
-        )
-        for topic, partition in _partitions(image, lambda partition: bool(partition.elr or partition.last_known_elr))
-        if len(partition.isr) >= min(min_insync_replicas(image, topic.name, policy), partition.settled_replica_count)
+        _without_elr(partition)
+        for topic, partition in _found(image, keys)
+        if _has_elr(partition)
+        and len(targets.settled(topic, partition).isr) >= min(targets.min_isr(topic), partition.settled_replica_count)
     ]
+
+
+def changes_where_min_isr_changes(image: MetadataImage, keys: Iterable[PartitionKey]) -> list[PartitionChangeRecord]:
+    """The ELRs were made under another `min.insync.replicas`, so they prove nothing any more: they are cleared."""
+    return [_without_elr(partition) for _topic, partition in _found(image, keys) if _has_elr(partition)]
+
+
+def _has_elr(partition: PartitionImage) -> bool:
+    return bool(partition.elr or partition.last_known_elr)
+
+
+def _without_elr(partition: PartitionImage) -> PartitionChangeRecord:
+    return PartitionChangeRecord(
+        partition.topic_id,
+        partition.partition,
+        elr=() if partition.elr else None,
+        last_known_elr=() if partition.last_known_elr else None,
+        cause=Cause.MIN_ISR_CHANGED,
+    )
 
 
 def changes_to_preferred_leaders(
-    image: MetadataImage, policy: ControllerPolicy, changes_max: int, *, broker_id: int | None = None
+    image: MetadataImage, policy: ControllerPolicy, changes_max: int
 ) -> list[PartitionChangeRecord]:
     """Leadership returns to the first replica where that is active, in sync and has room; at most `changes_max` at a
     time."""
-    acceptable, crowded = acceptable_leaders(image), crowded_brokers(image)
+    return at_once(return_leaders(image, policy, changes_max))
+
+
+def return_leaders(
+    image: MetadataImage, policy: ControllerPolicy, changes_max: int
+) -> Work[list[PartitionChangeRecord]]:
+    """The work of `changes_to_preferred_leaders`."""
+    targets = Targets(image, policy)
+    fit = targets.standing.active - targets.standing.crowded
     records: list[PartitionChangeRecord] = []
-
-    def touched(partition: PartitionImage) -> bool:
+    for topic, partition in _found(image, image.topics.index.astray):
+        yield LOOK_COST
         preferred = partition.preferred_leader
-        return (
-            partition.leader not in (preferred, NO_LEADER)
-            and (broker_id is None or preferred == broker_id)
-            and preferred in partition.isr
-            and acceptable(preferred)
-            and preferred not in crowded
-        )
-
-    for topic, partition in _partitions(image, touched):
-        if len(records) >= changes_max:
-            break
-        target = _target(image, policy, topic, acceptable, Cause.PREFERRED_LEADER)
+        if preferred not in fit or preferred not in partition.isr or not partition.has_leader:
+            continue
+        target = targets.of(topic, Cause.PREFERRED_LEADER)
         target.election = Election.PREFERRED
         record = change_partition(partition, target)
         if record is not None:
             records.append(record)
+            yield CHANGE_COST
+        if len(records) >= changes_max:
+            break
     return records
 
 
-def leads_anything(image: MetadataImage, broker_id: int) -> bool:
-    return any(partition.leader == broker_id for partition in image.topics.partitions())
-
-
-def _elected(
+def _changes(
     image: MetadataImage,
     policy: ControllerPolicy,
-    touched: Callable[[PartitionImage], bool],
-    acceptable: Callable[[int], bool],
+    keys: Iterable[PartitionKey],
     cause: Cause,
+    concerned: Callable[[PartitionImage], bool] = lambda partition: True,
 ) -> list[PartitionChangeRecord]:
+    targets = Targets(image, policy)
     records = []
-    for topic, partition in _partitions(image, touched):
-        record = change_partition(partition, _target(image, policy, topic, acceptable, cause))
-        if record is not None:
-            records.append(record)
+    for topic, partition in _found(image, keys):
+        if concerned(partition):
+            record = change_partition(partition, targets.of(topic, cause))
+            if record is not None:
+                records.append(record)
     return records
 
 
-def _partitions(
-    image: MetadataImage, touched: Callable[[PartitionImage], bool]
-) -> Iterator[tuple[TopicImage, PartitionImage]]:
-    for topic in image.topics:
-        for partition in topic.partitions.values():
-            if touched(partition):
-                yield topic, partition
-
-
-def _target(
-    image: MetadataImage,
-    policy: ControllerPolicy,
-    topic: TopicImage,
-    acceptable: Callable[[int], bool],
-    cause: Cause,
-) -> PartitionTarget:
-    unclean = unclean_leader_election(image, topic.name, policy)
-    return PartitionTarget(
-        acceptable,
-        min_insync_replicas(image, topic.name, policy),
-        cause,
-        election=Election.UNCLEAN if unclean else Election.KEEP,
-        crowded=crowded_brokers(image),
-    )
+def _found(image: MetadataImage, keys: Iterable[PartitionKey]) -> Iterator[tuple[TopicImage, PartitionImage]]:
+    """Those of these partitions that are still there."""
+    topic: TopicImage | None = None
+    for topic_id, index in keys:
+        if topic is None or topic.topic_id != topic_id:
+            topic = image.topics.by_id.get(topic_id)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if topic is not None and partition is not None:
+            yield topic, partition

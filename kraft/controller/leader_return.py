@@ -79,7 +79,7 @@ class LeaderReturn:
         while True:
             image = self._driver.image
             restarted = self._driver.is_active and self._has_restarted(image)
-            if loop.time() >= due_s or (restarted and _is_whole(image)):
+            if loop.time() >= due_s or (restarted and not image.topics.index.short):
                 if restarted:
                     self._all_were_down, self._since = False, image.offset
                 await self._return_all()
@@ -121,8 +121,3 @@ class LeaderReturn:
         if moved:
             log.info("leaderships returned", extra={"count": moved})
         return moved >= limit
-
-
-def _is_whole(image: MetadataImage) -> bool:
-    """Whether every replica is in the ISR."""
-    return all(len(partition.isr) == len(partition.replicas) for partition in image.topics.partitions())

@@ -18,6 +18,7 @@ from common.ports import Ports
 from kraft.controller.attribution import attributed
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
+from kraft.controller.departures import is_listed
 from kraft.controller.driver import ControllerDriver, Quorum, not_controller
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
@@ -185,6 +186,8 @@ class BrokerLiveness:
         if broker is None or not broker.fenced:
             self._fenced_by.pop(broker_id, None)
             return True
+        if is_listed(image, broker_id):
+            return False
         return known_offset >= self._fenced_by.setdefault(broker_id, image.offset)
 
     def _moves_seen(self, broker_id: int) -> bool:
@@ -192,6 +195,8 @@ class BrokerLiveness:
         broker = image.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown:
             self._moved_by.pop(broker_id, None)
+            return False
+        if is_listed(image, broker_id):
             return False
         offset = self._moved_by.setdefault(broker_id, image.offset)
         return self._sessions.all_have_seen(offset, [b.broker_id for b in image.brokers.values() if b.is_active])

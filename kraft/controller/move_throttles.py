@@ -45,7 +45,7 @@ def lifted(image: MetadataImage, topic: str) -> list[MetadataRecord]:
 def rate_lifted(image: MetadataImage, policy: ControllerPolicy, tenant_id: str = "") -> list[MetadataRecord]:
     """Unless something is still on its way; `tenant_id` is that of one who is not any more."""
     others_move = any(t.state is TenantState.MOVING and t.id != tenant_id for t in image.tenants.values())
-    if others_move or any(partition.is_reassigning for partition in image.topics.partitions()):
+    if others_move or image.topics.index.moving:
         return []
     return [
         ConfigRecord(ResourceType.BROKER, CLUSTER_DEFAULT, name, None)

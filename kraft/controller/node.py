@@ -17,6 +17,7 @@ from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.node_metrics import register_metrics
+from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
@@ -92,12 +93,15 @@ class ControllerNode:
             self.machine,
             config.policy,
             config.driver,
+            self.pacer,
             on_active=self._activity_changed,
             fatal=fatal,
         )
         self.liveness = BrokerLiveness(
             ports, self.quorum, self.driver, config.policy, config.liveness, config.listener.name
         )
+        self._piecework = Piecework(self.driver, config.policy, PieceworkConfig())
+        self.machine.subscribe(self._piecework.applied)
         self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
         self.machine.subscribe(self._leader_return.applied)
         self._tenants = TenantDuties(self.driver, config.policy, ports.random, TenantDutiesConfig())
@@ -137,6 +141,7 @@ class ControllerNode:
         self.server.check_addresses()
         await self.driver.start()
         self.liveness.start()
+        self._piecework.start()
         self._leader_return.start()
         self._tenants.start()
         self._cells.start()
@@ -164,6 +169,7 @@ class ControllerNode:
         await self._cells.stop()
         await self._tenants.stop()
         await self._leader_return.stop()
+        await self._piecework.stop()
         await self.liveness.stop()
         await self.driver.stop()
         await self.quorum.stop()
@@ -188,6 +194,7 @@ class ControllerNode:
     def _activity_changed(self, is_active: bool) -> None:
         if is_active:
             self.liveness.became_active()
+            self._piecework.became_active()
             self._leader_return.became_active()
             self._tenants.became_active()
             self._cells.became_active()

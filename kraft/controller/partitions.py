@@ -6,8 +6,8 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode
-from kraft.controller.elections import PartitionTarget, acceptable_leaders, change_partition
-from kraft.controller.policy import ControllerPolicy, min_insync_replicas
+from kraft.controller.elections import Election, Targets, change_partition
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import complete, completion
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -33,6 +33,7 @@ def decide_alter_partition(
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision(AlterPartitionResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH), topics=[]))
+    targets = Targets(image, policy)
     records: list[MetadataRecord] = []
     topics = []
     seen: dict[tuple[bytes, int], None] = {}
@@ -48,7 +49,7 @@ def decide_alter_partition(
                 code = ErrorCode.INVALID_REQUEST if key in seen else None
             seen[key] = None
             if code is None and topic is not None:
-                partitions.append(_alter(image, topic, change, version, request.broker_id, policy, records))
+                partitions.append(_alter(image, topic, change, version, request.broker_id, targets, records))
             else:
                 partitions.append(_failed(change, code or ErrorCode.INVALID_REQUEST))
         topics.append(_Topic(topic_id=schema_uuid(topic_id), partitions=partitions))
@@ -61,7 +62,7 @@ def _alter(
     change: Any,
     version: int,
     broker_id: int,
-    policy: ControllerPolicy,
+    targets: Targets,
     records: list[MetadataRecord],
 ) -> Any:
     """The partition's part of the reply; what has to be committed for it goes to `records`."""
@@ -73,13 +74,9 @@ def _alter(
     if code is not None:
         return _failed(change, code)
     isr = tuple(member for member, _epoch in members)
-    target = PartitionTarget(
-        acceptable_leaders(image),
-        min_insync_replicas(image, topic.name, policy),
-        Cause.ISR_CHANGE_BY_LEADER,
-        isr=isr,
-    )
-    done = completion(partition, isr, target.min_isr)
+    target = targets.of(topic, Cause.ISR_CHANGE_BY_LEADER)
+    target.election, target.isr = Election.KEEP, isr
+    done = completion(targets.settled(topic, partition), isr, target.min_isr)
     if done is not None:
         complete(target, done)
     record = change_partition(partition, target)

@@ -9,6 +9,7 @@ from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX, TenantImage
+from kraft.records import PIECE_RECORDS_MAX
 
 MIN_ISR = "min.insync.replicas"
 CORDONED = "tidelog.broker.cordoned"
@@ -55,6 +56,8 @@ class ControllerPolicy:
     unclean_leader_election: bool = False  # unclean.leader.election.enable
     delete_topic_enable: bool = True  # delete.topic.enable
     partitions_per_request_max: int = 10_000
+    piece_records_max: int = PIECE_RECORDS_MAX // 2
+    """Changes of partitions in one commit, where an event concerns many."""
     static: Mapping[str, str] = field(default_factory=dict)
     access: AccessLimits = field(default_factory=AccessLimits)
 

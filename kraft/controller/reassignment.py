@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.elections import PartitionTarget, acceptable_leaders, change_partition
-from kraft.controller.policy import ControllerPolicy, min_insync_replicas
+from kraft.controller.elections import Election, PartitionTarget, Targets, change_partition
+from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import PartitionKey
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
 from kraft.records import NO_LEADER, Cause, PartitionChangeRecord
@@ -51,20 +52,25 @@ def completion(partition: PartitionImage, isr: Replicas, min_isr: int) -> Comple
     return _completion(partition, _Moving(partition.replicas, partition.adding, partition.removing), isr, min_isr)
 
 
-def changes_when_moves_may_end(
-    image: MetadataImage, policy: ControllerPolicy, topic_names: Iterable[str]
+def changes_where_moves_may_end(
+    image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """Reassignments of these topics that waited for what their settings ask no more end."""
+    """Those of these partitions' reassignments that waited for what their settings ask no more end."""
+    targets = Targets(image, policy)
     records = []
-    for topic in [image.topics.by_name[name] for name in dict.fromkeys(topic_names) if name in image.topics]:
-        for partition in topic.partitions.values():
-            min_isr = min_insync_replicas(image, topic.name, policy)
-            done = completion(partition, partition.isr, min_isr)
-            if done is not None:
-                target = PartitionTarget(acceptable_leaders(image), min_isr, Cause.REASSIGNMENT_COMPLETED)
-                complete(target, done)
-                record = change_partition(partition, target)
-                records += [record] if record is not None else []
+    for topic_id, index in keys:
+        topic = image.topics.by_id.get(topic_id)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if topic is None or partition is None:
+            continue
+        settled = targets.settled(topic, partition)
+        target = targets.of(topic, Cause.REASSIGNMENT_COMPLETED)
+        done = completion(settled, settled.isr, target.min_isr)
+        if done is not None:
+            target.election = Election.KEEP
+            complete(target, done)
+            record = change_partition(partition, target)
+            records += [record] if record is not None else []
     return records
 
 
@@ -94,42 +100,54 @@ def _loses_holders(holders: Replicas, kept: Replicas, needed: int) -> bool:
 
 
 def start_reassignment(
-    image: MetadataImage, topic: TopicImage, partition: PartitionImage, wanted: Replicas, policy: ControllerPolicy
+    image: MetadataImage,
+    topic: TopicImage,
+    partition: PartitionImage,
+    wanted: Replicas,
+    policy: ControllerPolicy,
+    targets: Targets | None = None,
 ) -> PartitionChangeRecord | None:
     """Lead `partition` to the replicas `wanted`, the preferred leader first; an earlier reassignment is overridden.
 
-    Raises INVALID_REPLICATION_ASSIGNMENT for replicas that cannot be. None when nothing changes.
+    `targets` are those of a decision on the same image. Raises INVALID_REPLICATION_ASSIGNMENT for replicas that cannot
+    be. None when nothing changes.
     """
     _check_wanted(image, wanted)
+    targets = targets or Targets(image, policy)
+    settled = targets.settled(topic, partition)
     before = tuple(r for r in partition.replicas if r not in partition.adding)
     adding = tuple(r for r in wanted if r not in before)
     removing = tuple(r for r in before if r not in wanted)
     moving = _Moving(wanted + removing, adding, removing)
-    min_isr = min_insync_replicas(image, topic.name, policy)
+    min_isr = targets.min_isr(topic)
     # An overridden reassignment may have added replicas that are not wanted any more: they go at once.
-    isr = _isr_within(partition, moving.replicas, min(min_isr, len(before)))
-    target = _target(image, min_isr, moving, isr, Cause.REASSIGNMENT_STARTED)
-    done = _completion(partition, moving, isr, min_isr)
+    isr = _isr_within(settled, moving.replicas, min(min_isr, len(before)))
+    target = _target(targets, topic, moving, isr, Cause.REASSIGNMENT_STARTED)
+    done = _completion(settled, moving, isr, min_isr)
     if done is not None:
         complete(target, done)
-    elif not adding and not partition.isr:  # only removals, and nobody leads: nothing has to catch up
-        isr = _isr_within(partition, wanted, 0)
-        if not _loses_holders(_holders(partition, isr, min_isr), wanted, min(min_isr, len(wanted))):
+    elif not adding and not settled.isr:  # only removals, and nobody leads: nothing has to catch up
+        isr = _isr_within(settled, wanted, 0)
+        if not _loses_holders(_holders(settled, isr, min_isr), wanted, min(min_isr, len(wanted))):
             complete(target, Completion(wanted, isr))
     return change_partition(partition, target)
 
 
 def cancel_reassignment(
-    image: MetadataImage, topic: TopicImage, partition: PartitionImage, policy: ControllerPolicy
+    image: MetadataImage,
+    topic: TopicImage,
+    partition: PartitionImage,
+    policy: ControllerPolicy,
+    targets: Targets | None = None,
 ) -> PartitionChangeRecord | None:
     """Back to the replicas from before. Raises NO_REASSIGNMENT_IN_PROGRESS, or INVALID_REPLICATION_ASSIGNMENT when
     too few of them are in sync."""
     if not partition.is_reassigning:
         raise ProtocolError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is running.")
+    targets = targets or Targets(image, policy)
     replicas = tuple(r for r in partition.replicas if r not in partition.adding)
-    min_isr = min_insync_replicas(image, topic.name, policy)
-    isr = _isr_within(partition, replicas, min(min_isr, len(replicas)))
-    target = _target(image, min_isr, _Moving(replicas, (), ()), isr, Cause.REASSIGNMENT_CANCELLED)
+    isr = _isr_within(targets.settled(topic, partition), replicas, min(targets.min_isr(topic), len(replicas)))
+    target = _target(targets, topic, _Moving(replicas, (), ()), isr, Cause.REASSIGNMENT_CANCELLED)
     return change_partition(partition, target)
 
 
@@ -174,16 +192,11 @@ def _isr_within(partition: PartitionImage, kept: Replicas, needed: int) -> Repli
     return isr
 
 
-def _target(image: MetadataImage, min_isr: int, moving: _Moving, isr: Replicas, cause: Cause) -> PartitionTarget:
-    return PartitionTarget(
-        acceptable_leaders(image),
-        min_isr,
-        cause,
-        isr=isr,
-        replicas=moving.replicas,
-        adding=moving.adding,
-        removing=moving.removing,
-    )
+def _target(targets: Targets, topic: TopicImage, moving: _Moving, isr: Replicas, cause: Cause) -> PartitionTarget:
+    target = targets.of(topic, cause)
+    target.election, target.isr = Election.KEEP, isr
+    target.replicas, target.adding, target.removing = moving.replicas, moving.adding, moving.removing
+    return target
 
 
 def complete(target: PartitionTarget, done: Completion) -> None:

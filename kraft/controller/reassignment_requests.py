@@ -6,6 +6,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from kraft.controller.elections import Targets
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
 from kraft.controller.tenant_topics import check_home, check_range
@@ -28,6 +29,7 @@ def decide_alter_partition_reassignments(
 
     Version 1 can forbid that the number of replicas changes (KIP-860).
     """
+    targets = Targets(image, policy)
     records: list[MetadataRecord] = []
     topics = []
     seen: dict[tuple[str, int], None] = {}
@@ -40,7 +42,7 @@ def decide_alter_partition_reassignments(
                 if key in seen:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "The partition is given twice.")
                 seen[key] = None
-                record = _change(image, topic.name, wanted, policy, request.allow_replication_factor_change)
+                record = _change(image, topic.name, wanted, policy, request.allow_replication_factor_change, targets)
                 records += [record] if record is not None else []
             except ProtocolError as error:
                 code, message = error.code, error.message
@@ -58,7 +60,7 @@ def decide_alter_partition_reassignments(
 
 
 def _change(
-    image: MetadataImage, name: str, wanted: Any, policy: ControllerPolicy, other_factor: bool
+    image: MetadataImage, name: str, wanted: Any, policy: ControllerPolicy, other_factor: bool, targets: Targets
 ) -> PartitionChangeRecord | None:
     topic = image.topics.get(name)
     partition = topic.partitions.get(wanted.partition_index) if topic is not None else None
@@ -66,20 +68,23 @@ def _change(
         message = f"There is no partition {name}-{wanted.partition_index}."
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
     if wanted.replicas is None:
-        return cancel_reassignment(image, topic, partition, policy)
+        return cancel_reassignment(image, topic, partition, policy, targets)
     factor = partition.settled_replica_count
     if not other_factor and len(wanted.replicas) != factor:
         message = f"The partition has {factor} replicas, and the request forbids to change that."
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     check_home(image, name, tuple(wanted.replicas))
     check_range(image, name, wanted.partition_index, tuple(wanted.replicas))
-    return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy)
+    return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy, targets)
 
 
 def decide_list_partition_reassignments(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
     """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
     if request.topics is None:
-        found = [(topic, list(topic.partitions.values())) for topic in image.topics]
+        running: dict[bytes, list[PartitionImage]] = {}
+        for topic_id, index in image.topics.index.moving:
+            running.setdefault(topic_id, []).append(image.topics.by_id[topic_id].partitions[index])
+        found = [(image.topics.by_id[topic_id], partitions) for topic_id, partitions in running.items()]
     else:
         found = []
         for asked in request.topics:

@@ -7,14 +7,8 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.elections import (
-    Election,
-    PartitionTarget,
-    acceptable_leaders,
-    change_partition,
-    crowded_brokers,
-)
-from kraft.controller.policy import ControllerPolicy, min_insync_replicas
+from kraft.controller.elections import Election, Targets, change_partition
+from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.records import NO_LEADER, Cause, MetadataRecord, PartitionChangeRecord
 from wire.messages import ElectLeadersResponse
@@ -45,6 +39,7 @@ def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerP
         asked = [(topic.name, list(topic.partitions)) for topic in image.topics]
     else:
         asked = [(topic.topic, list(dict.fromkeys(topic.partitions))) for topic in request.topic_partitions]
+    targets = Targets(image, policy)
     records: list[MetadataRecord] = []
     topics = []
     for name, indexes in asked:
@@ -52,7 +47,7 @@ def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerP
         for index in indexes:
             code, message = ErrorCode.NONE, None
             try:
-                records.append(_election(image, name, index, kind, policy))
+                records.append(_election(image, name, index, kind, targets))
             except ProtocolError as error:
                 code, message = error.code, error.message or None
             if not (everywhere and code is ErrorCode.ELECTION_NOT_NEEDED):
@@ -63,22 +58,17 @@ def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerP
 
 
 def _election(
-    image: MetadataImage, name: str, index: int, kind: ElectionType, policy: ControllerPolicy
+    image: MetadataImage, name: str, index: int, kind: ElectionType, targets: Targets
 ) -> PartitionChangeRecord:
     topic = image.topics.get(name)
     partition = topic.partitions.get(index) if topic is not None else None
-    if partition is None:
+    if topic is None or partition is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {name}-{index}.")
     preferred = kind is ElectionType.PREFERRED
     if partition.leader == partition.preferred_leader if preferred else partition.has_leader:
         raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
-    target = PartitionTarget(
-        acceptable_leaders(image),
-        min_insync_replicas(image, name, policy),
-        Cause.PREFERRED_LEADER if preferred else Cause.REQUESTED_ELECTION,
-        election=Election.PREFERRED if preferred else Election.UNCLEAN,
-        crowded=crowded_brokers(image),
-    )
+    target = targets.of(topic, Cause.PREFERRED_LEADER if preferred else Cause.REQUESTED_ELECTION)
+    target.election = Election.PREFERRED if preferred else Election.UNCLEAN
     record = change_partition(partition, target)
     if record is None or record.leader is None or record.leader == NO_LEADER:
         if preferred:

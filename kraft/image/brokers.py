@@ -14,7 +14,9 @@ class BrokerImage:
 
     `endpoints` by listener name; `features` by name, as (lowest, highest) supported level. A fenced broker leads
     nothing, joins no ISR and is not shown to clients. One that `lacks_room` on its disk appends nothing: it joins no
-    ISR, and others lead where enough of them have room.
+    ISR, and others lead where enough of them have room. One `is_unclean` from a registration, or a failure of its
+    disk, after which it may lack what it had acknowledged, until it is unfenced: an ISR or ELR that lists it is older
+    than that.
     """
 
     broker_id: int
@@ -28,6 +30,7 @@ class BrokerImage:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cell: str | None = None
     lacks_room: bool = False
+    is_unclean: bool = False
 
     @property
     def is_active(self) -> bool:

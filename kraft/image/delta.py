@@ -6,7 +6,7 @@ change with the one before. So the cost is that of the changes, however much the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -258,6 +258,7 @@ class MetadataDelta:
         self._epoch, self._leader_id = record.epoch, record.leader_id
 
     def _replay_register_broker(self, record: RegisterBrokerRecord) -> None:
+        before = self._brokers_now().get(record.broker_id)
         self._put_broker(
             BrokerImage(
                 record.broker_id,
@@ -271,8 +272,13 @@ class MetadataDelta:
                 record.features,
                 record.cell,
                 record.lacks_room,
+                # A second start after the loss does not bring back what the first one found gone.
+                not record.clean_stop or (before is not None and before.is_unclean),
             )
         )
+
+    def _brokers_now(self) -> Mapping[int, BrokerImage]:
+        return self.base.brokers if self._brokers is None else self._brokers
 
     def _put_broker(self, broker: BrokerImage) -> None:
         self.brokers_changed.setdefault(broker.broker_id, self.base.brokers.get(broker.broker_id))
@@ -288,12 +294,12 @@ class MetadataDelta:
                 if record.in_controlled_shutdown is None
                 else record.in_controlled_shutdown,
                 lacks_room=broker.lacks_room if record.lacks_room is None else record.lacks_room,
+                is_unclean=record.lost_data or (broker.is_unclean and record.fenced is not False),
             )
         )
 
     def _broker_of(self, broker_id: int, broker_epoch: int) -> BrokerImage:
-        brokers = self.base.brokers if self._brokers is None else self._brokers
-        broker = brokers.get(broker_id)
+        broker = self._brokers_now().get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
             raise ReplayError("a record names a registration that is not the present one")
         return broker

@@ -151,6 +151,7 @@ def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         broker.in_controlled_shutdown,
         broker.log_dirs,
         dict(broker.features),
+        clean_stop=not broker.is_unclean,
         cell=broker.cell,
         broker_epoch=broker.epoch,
         lacks_room=broker.lacks_room,

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from common.errors import OutcomeUnknown
+from common.pacing import Pacer
 from common.ports import Ports
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.policy import ControllerPolicy
@@ -119,7 +120,9 @@ class Bench:
         self.quorum = FakeQuorum(self.machine)
         self.policy = policy or ControllerPolicy(default_replication_factor=3, min_insync_replicas=2)
         self.activity: list[bool] = []
+        self.on_active: Callable[[], None] = lambda: None
         self.fatal: list[str] = []
+        self.pacer = Pacer()
         self.driver = ControllerDriver(
             self.ports,
             NODE_ID,
@@ -127,9 +130,15 @@ class Bench:
             self.machine,
             self.policy,
             config or DriverConfig(claim_pause_s=0.01),
-            on_active=self.activity.append,
+            self.pacer,
+            on_active=self._activity_changed,
             fatal=self.fatal.append,
         )
+
+    def _activity_changed(self, is_active: bool) -> None:
+        self.activity.append(is_active)
+        if is_active:
+            self.on_active()
 
     async def begin(self) -> None:
         await self.driver.start()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 
+from kraft.controller.brokers import fence, unfence
+from kraft.controller.departures import departure_piece
 from kraft.controller.elections import (
     Election,
     PartitionTarget,
     change_partition,
     changes_to_preferred_leaders,
-    changes_when_broker_leaves,
-    changes_when_broker_returns,
-    changes_when_isr_suffices,
+    changes_where_isr_suffices,
+    changes_where_leaders_lack,
 )
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import replayed
@@ -95,8 +96,13 @@ def test_no_leader_rather_than_one_outside_isr_and_elr() -> None:
 
 
 def test_an_unclean_stop_leaves_isr_and_elr() -> None:
-    after, _ = changed(partition(isr=(0, 1), elr=(2,), leader=0), isr=(0,), unclean=(1,), alive=(0,))
+    after, _ = changed(partition(isr=(0, 1), elr=(2,), leader=0), isr=(0,), unclean=(1,), alive=(0,), min_isr=3)
     assert (after.isr, after.elr, after.last_known_elr) == ((0,), (2,), (1,))
+
+
+def test_an_elr_from_a_larger_min_isr_is_not_taken_at_its_word() -> None:
+    after, _ = changed(partition(isr=(0,), elr=(1, 2)), isr=(), alive=(1, 2), min_isr=1)
+    assert (after.leader, after.isr, after.elr, after.last_known_leader) == (-1, (), (0,), 0)
 
 
 def test_both_sets_empty_only_the_last_known_leader_returns() -> None:
@@ -150,11 +156,14 @@ def test_a_broker_that_leaves_loses_every_isr_and_leadership_and_gets_none_back_
     image = three_brokers_with(
         [PartitionRecord(TOPIC, i, (i % 3, (i + 1) % 3, (i + 2) % 3), (0, 1, 2), i % 3) for i in range(9)]
     )
-    after = replayed(image, changes_when_broker_leaves(image, POLICY, 1, Cause.BROKER_FENCED))
+    after = replayed(image, fence(image, image.brokers[1], POLICY, Cause.SESSION_EXPIRED))
     assert all(1 not in p.isr and p.leader in (0, 2) for p in after.topics.partitions())
     moved = [p for p in after.topics.partitions() if p.replicas[0] == 1]
     assert all((p.leader, p.leader_epoch) == (2, 1) for p in moved)
-    assert changes_when_broker_returns(after, POLICY, 1) == []
+    (unfenced,) = unfence(after, after.brokers[1], POLICY)
+    after = replayed(after, [unfenced])
+    keys = [(p.topic_id, p.partition) for p in after.topics.partitions()]
+    assert changes_where_leaders_lack(after, POLICY, keys, Cause.BROKER_UNFENCED) == []
 
 
 def test_leaderships_return_to_preferred_replicas_that_are_in_sync_and_not_more_than_asked() -> None:
@@ -194,12 +203,12 @@ def test_moving_the_leaderships_of_a_third_of_ten_thousand_partitions_takes_litt
     records = [PartitionRecord(TOPIC, i, (i % 3, (i + 1) % 3, (i + 2) % 3), (0, 1, 2), i % 3) for i in range(10_000)]
     image = three_brokers_with(records)
     begun = time.process_time()
-    changes = changes_when_broker_leaves(image, ControllerPolicy(min_insync_replicas=2), 0, Cause.BROKER_FENCED)
-    after = replayed(image, changes)
+    after = replayed(image, fence(image, image.brokers[0], POLICY, Cause.SESSION_EXPIRED))
+    while changes := departure_piece(after, POLICY):
+        after = replayed(after, changes)
     spent = time.process_time() - begun
-    assert len(changes) == 10_000  # it was in every ISR
-    assert sum(c.leader is not None for c in changes) == 3334
-    assert all(p.leader in (1, 2) for p in after.topics.partitions())
+    assert all(p.leader in (1, 2) and p.isr == (1, 2) for p in after.topics.partitions())
+    assert sum(p.leader_epoch for p in after.topics.partitions()) == 3334
     assert spent < 0.6  # 0.1 s when the machine is quiet
 
 
@@ -212,6 +221,6 @@ def test_a_new_controller_clears_the_elrs_that_its_smaller_min_isr_makes_worthle
             PartitionRecord(TOPIC, 1, (0, 1), (), -1, elr=(0, 1), last_known_leader=0),
         ],
     )
-    assert changes_when_isr_suffices(image, POLICY) == []
-    (record,) = changes_when_isr_suffices(image, ControllerPolicy(min_insync_replicas=1))
+    assert changes_where_isr_suffices(image, POLICY, image.topics.index.unsettled) == []
+    (record,) = changes_where_isr_suffices(image, ControllerPolicy(min_insync_replicas=1), image.topics.index.unsettled)
     assert (record.partition, record.elr, record.cause) == (0, (), Cause.MIN_ISR_CHANGED)

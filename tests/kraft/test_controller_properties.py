@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -10,6 +12,7 @@ from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
 from kraft.controller.configs import decide_incremental_alter_configs
+from kraft.controller.departures import departure_piece
 from kraft.controller.elections import changes_to_preferred_leaders
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
@@ -42,10 +45,13 @@ from wire.messages import (
 BROKERS = st.integers(0, 4)
 NAMES = st.sampled_from(["a", "b", "c"])
 POLICY = ControllerPolicy(num_partitions=2, default_replication_factor=3, min_insync_replicas=2)
+IN_PIECES = dataclasses.replace(POLICY, piece_records_max=1)
 
 
 class ControllerHistory(RuleBasedStateMachine):
     """Every decision goes through the state machine, as committed bytes."""
+
+    policy = POLICY
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,45 +101,48 @@ class ControllerHistory(RuleBasedStateMachine):
         existing = self.image.brokers.get(broker_id)
         previous = existing.epoch if clean and existing is not None else -1
         request = registration(broker_id, self.lives % 250, previous)
-        decision = decide_registration(self.image, request, POLICY, has_session=False)
+        decision = decide_registration(self.image, request, self.policy, has_session=False)
         self.decide(decision)
         registered = self.image.brokers[broker_id]
         assert decision.reply.broker_epoch == registered.epoch
         if previous < 0:
-            assert not any(broker_id in p.isr or broker_id in p.elr for p in self.image.topics.partitions())
+            after = settled(self.image, self.policy)
+            assert not any(broker_id in p.isr or broker_id in p.elr for p in after.topics.partitions())
 
     @rule(broker_id=BROKERS, shut_down=st.booleans())
     def beat(self, broker_id: int, shut_down: bool) -> None:
         request = heartbeat(self.image, broker_id, want_shut_down=shut_down)
-        self.decide(decide_heartbeat(self.image, request, POLICY, moves_seen=True))
+        self.decide(decide_heartbeat(self.image, request, self.policy, moves_seen=True))
 
     @rule(broker_id=BROKERS)
     def fence(self, broker_id: int) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is not None:
-            self.commit(fence(self.image, broker, POLICY, Cause.SESSION_EXPIRED))
+            self.commit(fence(self.image, broker, self.policy, Cause.SESSION_EXPIRED))
 
     @rule(broker_id=BROKERS)
     def unregister(self, broker_id: int) -> None:
         if broker_id == 4:  # the others stay, or nothing is left to look at
-            self.decide(decide_unregister(self.image, UnregisterBrokerRequest(broker_id=broker_id), POLICY))
+            self.decide(decide_unregister(self.image, UnregisterBrokerRequest(broker_id=broker_id), self.policy))
 
     @rule(name=NAMES, partitions=st.integers(1, 3), factor=st.integers(1, 4))
     def create(self, name: str, partitions: int, factor: int) -> None:
         self.decide(
-            decide_create_topics(self.image, create_topics(new_topic(name, partitions, factor)), POLICY, self.random)
+            decide_create_topics(
+                self.image, create_topics(new_topic(name, partitions, factor)), self.policy, self.random
+            )
         )
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
         request = DeleteTopicsRequest(topics=[], topic_names=[name], timeout_ms=1)
-        self.decide(decide_delete_topics(self.image, request, POLICY))
+        self.decide(decide_delete_topics(self.image, request, self.policy))
 
     @rule(name=NAMES, count=st.integers(1, 5))
     def grow(self, name: str, count: int) -> None:
         topic = CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=1, validate_only=False)
-        self.decide(decide_create_partitions(self.image, request, POLICY, self.random))
+        self.decide(decide_create_partitions(self.image, request, self.policy, self.random))
 
     @rule(name=NAMES, value=st.integers(1, 3), unclean=st.booleans())
     def configure(self, name: str, value: int, unclean: bool) -> None:
@@ -147,7 +156,7 @@ class ControllerHistory(RuleBasedStateMachine):
         request = IncrementalAlterConfigsRequest(
             resources=[resource(resource_type=2, resource_name=name, configs=configs)], validate_only=False
         )
-        self.decide(decide_incremental_alter_configs(self.image, request, POLICY))
+        self.decide(decide_incremental_alter_configs(self.image, request, self.policy))
 
     @precondition(lambda self: len(self.image.topics) > 0)
     @rule(data=st.data())
@@ -161,7 +170,7 @@ class ControllerHistory(RuleBasedStateMachine):
             stale = data.draw(st.sampled_from(isr))
             epochs[stale] -= 1
         request = alter_partition(self.image, partition, epochs)
-        reply = self.decide(decide_alter_partition(self.image, request, 3, POLICY))
+        reply = self.decide(decide_alter_partition(self.image, request, 3, self.policy))
         if any(epochs[b] != self.image.brokers[b].epoch for b in isr if b in self.image.brokers):
             assert reply.topics[0].partitions[0].error_code  # type: ignore[attr-defined]
 
@@ -172,7 +181,7 @@ class ControllerHistory(RuleBasedStateMachine):
         wanted = data.draw(st.permutations(sorted(self.image.brokers)))[: data.draw(st.integers(1, 3))]
         topic = self.image.topics.by_id[partition.topic_id]
         try:
-            record = start_reassignment(self.image, topic, partition, tuple(wanted), POLICY)
+            record = start_reassignment(self.image, topic, partition, tuple(wanted), self.policy)
         except ProtocolError as error:
             assert error.code is ErrorCode.INVALID_REPLICATION_ASSIGNMENT  # noqa: PT017  it would not be safe
             return
@@ -184,7 +193,7 @@ class ControllerHistory(RuleBasedStateMachine):
         partition = data.draw(st.sampled_from([p for p in self.image.topics.partitions() if p.is_reassigning]))
         topic = self.image.topics.by_id[partition.topic_id]
         try:
-            record = cancel_reassignment(self.image, topic, partition, POLICY)
+            record = cancel_reassignment(self.image, topic, partition, self.policy)
         except ProtocolError as error:
             assert error.code is ErrorCode.INVALID_REPLICATION_ASSIGNMENT  # noqa: PT017  it would not be safe
             return
@@ -194,16 +203,21 @@ class ControllerHistory(RuleBasedStateMachine):
         assert not after.is_reassigning
 
     @rule()
+    def leave(self) -> None:
+        """What an event has left to be done goes on, or not yet."""
+        self.commit(list(departure_piece(self.image, self.policy)))
+
+    @rule()
     def return_leaders(self) -> None:
-        self.commit(list(changes_to_preferred_leaders(self.image, POLICY, 3)))
+        self.commit(list(changes_to_preferred_leaders(self.image, self.policy, 3)))
 
     @invariant()
     def every_partition_is_sound(self) -> None:
-        image = self.image
+        image = settled(self.image, self.policy)
         for topic in image.topics:
             assert list(topic.partitions) == list(range(len(topic.partitions)))
             for partition in topic.partitions.values():
-                sound(image, partition, min_insync_replicas(image, topic.name, POLICY))
+                sound(image, partition, min_insync_replicas(image, topic.name, self.policy))
 
     @invariant()
     def epochs_only_grow_and_by_one(self) -> None:
@@ -215,8 +229,14 @@ class ControllerHistory(RuleBasedStateMachine):
             assert new.leader_epoch >= old.leader_epoch
             if new.leader != old.leader:
                 assert new.leader_epoch > old.leader_epoch
+                assert new.leader == NO_LEADER or self.image.is_active(new.leader)
             if new != old:
                 assert new.partition_epoch > old.partition_epoch
+
+    @invariant()
+    def who_may_lead_is_listed_by_its_own_right(self) -> None:
+        for broker in self.image.brokers.values():
+            assert not (broker.is_active and broker.is_unclean)
 
     @invariant()
     def a_snapshot_is_the_replay(self) -> None:
@@ -255,8 +275,23 @@ def sound(image: MetadataImage, partition: PartitionImage, min_isr: int) -> None
         assert partition.last_known_leader != NO_LEADER or partition.leader == NO_LEADER
 
 
+def settled(image: MetadataImage, policy: ControllerPolicy) -> MetadataImage:
+    """Once all that brokers leave is done."""
+    while records := departure_piece(image, policy):
+        assert len(records) <= policy.piece_records_max
+        image = replayed(image, records)
+    return image
+
+
+class HistoryInPieces(ControllerHistory):
+    """What concerns several partitions is committed for one at a time, with anything in between."""
+
+    policy = IN_PIECES
+
+
 TestControllerHistory = ControllerHistory.TestCase
-TestControllerHistory.settings = settings(
+TestHistoryInPieces = HistoryInPieces.TestCase
+TestControllerHistory.settings = TestHistoryInPieces.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 

@@ -13,7 +13,7 @@ from kraft.controller.brokers import decide_registration, fence
 from kraft.controller.configs import decide_incremental_alter_configs
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.reassignment import changes_when_moves_may_end
+from kraft.controller.reassignment import changes_where_moves_may_end
 from kraft.controller.reassignment_requests import (
     decide_alter_partition_reassignments,
     decide_list_partition_reassignments,
@@ -182,9 +182,9 @@ def test_a_removal_that_waited_ends_when_fewer_have_to_be_in_sync() -> None:
     assert (moving(after), partition_of(after).isr) == (((0, 1), (), ()), (0,))
     # A controller that is restarted with other settings finds the same.
     relaxed = ControllerPolicy(min_insync_replicas=1)
-    (record,) = changes_when_moves_may_end(image, relaxed, ["t", "gone"])
+    (record,) = changes_where_moves_may_end(image, relaxed, [(partition_of(image).topic_id, 0), (bytes(16), 0)])
     assert partition_of(replayed(image, [record])) == partition_of(after)
-    assert changes_when_moves_may_end(image, POLICY, ["t"]) == []
+    assert changes_where_moves_may_end(image, POLICY, image.topics.index.moving) == []
 
 
 @pytest.mark.parametrize("replicas", [[], [0, 0], [0, 9], [-1]])

@@ -185,6 +185,7 @@ def test_records_name_who_asked() -> None:
         return Decision("reply", [RemoveTopicRecord(TOPIC_ID), NoOpRecord()])
 
     decision = attributed(decide, actor_of(b"User:ann", b"192.0.2.7"))(EMPTY_IMAGE)
+    assert isinstance(decision, Decision)
     assert decision.reply == "reply"
     assert decision.records == [RemoveTopicRecord(TOPIC_ID, "", "User:ann@192.0.2.7"), NoOpRecord()]
     assert actor_of(b"broker", b"") == "broker"

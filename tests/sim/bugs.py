@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,8 +15,9 @@ from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
-from kraft.controller import brokers, elections, partitions, reassignment
+from kraft.controller import departures, elections, partitions, piecework, reassignment
 from kraft.image.key_ranges import Keeping, keeping, range_for
+from kraft.image.metadata import MetadataImage
 from kraft.quorum.node import RaftNode
 from kraft.records import NO_LEADER, Cause
 from storage import recovery
@@ -98,14 +100,15 @@ def answer_duplicates_before_high_watermark(replace: Replace) -> None:
 
 def keep_unclean_replica(replace: Replace) -> None:
     """A broker that comes back from an unclean stop keeps its places in ISR and ELR."""
-    right = elections.changes_when_broker_leaves
+    right = elections.standing_of
 
-    def changes(image: Any, policy: Any, broker_id: int, cause: Cause, *, unclean: bool = False) -> Any:
-        if cause is Cause.UNCLEAN_STOP:
-            return []
-        return right(image, policy, broker_id, cause, unclean=unclean)
+    def standing_of(image: MetadataImage) -> elections.Standing:
+        standing = right(image)
+        kept = frozenset(broker.broker_id for broker in image.brokers.values() if broker.is_unclean)
+        return dataclasses.replace(standing, leaving=standing.leaving - kept, unclean=standing.unclean - kept)
 
-    replace(brokers, "changes_when_broker_leaves", changes)
+    for module in (elections, departures, piecework):
+        replace(module, "standing_of", standing_of)
 
 
 def join_with_old_broker_epoch(replace: Replace) -> None:

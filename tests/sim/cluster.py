@@ -109,7 +109,7 @@ class Cluster:
     def _add_nodes(self) -> None:
         plan = self.plan
         for number, name in enumerate(self.controllers):
-            controller = controller_settings(number, snapshots=plan.snapshots)
+            controller = controller_settings(number, snapshots=plan.snapshots, piece=plan.piece)
             controller = tenants.with_the_tenant(controller) if plan.tenant else controller
             self.world.add_node(name, self._main(lambda ports, fail, c=controller: ControllerNode(ports, c, fail)))
         for name, broker in self.brokers.items():

@@ -118,8 +118,9 @@ def quorum_times() -> NodeConfig:
     )
 
 
-def controller_settings(number: int, *, snapshots: bool) -> ControllerConfig:
-    """`snapshots`: often enough to happen within a run."""
+def controller_settings(number: int, *, snapshots: bool, piece: int = 1) -> ControllerConfig:
+    """`snapshots`: often enough to happen within a run. `piece`: how many partitions change in one commit, where an
+    event concerns more."""
     address = (controller_name(number), INTERNAL_PORT)
     node = quorum_times()
     if snapshots:
@@ -132,6 +133,7 @@ def controller_settings(number: int, *, snapshots: bool) -> ControllerConfig:
         policy=ControllerPolicy(
             default_replication_factor=REPLICATION_FACTOR,
             min_insync_replicas=MIN_INSYNC,
+            piece_records_max=piece,
             static={"min.insync.replicas": str(MIN_INSYNC), "tidelog.tier.uri": TIER_URI},
         ),
         liveness=LivenessConfig(session_timeout_s=0.9, suspicion_s=0.15),

@@ -169,7 +169,11 @@ class ClusterWatch:
             self._metadata_moved(before, image)
 
     def _metadata_moved(self, before: MetadataImage, image: MetadataImage) -> None:
-        returned = [b for b, registered in image.brokers.items() if self.promise.registered(b, registered.epoch)]
+        returned = [
+            broker
+            for broker, registered in image.brokers.items()
+            if not registered.is_unclean and self.promise.registered(broker, registered.epoch)
+        ]
         whole = True
         for topic_id, topic in image.topics.by_id.items():
             for index, partition in topic.partitions.items():

@@ -242,7 +242,8 @@ class LogsBeginWhereTheyShould:
 class InSyncReplicasHoldCommitted:
     """Every ISR and ELR member's disk holds all that is committed, alike, and at least min.insync.replicas disks do.
 
-    `excused` are brokers that lost power and have not registered since: the controller cannot know yet.
+    `excused` are brokers that lost power and were not unfenced since: the controller does not know yet, or counts them
+    in no ISR and ELR, whatever lists them from before.
     """
 
     def __init__(self, committed: CommittedLog) -> None:
@@ -375,7 +376,7 @@ class PowerPromise:
     def __init__(self, min_insync: int, *, flushes_each: bool) -> None:
         self._min_insync, self._flushes_each = min_insync, flushes_each
         self.lost: dict[int, None] = {}  # until the ISR is whole
-        self.unregistered: dict[int, int] = {}  # lost power; broker epoch that the metadata still shows
+        self.unregistered: dict[int, int] = {}  # lost power; broker epoch that the metadata then showed
         self.failing: dict[int, None] = {}  # disks
 
     def allows(self, brokers: Iterable[int]) -> bool:
@@ -393,7 +394,7 @@ class PowerPromise:
             self.unregistered[broker] = broker_epoch
 
     def registered(self, broker: int, broker_epoch: int) -> bool:
-        """Whether the controller now knows of a loss of power that it did not know of before."""
+        """The broker has registered, and counts where it is listed; whether that follows a loss of power."""
         news = self.unregistered.get(broker, broker_epoch) != broker_epoch
         if news:
             del self.unregistered[broker]

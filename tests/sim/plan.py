@@ -71,6 +71,11 @@ class Plan:
     tenant: bool = False  # topic and group are a tenant's, who moves from one cell of three brokers to another
 
     @property
+    def piece(self) -> int:
+        """How many partitions the controllers change in one commit: one, two or all that an event concerns."""
+        return (1, 2, 500)[self.seed % 3]
+
+    @property
     def topic(self) -> str:
         return TENANTS_TOPIC if self.tenant else TOPIC
 

@@ -86,8 +86,8 @@ def test_a_rebuilt_cluster_serves_what_the_tier_held(number: int, monkeypatch: p
                 cluster.run()
             image, found = rebuilt_from(cluster)
 
-            def settings(number: int, *, snapshots: bool) -> ControllerConfig:
-                config = controller_settings(number, snapshots=snapshots)
+            def settings(number: int, *, snapshots: bool, piece: int) -> ControllerConfig:
+                config = controller_settings(number, snapshots=snapshots, piece=piece)
                 return replace(config, driver=replace(config.driver, rebuilt=image))
 
             monkeypatch.setattr("tests.sim.cluster.controller_settings", settings)

@@ -57,8 +57,10 @@ def test_a_broker_whose_disk_failed_leads_nothing_when_it_ends(seed: int) -> Non
 def test_after_a_restart_of_all_the_preferred_replicas_lead(
     seed: int, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seldom(number: int, *, snapshots: bool) -> ControllerConfig:
-        return replace(controller_settings(number, snapshots=snapshots), leader_return=LeaderReturnConfig())
+    def seldom(number: int, *, snapshots: bool, piece: int) -> ControllerConfig:
+        return replace(
+            controller_settings(number, snapshots=snapshots, piece=piece), leader_return=LeaderReturnConfig()
+        )
 
     monkeypatch.setattr("tests.sim.cluster.controller_settings", seldom)
     with scene(seed) as cluster:

@@ -1,0 +1,87 @@
+"""Brokers that are fenced, stop or are unregistered leave their partitions in pieces. Pure.
+
+A broker's own record comes first: from then on it is not active, clients are not sent to it, and nobody elects it or
+lets it join. Which partitions list it all the same is what the image's index says, so any active controller goes on
+where the last one stopped, and none is forgotten. A broker is not unfenced before the last piece: while it may lead,
+no partition lists it from before.
+
+Small events are one commit still: the first piece goes with the broker's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from kraft.controller.elections import Standing, changes_where_brokers_leave, standing_of
+from kraft.controller.features import PIECES_LEVEL, TIDELOG_VERSION
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
+from kraft.image.delta import replayed
+from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import NO_PARTITIONS, PartitionKey
+from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+
+WHOLE = 1 << 31
+_FIRST_TOPICS = (GROUP_TOPIC, TIER_TOPIC, AUDIT_TOPIC)
+"""What clients and brokers wait for before anything else."""
+
+
+def piece_of(image: MetadataImage, policy: ControllerPolicy) -> int:
+    """How many partitions change in one commit: all of them, while nodes may run that know nothing of pieces."""
+    return policy.piece_records_max if image.features.get(TIDELOG_VERSION, 0) >= PIECES_LEVEL else WHOLE
+
+
+def with_first_piece(
+    image: MetadataImage, policy: ControllerPolicy, records: list[MetadataRecord], cause: Cause
+) -> list[MetadataRecord]:
+    """`records`, after which a broker is not active any more, and the first piece of what follows."""
+    return [*records, *departure_piece(replayed(image, records), policy, cause)]
+
+
+def departure_piece(
+    image: MetadataImage, policy: ControllerPolicy, cause: Cause | None = None
+) -> list[PartitionChangeRecord]:
+    """The next partitions that a broker leaves; none when no partition lists one that is gone.
+
+    Where `cause` is not given, it is what the image tells of the broker.
+    """
+    standing = standing_of(image)
+    for broker_id in gone(standing):
+        keys = list(islice(_places(image, standing, broker_id), piece_of(image, policy)))
+        if keys:
+            return changes_where_brokers_leave(image, policy, keys, cause or _cause(image, broker_id))
+    return []
+
+
+def is_listed(image: MetadataImage, broker_id: int) -> bool:
+    """Whether a partition lists the broker, which is not active, from before it left."""
+    standing = standing_of(image)
+    return next(_places(image, standing, broker_id), None) is not None
+
+
+def gone(standing: Standing) -> list[int]:
+    return sorted(standing.leaving | standing.unclean)
+
+
+def _places(image: MetadataImage, standing: Standing, broker_id: int) -> Iterator[PartitionKey]:
+    """What lists the broker, each once, as clients miss it: what it leads comes first, internal topics before all."""
+    index = image.topics.index
+    in_sync = index.in_sync_with(broker_id) if broker_id in standing.leaving else NO_PARTITIONS
+    leads = index.led_by(broker_id) if in_sync else NO_PARTITIONS
+    eligible = index.eligible_with(broker_id) if broker_id in standing.unclean else NO_PARTITIONS
+    first = [topic.topic_id for name in _FIRST_TOPICS if (topic := image.topics.get(name)) is not None]
+    seen: dict[PartitionKey, None] = {}
+    for key in chain(chain.from_iterable(in_sync.of_topic(topic_id) for topic_id in first), leads, in_sync, eligible):
+        if key not in seen:
+            seen[key] = None
+            yield key
+
+
+def _cause(image: MetadataImage, broker_id: int) -> Cause:
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return Cause.BROKER_UNREGISTERED
+    if broker.in_controlled_shutdown:
+        return Cause.CONTROLLED_SHUTDOWN
+    return Cause.UNCLEAN_STOP if broker.is_unclean else Cause.BROKER_FENCED

@@ -1,0 +1,161 @@
+"""The active controller's work on what concerns many partitions: one committed piece after another.
+
+What brokers leave is derived from the image before each piece. What has to be looked at after an event (partitions
+without a leader once a broker returns, reassignments once settings change) is a set of the image at that event; a new
+controller looks at all of them once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
+
+from common.decision import Decision
+from common.errors import OutcomeUnknown, ProtocolError
+from common.lifecycle import duty, end_task
+from kraft.controller.departures import departure_piece, gone
+from kraft.controller.driver import ControllerDriver
+from kraft.controller.elections import (
+    changes_where_isr_suffices,
+    changes_where_leaders_lack,
+    changes_where_room_lacks,
+    standing_of,
+)
+from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
+from kraft.controller.reassignment import changes_where_moves_may_end
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.image.partition_index import PartitionKey
+from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+
+log = logging.getLogger(__name__)
+
+Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[PartitionChangeRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceworkConfig:
+    """Seconds. `room_look_s`: how often it is looked at what others may take over from a broker without room."""
+
+    retry_s: float = 0.1
+    room_look_s: float = 5.0
+
+
+class _Walk:
+    """Partitions to be looked at, in pieces; a piece that was not committed is looked at again."""
+
+    def __init__(self, keys: Iterable[PartitionKey], look: Look) -> None:
+        self._keys = iter(keys)
+        self._look = look
+        self._piece: list[PartitionKey] = []
+
+    def decide(self, image: MetadataImage, policy: ControllerPolicy) -> Decision[MetadataRecord, int]:
+        """The reply is how many were looked at: none at the end."""
+        if not self._piece:
+            self._piece = list(islice(self._keys, policy.piece_records_max))
+        records: list[MetadataRecord] = list(self._look(image, policy, self._piece))
+        return Decision(len(self._piece), records)
+
+    def committed(self) -> None:
+        self._piece = []
+
+
+class Piecework:
+    """Owns one task. Tell it of every change of the metadata, on every controller."""
+
+    def __init__(self, driver: ControllerDriver, policy: ControllerPolicy, config: PieceworkConfig) -> None:
+        self._driver = driver
+        self._policy = policy
+        self._config = config
+        self._walks: list[_Walk] = []
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Within the replay: takes note alone."""
+        if not self._driver.is_active or not (delta.brokers_changed or delta.configs_changed):
+            return
+        index = image.topics.index
+        if any(_is_active_now(delta, image, broker_id) for broker_id in delta.brokers_changed):
+            self._walk(index.leaderless, partial(changes_where_leaders_lack, cause=Cause.BROKER_UNFENCED))
+        if any(_rules_differ(delta, image, name) for name in (MIN_ISR, UNCLEAN_ELECTION)):
+            self._walk(index.leaderless, partial(changes_where_leaders_lack, cause=Cause.REQUESTED_ELECTION))
+            self._walk(index.moving, changes_where_moves_may_end)
+        self._changed.set()
+
+    def became_active(self) -> None:
+        index = self._driver.image.topics.index
+        self._walks = []
+        self._walk(index.unsettled, changes_where_isr_suffices)
+        self._walk(index.leaderless, partial(changes_where_leaders_lack, cause=Cause.REQUESTED_ELECTION))
+        self._walk(index.moving, changes_where_moves_may_end)
+        self._changed.set()
+
+    def _walk(self, keys: Iterable[PartitionKey], look: Look) -> None:
+        self._walks.append(_Walk(keys, look))
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=duty("piecework"))
+
+    async def stop(self) -> None:
+        await end_task(self._task)
+        self._task = None
+
+    async def _run(self) -> None:
+        room_due_s = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            image = self._driver.image
+            crowded = [broker.broker_id for broker in image.brokers.values() if broker.lacks_room]
+            if self._driver.is_active:
+                try:
+                    if await self._step():
+                        continue
+                except (ProtocolError, OutcomeUnknown):
+                    await asyncio.sleep(self._config.retry_s)
+                    continue
+                if crowded and loop.time() >= room_due_s:
+                    room_due_s = loop.time() + self._config.room_look_s
+                    index = image.topics.index
+                    keys = chain.from_iterable(chain(index.led_by(b), index.in_sync_with(b)) for b in crowded)
+                    self._walk(keys, changes_where_room_lacks)
+                    continue
+            try:
+                async with asyncio.timeout(self._config.room_look_s if crowded else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _step(self) -> bool:
+        """Whether something was committed or looked at, so that there may be more."""
+        if gone(standing_of(self._driver.image)):
+            left: int = await self._driver.write(self._departure)
+            if left:
+                return True
+        if not self._walks:
+            return False
+        walk = self._walks[0]
+        looked_at: int = await self._driver.write(lambda image: walk.decide(image, self._policy))
+        walk.committed()
+        if not looked_at and walk in self._walks:
+            self._walks.remove(walk)
+        return True
+
+    def _departure(self, image: MetadataImage) -> Decision[MetadataRecord, int]:
+        records: list[MetadataRecord] = list(departure_piece(image, self._policy))
+        return Decision(len(records), records)
+
+
+def _is_active_now(delta: MetadataDelta, image: MetadataImage, broker_id: int) -> bool:
+    before = delta.brokers_changed[broker_id]
+    return image.is_active(broker_id) and not (before is not None and before.is_active)
+
+
+def _rules_differ(delta: MetadataDelta, image: MetadataImage, name: str) -> bool:
+    base = delta.base.configs
+    return any(base.of(*key).get(name) != image.configs.of(*key).get(name) for key in delta.configs_changed)
