@@ -28,7 +28,6 @@ ON_ONE_MACHINE = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 NO_BARS = {"spark.ui.showConsoleProgress": "false"}
 NO_JAVA = (

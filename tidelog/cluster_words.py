@@ -20,7 +20,7 @@ def ready_lines(root: Path, layout: ClusterLayout, *, detached: bool) -> list[st
         "data": f"{root}  (kept: the next `up` there goes on with it)",
         "logs": str(root / LOGS / "NODE.log"),
         "metrics": f"http://{HOST}:PORT/metrics with PORT {_metrics(layout)}",
-        "next": f"{command} topics create flights --partitions 3{where}",
+        "next": f"{command} topics create words --partitions 3{where}",
         "": f"{command} ps{where}",
         "stop": stop if detached else f"Ctrl-C, or {stop}",
     }

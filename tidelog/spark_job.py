@@ -188,7 +188,7 @@ def open_session(name: str, master: str | None, settings: dict[str, str], *, ver
         builder = builder.master(master)
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        for setting, value in ON_ONE_MACHINE.items():
+        for setting, value in (ON_ONE_MACHINE | _UNIX_SOCKETS).items():
             builder = builder.config(setting, value)
     for setting, value in (_FOR_ALL | settings).items():
         builder = builder.config(setting, value)
@@ -230,6 +230,8 @@ def _java_ends_with_its_start() -> Iterator[None]:
         gateway.Popen = start
 
 
+# Faster, but with them Python's workers may leave a traceback when they end, see `tidelog.python_workers`.
+_UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 _FOR_ALL = {
     "spark.ui.showConsoleProgress": "false",  # the bars are ours
     "spark.sql.session.timeZone": "UTC",

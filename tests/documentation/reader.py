@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tests.documentation.pages import AGAIN, OUTPUT, ROOT, STAYS, Block, blocks_of, commands
 
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 STOP_S = 90.0
 AGAIN_S = 0.5
 OPTIONAL = {"kcat"}  # programs that a page itself calls optional

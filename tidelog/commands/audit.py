@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.audit_listing import Listing, Wanted
 
 EVENTS_SHOWN = 1_000
+NOTHING = "no such event; what was within the last minute may not be exported yet"
 COLUMNS = ["time", "event", "topic", "partition", "cause", "actor", "told_by", "before", "after"]
 
 
@@ -145,7 +146,7 @@ def _show(listing: Listing, as_json: bool) -> None:
         for event in events:
             print(json.dumps(to_fields(event)))
         return
-    show([_row(event) for event in events], as_json=False, columns=COLUMNS, empty="no such event")
+    show([_row(event) for event in events], as_json=False, columns=COLUMNS, empty=NOTHING)
     say_hidden(listing.wanted.passed_over, "event of an internal topic is", "events of internal topics are")
     if listing.left_out:
         print(f"{listing.left_out:,} earlier events are left out; --most shows more")
