@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from broker.config import LogDuties
 from broker.partitions.hosted import HostedPartitions
@@ -81,7 +82,6 @@ class Duties:
         self._inflated_bytes_max = inflated_bytes_max
         self._pacer = pacer
         self._stalls = Stalls(lag_max_s)
-        self._checkpointed: dict[TopicPartition, int] = {}
         self._cleaner: LogCleaner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -148,29 +148,48 @@ class Duties:
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint, unless nothing has moved."""
-        marks = {(partition.topic, partition.index): partition.high_watermark for partition in self._hosted}
-        if marks != self._checkpointed and await self._logs.checkpoint_high_watermarks(marks):
-            self._checkpointed = marks
+        context = self._logs.context
+        if context.high_watermarks_moved:
+            context.high_watermarks_moved = False
+            if not await self._logs.collect_high_watermarks(self._marks):
+                context.high_watermarks_moved = True
+
+    def _marks(self, into: dict[TopicPartition, int]) -> Work[None]:
+        for partitions in self._some_at_a_time():
+            for partition in partitions:
+                into[partition.topic, partition.index] = partition.high_watermark
+            yield PARTITION_COST * len(partitions)
+
+    def _some_at_a_time(self) -> Iterator[list[Partition]]:
+        """All partitions that are hosted when it is their turn."""
+        for by_index in list(self._hosted.by_id.values()):
+            partitions = list(by_index.values())
+            for at in range(0, len(partitions), PARTITIONS_PER_TURN):
+                yield partitions[at : at + PARTITIONS_PER_TURN]
 
     async def _retain(self) -> None:
         now_ms = self._clock.wall_ms()
-        hosted = list(self._hosted)
-        for at in range(0, len(hosted), PARTITIONS_PER_TURN):
-            partitions = hosted[at : at + PARTITIONS_PER_TURN]
+        looked_at = 0
+        for partitions in self._some_at_a_time():
             for partition in partitions:
                 log = partition.log
                 if log.closed:
                     continue
                 if log.config.bounds_compaction_lag:
-                    log.maybe_roll(now_ms)
+                    await log.when_in_memory(partial(log.maybe_roll, now_ms))
                 if log.config.remote_storage_enable:
                     log.roll_for_tier(now_ms)
-            await asyncio.sleep(0)
-            while partitions:
-                partitions, pending = await self._delete_old(partitions, now_ms)
+            left = partitions
+            while left:
+                left, pending = await self._delete_old(left, now_ms)
                 if pending is not None:
                     await pending.wait()
-                await asyncio.sleep(0)
+                elif left:
+                    await self._pacer.rest("retention")
+            looked_at += len(partitions)
+            if looked_at >= PARTITIONS_PER_TURN:
+                looked_at = 0
+                await self._pacer.rest("retention")
 
     async def _delete_old(
         self, partitions: list[Partition], now_ms: int
@@ -183,11 +202,12 @@ class Duties:
             try:
                 if log.closed:
                     continue
-                if log.delete_old_segments(now_ms, partition.high_watermark, partition.tier_end_offset) or (
-                    partition.holds_erased and partition.drop_erased(now_ms)
-                ):
+                removed = await log.when_in_memory(
+                    partial(log.delete_old_segments, now_ms, partition.high_watermark, partition.tier_end_offset)
+                )
+                if removed or (partition.holds_erased and partition.drop_erased(now_ms)):
                     left.append(partition)
-                    await asyncio.sleep(0)
+                    await self._pacer.rest("retention")
             except AuditPending as pending:
                 left.append(partition)
                 waits = pending
@@ -198,8 +218,8 @@ class Duties:
         await self._pacer.run(self._expired(now_ms), "expire-producers", own=True)
 
     def _expired(self, now_ms: int) -> Work[None]:
-        for partitions in list(self._hosted.by_id.values()):
-            for partition in list(partitions.values()):
+        for partitions in self._some_at_a_time():
+            for partition in partitions:
                 if len(partition.log.producers):
                     yield from partition.log.producers.expire(now_ms)
             yield PARTITION_COST * len(partitions)

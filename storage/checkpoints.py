@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from common.lifecycle import duty
+from common.pacing import Pacer, Work
 from common.ports import Disk
 from common.whole_files import replace_file
 from storage.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, encode_offsets
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
+
+T = TypeVar("T")
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -31,10 +35,53 @@ class _Limit(NamedTuple):
         return self.recovery_point if name == RECOVERY_POINTS else self.offset
 
 
+Collect = Callable[[dict[TopicPartition, int]], Work[None]]
+"""Puts offsets into a dictionary, in slices of the loop."""
+
+STEP = 256  # partitions that are looked at at once
+
+
+def collector(logs: Mapping[TopicPartition, T], of: Callable[[T], int | None]) -> Collect:
+    """Collects what `of` tells of each log; None: nothing."""
+
+    def collect(into: dict[TopicPartition, int]) -> Work[None]:
+        rows = iter(list(logs.items()))
+        while some := list(islice(rows, STEP)):
+            for who, log in some:
+                offset = of(log)
+                if offset is not None:
+                    into[who] = offset
+            yield len(some) // 2
+
+    return collect
+
+
+def _differ(offsets: Offsets, said: Offsets) -> Work[bool]:
+    if len(offsets) != len(said):
+        return True
+    rows = iter(list(offsets.items()))
+    while some := list(islice(rows, STEP)):
+        if any(said.get(who) != offset for who, offset in some):
+            return True
+        yield len(some) // 4
+    return False
+
+
 class Checkpoints:
     """One per log directory; calls on the loop. A disk that refuses takes the directory offline."""
 
-    __slots__ = ("_directory", "_disk", "_health", "_limits", "_said", "_tasks", "_turn", "_waiting", "_withdrawal")
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_health",
+        "_limits",
+        "_said",
+        "_tasks",
+        "_turn",
+        "_waiting",
+        "_withdrawal",
+        "pacer",
+    )
 
     def __init__(self, disk: Disk, directory: str, health: DirectoryHealth) -> None:
         self._disk = disk
@@ -46,6 +93,7 @@ class Checkpoints:
         self._limits: dict[TopicPartition, _Limit] = {}
         self._withdrawal: asyncio.Task[bool] | None = None
         self._tasks: dict[asyncio.Task[bool], None] = {}
+        self.pacer: Pacer | None = None  # the node's
 
     def found(self, name: str, offsets: Offsets) -> None:
         """What the last run left in the file `name`."""
@@ -75,6 +123,29 @@ class Checkpoints:
             return False
         self._said[name] = offsets
         return True
+
+    async def write_collected(self, name: str, collect: Collect) -> bool:
+        """As `write`, of what `collect` puts into a dictionary; nothing is written where the file says it already.
+
+        What it put there counts as waiting to be written: whoever cuts a log meanwhile has it withdrawn.
+        """
+        if self._health.offline is not None:
+            return False
+        offsets: dict[TopicPartition, int] = {}
+        self._waiting[name].append(offsets)
+        return await asyncio.shield(self._begin(self._collect_and_write(name, offsets, collect)))
+
+    async def _collect_and_write(self, name: str, offsets: dict[TopicPartition, int], collect: Collect) -> bool:
+        if self.pacer is None:
+            self.pacer = Pacer()
+        async with self._turn:
+            try:
+                await self.pacer.run(collect(offsets), "checkpoints", own=True)
+                if not await self.pacer.run(_differ(offsets, self._said[name]), "checkpoints", own=True):
+                    return True
+                return await self._replace(name, offsets)
+            finally:
+                self._waiting[name].popleft()
 
     def said(self, name: str) -> Offsets:
         """What the file `name` says, or will say once what waits is written."""

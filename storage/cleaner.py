@@ -7,9 +7,11 @@ time, so that the cleaner can be stopped, throttled and never delays a request b
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from common.errors import ProtocolError
+from common.pacing import Pacer, Work
 from common.whole_files import join, read_whole, replace_file
 from storage.checkpoint_files import (
     CLEANER_OFFSETS,
@@ -18,13 +20,21 @@ from storage.checkpoint_files import (
     decode_offsets,
     encode_offsets,
 )
+from storage.checkpoints import collector
 from storage.cleaning_pass import CleaningPass, PassInput
+from storage.cold_reads import PagesMissing
 from storage.compaction import CleaningPlan, CompactionSegment, plan_cleaning
-from storage.log_config import FOREVER_MS
+from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
 from storage.partition_log import PartitionLog
 from storage.segment import Segment
 from storage.segment_swap import remove_cleaned, swap_in
+
+LOOK_COST = 1  # of a log that is passed over
+SEGMENT_COST = 3
+STEP_COST = 250
+LOGS_PER_REST = 2_048
+IDLE_MAX = 200_000  # logs that are remembered
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,6 +66,22 @@ class _PassAborted(Exception):
     """The log changed under the pass: its segments are looked at anew in the next round."""
 
 
+class _State(NamedTuple):
+    """All that a log's being due follows from, but for time."""
+
+    topic_id: bytes
+    active_base_offset: int
+    segments: int
+    log_start_offset: int
+    generation: int
+    config: LogConfig
+
+
+def _state(log: PartitionLog) -> _State:
+    segments = len(log.segments)
+    return _State(log.topic_id, log.active.base_offset, segments, log.log_start_offset, log.generation, log.config)
+
+
 class LogCleaner:
     """`await run()` in a task of the owner; cancelling it leaves every log whole."""
 
@@ -75,6 +101,7 @@ class LogCleaner:
         self._config = config
         self._checkpoints: dict[TopicPartition, int] | None = None  # of the last run, until its log is seen
         self._clean: dict[TopicPartition, _CleanUpTo] = {}
+        self._idle: dict[TopicPartition, _State] = {}  # as they were when they were found not to be due
         self._uncleanable: dict[TopicPartition, bytes] = {}  # topic ids of logs that a pass found damaged
 
     @property
@@ -92,7 +119,8 @@ class LogCleaner:
         """One pass over the log with the largest dirty share of those that are due; whether one was finished."""
         if self._checkpoints is None:
             self._checkpoints = await asyncio.to_thread(self._read_checkpoints)
-        chosen = self._choose()
+        best = await self._pacer().run(self._choose(), "cleaner", own=True)
+        chosen = self._plan(best) if best is not None else None  # as it is now
         if chosen is None:
             return False
         log = chosen.log
@@ -113,28 +141,65 @@ class LogCleaner:
 
     # Choice
 
-    def _choose(self) -> _Chosen | None:
-        best: _Chosen | None = None
-        for log in self._logs():
-            if not log.config.is_compacted or log.barred is not None or log.pending_writes:
-                continue
-            key = (log.topic, log.partition)
-            if self._uncleanable.get(key) == log.topic_id:
-                continue
-            start = self._clean_up_to(log)
-            if start is not None and log.active.base_offset <= start:
-                continue
-            try:
-                views = _views(log)
-            except (OSError, ProtocolError):
-                continue  # whoever reads the log next finds out, and says so
-            stable = min(log.last_stable_offset(self._high_watermark(log)), log.recovery_point, log.copying_offset)
-            now_ms = self._context.clock.wall_ms()
-            plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, now_ms)
-            due = plan.is_due(log.config.min_cleanable_dirty_ratio)
-            if due and (best is None or plan.dirty_ratio > best.plan.dirty_ratio):
-                best = _Chosen(log, plan, views)
-        return best
+    def _choose(self) -> Work[PartitionLog | None]:
+        """The log with the largest dirty share of those that are due."""
+        best: tuple[float, PartitionLog] | None = None
+        cost = 0
+        for log in list(self._logs()):
+            cost += LOOK_COST
+            if log.config.is_compacted and not self._is_as_it_was(log):
+                cost += len(log.segments) * SEGMENT_COST
+                chosen = self._plan(log)
+                if chosen is not None and (best is None or chosen.plan.dirty_ratio > best[0]):
+                    best = (chosen.plan.dirty_ratio, log)
+            if cost >= STEP_COST:
+                yield cost
+                cost = 0
+        return None if best is None else best[1]
+
+    def _is_as_it_was(self, log: PartitionLog) -> bool:
+        """Whether nothing has changed since the log was found not to be due; time alone makes none due here."""
+        return self._idle.get((log.topic, log.partition)) == _state(log)
+
+    def _plan(self, log: PartitionLog) -> _Chosen | None:
+        """What a pass over the log would do, if one is due."""
+        if log.closed or log.barred is not None or log.pending_writes:
+            return None
+        if self._uncleanable.get((log.topic, log.partition)) == log.topic_id:
+            return None
+        start = self._clean_up_to(log)
+        if start is not None and log.active.base_offset <= start:
+            return None
+        cold = self._context.open_files.cold
+        cold.is_strict = True
+        try:
+            views = _views(log)
+        except PagesMissing:
+            return None  # a thread brings them in until the next round
+        except (OSError, ProtocolError):
+            return None  # whoever reads the log next finds out, and says so
+        finally:
+            cold.is_strict = False
+        high_watermark = self._high_watermark(log)
+        stable = min(log.last_stable_offset(high_watermark), log.recovery_point, log.copying_offset)
+        plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, self._context.clock.wall_ms())
+        if plan.is_due(log.config.min_cleanable_dirty_ratio):
+            return _Chosen(log, plan, views)
+        waits_for_time = log.config.min_compaction_lag_ms > 0 or log.config.bounds_compaction_lag
+        if stable >= log.active.base_offset and not waits_for_time:
+            self._remember_idle(log)
+        return None
+
+    def _remember_idle(self, log: PartitionLog) -> None:
+        self._idle[log.topic, log.partition] = _state(log)
+        if len(self._idle) > IDLE_MAX:
+            del self._idle[next(iter(self._idle))]
+
+    def _pacer(self) -> Pacer:
+        checkpoints = self._context.checkpoints
+        if checkpoints.pacer is None:
+            checkpoints.pacer = Pacer()
+        return checkpoints.pacer
 
     def _clean_up_to(self, log: PartitionLog) -> int | None:
         key = (log.topic, log.partition)
@@ -188,8 +253,8 @@ class LogCleaner:
         """Gaps between segments count as a loss above the recovery point that the next start reads: it comes first."""
         checkpoints = self._context.checkpoints
         if checkpoints.on_device(RECOVERY_POINTS).get((log.topic, log.partition), 0) < end_offset:
-            points = {(one.topic, one.partition): one.recovery_point for one in self._logs()}
-            if not await checkpoints.write(RECOVERY_POINTS, points):
+            logs = {(one.topic, one.partition): one for one in self._logs()}
+            if not await checkpoints.write_collected(RECOVERY_POINTS, collector(logs, lambda one: one.recovery_point)):
                 raise _PassAborted
 
     async def _clean_group(
@@ -260,13 +325,18 @@ class LogCleaner:
 
     async def _write_checkpoints(self) -> None:
         """Of logs that are there: a topic made anew under an old name begins dirty."""
-        present = {(log.topic, log.partition): log.topic_id for log in self._logs()}
+        present: dict[TopicPartition, bytes] = {}
+        logs = iter(list(self._logs()))
+        while some := list(islice(logs, LOGS_PER_REST)):
+            present.update({(log.topic, log.partition): log.topic_id for log in some})
+            await self._pacer().rest("cleaner")
         self._clean = {key: clean for key, clean in self._clean.items() if present.get(key) == clean.topic_id}
         self._uncleanable = {key: topic_id for key, topic_id in self._uncleanable.items() if key in present}
         offsets = {key: offset for key, offset in (self._checkpoints or {}).items() if key in present}
         offsets |= {key: clean.offset for key, clean in self._clean.items()}
-        data = encode_offsets(offsets)
-        await asyncio.to_thread(replace_file, self._context.disk, self._directory, CLEANER_OFFSETS, data)
+        await asyncio.to_thread(
+            lambda: replace_file(self._context.disk, self._directory, CLEANER_OFFSETS, encode_offsets(offsets))
+        )
 
 
 def _views(log: PartitionLog) -> list[CompactionSegment]:

@@ -49,4 +49,5 @@ class LogContext:
     reloads: ProducerReloads
     snapshots: SnapshotWrites
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
+    high_watermarks_moved: bool = True  # since the last replication-offset-checkpoint
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint

@@ -24,7 +24,7 @@ from storage.checkpoint_files import (
     RECOVERY_POINTS,
     TopicPartition,
 )
-from storage.checkpoints import Checkpoints
+from storage.checkpoints import Checkpoints, Collect, collector
 from storage.clean_flush import flush_completely
 from storage.directory_files import (
     DELETE_SUFFIX,
@@ -90,7 +90,7 @@ class LogDirectory:
             reloads=ProducerReloads(ports.disk, ports.clock, health, config.replay_bytes_max),
             snapshots=SnapshotWrites(ports.disk, health),
         )
-        context.snapshots.pacer = pacer
+        context.snapshots.pacer = context.checkpoints.pacer = pacer
         self._checkpoints = context.checkpoints
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._state: DirectoryState | None = None
@@ -377,24 +377,22 @@ class LogDirectory:
         """Replace replication-offset-checkpoint; whether that is done."""
         return await self._checkpoints.write(HIGH_WATERMARKS, offsets)
 
+    async def collect_high_watermarks(self, collect: Collect) -> bool:
+        """As `checkpoint_high_watermarks`, of what `collect` puts into a dictionary in slices."""
+        return await self._checkpoints.write_collected(HIGH_WATERMARKS, collect)
+
     async def checkpoint_recovery_points(self) -> bool:
         """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise. Whether both are
         on the device."""
-        points = {who: log.recovery_point for who, log in self._logs.items()}
-        is_done = points == self._checkpoints.said(RECOVERY_POINTS)
-        if not is_done:
-            is_done = await self._checkpoints.write(RECOVERY_POINTS, points)
+        is_done = await self._checkpoints.write_collected(
+            RECOVERY_POINTS, collector(self._logs, lambda log: log.recovery_point)
+        )
         return await self._checkpoint_log_starts() and is_done
 
     async def _checkpoint_log_starts(self) -> bool:
         if self._context.log_starts_changed:
             self._context.log_starts_changed = False
-            starts = {
-                who: log.log_start_offset
-                for who, log in self._logs.items()
-                if log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
-            }
-            if not await self._checkpoints.write(LOG_STARTS, starts):
+            if not await self._checkpoints.write_collected(LOG_STARTS, collector(self._logs, _noted_start)):
                 self._context.log_starts_changed = True
         return not self._context.log_starts_changed
 
@@ -483,3 +481,9 @@ class LogDirectory:
             log.close()
         self._logs.clear()
         self._context.open_files.close_all()
+
+
+def _noted_start(log: PartitionLog) -> int | None:
+    """The log start where it has to be written down: it follows from no segment's name."""
+    is_noted = log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
+    return log.log_start_offset if is_noted and not log.closed else None

@@ -44,11 +44,12 @@ def plan(
     high_watermark: int,
     now_ms: int,
     causes: tuple[Cause, Cause] = (Cause.TIME, Cause.SIZE),
+    more_bytes: int = 0,
 ) -> RetentionPlan:
     """Segments go oldest first and only while each lies wholly below the HW; `segments` is in order.
 
     Below the log start offset they go under any limits, but for the last one. By time and by size the last one may
-    go, too, unless it is empty; the caller rolls a new one first.
+    go, too, unless it is empty; the caller rolls a new one first. `more_bytes` lie in segments behind those given.
     """
     below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     best, cause = below_start, Cause.LOG_START
@@ -57,7 +58,7 @@ def plan(
         if by_time > best:
             best, cause = by_time, causes[0]
     if limits.bytes >= 0:
-        by_size = _by_size(segments, high_watermark, limits.bytes)
+        by_size = _by_size(segments, high_watermark, limits.bytes - more_bytes)
         if by_size > best:
             best, cause = by_size, causes[1]
     if best == 0:
@@ -72,6 +73,7 @@ def plan_local(
     high_watermark: int,
     tier_end_offset: int,
     now_ms: int,
+    more_bytes: int = 0,
 ) -> int:
     """How many of a tiered log's oldest segments go from this disk: the log starts where it started.
 
@@ -80,7 +82,7 @@ def plan_local(
     below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     bound = min(high_watermark, tier_end_offset)
     local = (Cause.LOCAL_TIME, Cause.LOCAL_SIZE)
-    return max(below_start, plan(segments, limits, log_start_offset, bound, now_ms, local).doomed)
+    return max(below_start, plan(segments, limits, log_start_offset, bound, now_ms, local, more_bytes).doomed)
 
 
 def _leading(segments: Sequence[SegmentView], high_watermark: int, goes: Callable[[SegmentView], bool]) -> int:

@@ -63,8 +63,10 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
         return 0
     limits = log.config.retention_limits
-    views = _views(log, limits.ms, now_ms)
-    count, start_offset, planned_cause = retention.plan(views, limits, log.log_start_offset, bound, now_ms)
+    views, more_bytes = _views(log, limits.ms, now_ms)
+    count, start_offset, planned_cause = retention.plan(
+        views, limits, log.log_start_offset, bound, now_ms, more_bytes=more_bytes
+    )
     if count == 0:
         return 0
     if count > SEGMENTS_AT_ONCE_MAX:
@@ -106,8 +108,10 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
         return 0
     tier_end_offset = _producers_durable(log, tier_end_offset)
     limits = log.config.local_limits
-    views = _views(log, limits.ms, now_ms)
-    count = retention.plan_local(views, limits, log.log_start_offset, high_watermark, tier_end_offset, now_ms)
+    views, more_bytes = _views(log, limits.ms, now_ms)
+    count = retention.plan_local(
+        views, limits, log.log_start_offset, high_watermark, tier_end_offset, now_ms, more_bytes
+    )
     count = min(count, SEGMENTS_AT_ONCE_MAX)
     doomed = log.segments[:count]
     if doomed:
@@ -152,20 +156,25 @@ def _producers_durable(log: PartitionLog, tier_end_offset: int) -> int:
     return min(tier_end_offset, log.recovery_point)
 
 
-def _views(log: PartitionLog, retention_ms: int, now_ms: int) -> list[retention.SegmentView]:
-    """Timestamps are read from the time indexes only where retention by time asks for them: of the segments that it
-    takes, as many as may go at once, and of the first that it leaves."""
-    ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end_offset]
+def _views(log: PartitionLog, retention_ms: int, now_ms: int) -> tuple[list[retention.SegmentView], int]:
+    """The oldest segments, somewhat more than may go at once, and the bytes of the others.
+
+    Timestamps are read from the time indexes only where retention by time asks for them: of the segments that it
+    takes, and of the first that it leaves. PagesMissing while reads are strict."""
+    segments = log.segments[: SEGMENTS_AT_ONCE_MAX + 2]
+    is_all = len(segments) == len(log.segments)
+    following = log.log_end_offset if is_all else log.segments[len(segments)].base_offset
+    ends = [*(segment.base_offset for segment in segments[1:]), following]
     views: list[retention.SegmentView] = []
     is_old = retention_ms >= 0
     try:
-        for segment, end in zip(log.segments, ends, strict=True):
+        for segment, end in zip(segments, ends, strict=True):
             timestamp = _largest_timestamp(segment) if is_old else now_ms
             is_old = is_old and now_ms - timestamp > retention_ms and len(views) < SEGMENTS_AT_ONCE_MAX
             views.append(retention.SegmentView(segment.base_offset, end, segment.size, timestamp))
     except OSError as error:
         raise log.context.health.refused(f"read {log.directory}", error) from error
-    return views
+    return views, sum(segment.size for segment in log.segments[len(segments) :])
 
 
 def _largest_timestamp(segment: Segment) -> int:

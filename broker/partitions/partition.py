@@ -321,6 +321,7 @@ class Partition(Replica):
         if offset > self.high_watermark:
             check(offset <= self.log.log_end_offset, "the high watermark lies within the log")
             self.high_watermark = offset
+            self.log.context.high_watermarks_moved = True
             for watcher in self.watchers:
                 watcher.partition_changed(self, committed=True)
             self._waiting.release(offset)
@@ -329,6 +330,7 @@ class Partition(Replica):
         """As of any replica; and what is in the tier was committed, whatever this leader has heard of it."""
         if self.replica_set is not None and self.high_watermark < offset <= self.log.written_end_offset:
             self.high_watermark = offset
+            self.log.context.high_watermarks_moved = True
             self._waiting.release(offset)
         super().tier_reaches(offset)
 

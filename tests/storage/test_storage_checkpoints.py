@@ -1,5 +1,6 @@
 """The next start believes the checkpoints: what they say of a log that is cut, or of one that takes another's place."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import ErrorCode, ProtocolError
-from storage.checkpoint_files import decode_offsets
+from common.pacing import SLICE_COST, Pacer, Work
+from storage.checkpoint_files import HIGH_WATERMARKS, RECOVERY_POINTS, TopicPartition, decode_offsets
+from storage.checkpoints import collector
+from storage.log_flusher import FlushDepth
 from storage.partition_log import PartitionLog
 from tests.storage.log_workbench import FOREVER, Workbench, append, produced, read_all, truncate
 
@@ -153,4 +157,44 @@ async def test_a_recovery_that_cuts_trusts_nothing_of_that_segment_before_its_fl
     assert log.log_end_offset == 10
     assert log.recovery_point == log.flushed_end_offset == 0
     assert said(tmp_path)[0] == 0
+    await bench.directory.close()
+
+
+async def test_a_log_that_is_cut_while_offsets_are_collected_is_not_told_of_as_it_was(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    for _ in range(4):
+        append(log, produced(5))
+    await log.flush(depth=FlushDepth.COMPLETE)
+    collected = asyncio.Event()
+
+    def collect(into: dict[TopicPartition, int]) -> Work[None]:
+        into["t", 0] = log.log_end_offset
+        collected.set()
+        for _ in range(3):
+            yield SLICE_COST
+
+    writing = asyncio.create_task(bench.directory.collect_high_watermarks(collect))
+    await collected.wait()
+    assert await truncate(log, 10) == 10
+    assert await writing
+    said = decode_offsets((tmp_path / HIGH_WATERMARKS).read_bytes())
+    assert said["t", 0] <= 10
+    await bench.directory.close()
+
+
+async def test_checkpoints_of_many_logs_are_collected_in_slices_and_not_written_twice(tmp_path: Path) -> None:
+    pacer = Pacer()
+    bench = Workbench(tmp_path)
+    await bench.start()
+    checkpoints = bench.directory.context.checkpoints
+    checkpoints.pacer = pacer
+    logs = {("t", partition): partition for partition in range(20_000)}
+    collect = collector(logs, lambda partition: partition + 1)
+    assert await checkpoints.write_collected(RECOVERY_POINTS, collect)
+    before = (tmp_path / RECOVERY_POINTS).stat().st_mtime_ns
+    assert await checkpoints.write_collected(RECOVERY_POINTS, collect)
+    assert (tmp_path / RECOVERY_POINTS).stat().st_mtime_ns == before
+    assert pacer.slices > 20
+    assert pacer.costliest <= 2 * SLICE_COST
     await bench.directory.close()

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from common.machine import MachineClock, MachineFile
+from common.pacing import SLICE_COST, Pacer
 from common.whole_files import read_whole
 from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records
+from storage import cleaner
 from storage.checkpoint_files import CLEANER_OFFSETS, RECOVERY_POINTS, decode_offsets
 from storage.checkpoints import Checkpoints
 from storage.cleaner import CleanerConfig, LogCleaner
+from storage.compaction import CompactionSegment
 from storage.directory_health import DirectoryHealth
 from storage.loaded_log import empty_log
 from storage.log_config import LogConfig
@@ -355,3 +358,32 @@ def test_new_segments_hold_only_when_all_their_files_are_renamed(tmp_path: Path,
     names = settle(disk, "t-0", disk.list("t-0"))
     assert names == disk.list("t-0") == sorted(f"{7:020d}{suffix}" for suffix in suffixes)
     assert [disk.file_size(f"t-0/{name}") for name in names] == [3] * 4
+
+
+async def test_logs_that_are_not_due_are_not_looked_into_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    await world.fill(60)
+    assert await world.cleaner.clean_dirtiest()
+    looked: list[PartitionLog] = []
+    plain = cleaner._views
+
+    def views(log: PartitionLog) -> list[CompactionSegment]:
+        looked.append(log)
+        return plain(log)
+
+    monkeypatch.setattr(cleaner, "_views", views)
+    for _ in range(3):
+        assert not await world.cleaner.clean_dirtiest()
+    assert len(looked) <= 1
+    await world.fill(60)
+    assert await world.cleaner.clean_dirtiest()
+
+
+async def test_a_choice_among_many_logs_is_made_in_slices(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.context.checkpoints.pacer = pacer = Pacer()
+    logs = [world.log] * 20_000
+    many = LogCleaner(world.context, "", lambda: logs, lambda log: log.log_end_offset, CleanerConfig())
+    assert not await many.clean_dirtiest()
+    assert pacer.slices >= 20
+    assert pacer.costliest <= 2 * SLICE_COST

@@ -324,6 +324,7 @@ async def test_no_later_index_is_opened_for_a_reader_of_the_first_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, log = await aborted_log(tmp_path, restarted=False)
+    await bench.directory.settle()
     region = log.read(0, 400, log.log_end_offset)
     assert region is not None
     opened: list[str] = []
