@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from broker.config import LogDuties
@@ -79,10 +80,15 @@ class Duties:
         self._config = config
         self._high_watermark_checkpoint_s = high_watermark_checkpoint_s
         self._review_s = review_s
-        self._inflated_bytes_max = inflated_bytes_max
         self._pacer = pacer
         self._stalls = Stalls(lag_max_s)
         self._cleaner: LogCleaner | None = None
+        self._cleaner_config = CleanerConfig(
+            backoff_ms=config.log_cleaner_backoff_ms,
+            dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+            io_bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
+            inflated_bytes_max=inflated_bytes_max,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -97,14 +103,22 @@ class Duties:
                 "",
                 self._logs.logs.values,
                 self._high_watermark_of,
-                CleanerConfig(
-                    backoff_ms=config.log_cleaner_backoff_ms,
-                    dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
-                    io_bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
-                    inflated_bytes_max=self._inflated_bytes_max,
-                ),
+                self._cleaner_config,
             )
             self._begin("cleaner", config.log_cleaner_backoff_ms / 1000, self._cleaner.run)
+
+    def configure_cleaner(
+        self, *, backoff_ms: int, dedupe_buffer_bytes: int, io_bytes_per_second_max: float
+    ) -> None:  # fmt: skip
+        """Values of the settings of the same names, from now on."""
+        self._cleaner_config = replace(
+            self._cleaner_config,
+            backoff_ms=backoff_ms,
+            dedupe_buffer_bytes=dedupe_buffer_bytes,
+            io_bytes_per_second_max=io_bytes_per_second_max,
+        )
+        if self._cleaner is not None:
+            self._cleaner.configure(self._cleaner_config)
 
     @property
     def uncleanable_count(self) -> int:

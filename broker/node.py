@@ -16,6 +16,7 @@ from broker.config import BrokerConfig, server_limits
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
+from broker.dynamic_settings import DynamicSettings
 from broker.forwarding import Forwarder, ForwardLimits
 from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
@@ -153,6 +154,7 @@ class BrokerNode:
             cluster=config.cluster_id,
             began=self.dispatcher.began,
         )
+        self._dynamic = DynamicSettings(config.node_id, self.data_plane.settings, self.server, self.data_plane.duties)
         register_metrics(self.metrics, self)
         self.security.register(self.metrics)
         self.audit.register(self.metrics)
@@ -322,6 +324,7 @@ class BrokerNode:
             self._missed.append((delta, image))
             return
         self.security.metadata_changed(delta, image)
+        self._dynamic.metadata_changed(delta, image)
         self.partitions.apply(delta, image)
         self.coordinators.metadata_changed(delta, image)
         self._roles_taken()

@@ -5,6 +5,7 @@ concerns it. The topic defaults among them (`log.â€¦`, `min.insync.replicas`, â€
 `common.topic_settings` names.
 """
 
+from common.inert_settings import INERT_SETTINGS
 from common.proxy_settings import PROXY_SETTINGS
 from common.security_settings import SECURITY_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue, Setting
@@ -113,9 +114,11 @@ _LOG = [
     _s("log.local.retention.bytes", "long", -2, "Bytes kept on the brokers of a tiered topic.", -2, update=DYNAMIC),
     _s("log.local.retention.ms", "long", -2, "Milliseconds kept on the brokers of a tiered topic.", -2, update=DYNAMIC),
     _s("log.cleaner.enable", "boolean", True, "Whether compacted topics are compacted."),
-    _s("log.cleaner.backoff.ms", "long", 15_000, "How often the cleaner looks for work.", 1),
-    _s("log.cleaner.dedupe.buffer.size", "long", 128 * MIB, "Memory of the cleaner's offset map.", 64 * KIB),
-    _s("log.cleaner.io.max.bytes.per.second", "double", 1.0e12, "How fast the cleaner reads and writes.", 1),
+    _s("log.cleaner.backoff.ms", "long", 15_000, "How often the cleaner looks for work.", 1, update=DYNAMIC),
+    _s("log.cleaner.dedupe.buffer.size", "long", 128 * MIB, "Memory of the cleaner's offset map.", 64 * KIB,
+       update=DYNAMIC),
+    _s("log.cleaner.io.max.bytes.per.second", "double", 1.0e12, "How fast the cleaner reads and writes.", 1,
+       update=DYNAMIC),
     _s("log.cleaner.delete.retention.ms", "long", DAY_MS, "How long tombstones stay.", 0, update=DYNAMIC),
     _s("log.cleaner.min.cleanable.ratio", "double", 0.5, "The dirty share that starts a compaction.", 0, 1, DYNAMIC),
     _s("log.cleaner.min.compaction.lag.ms", "long", 0, "The shortest time a record stays uncompacted.", 0,
@@ -268,6 +271,7 @@ NODE_SETTINGS = Catalogue(
         *_NODE,
         *TLS_SETTINGS,
         *ACCEPT_SETTINGS,
+        *INERT_SETTINGS,
         *SECURITY_SETTINGS,
         *_CONNECTIONS,
         *_TOPICS,

@@ -30,6 +30,7 @@ class Setting:
     "read-only" (restart), "per-broker" or "cluster-wide" (dynamic); `synonyms` are the broker settings that give a
     topic setting its default, nearest first; `pattern` is a regular expression for a string or each item of a list,
     and `pattern_text` says it in words. `per_listener`: `listener.name.<name>.<setting>` is one listener's own value.
+    `inert`: it is taken and shown for Apache Kafka's tools, and nothing reads it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Setting:
     pattern: str = ""
     pattern_text: str = ""
     per_listener: bool = False
+    inert: bool = False
 
     @property
     def needs_restart(self) -> bool:
@@ -75,7 +77,7 @@ class Setting:
             out_of_type = limit is not None and not -limit - 1 <= value <= limit
             too_low = self.low is not None and value < self.low
             too_high = self.high is not None and value > self.high
-            if out_of_type or too_low or too_high:
+            if out_of_type or too_low or too_high or value != value:  # noqa: PLR0124  NaN is in no range
                 raise self._error(text)
         for item in value if self.type_name == "list" else [value]:
             if self.choices and item not in self.choices:

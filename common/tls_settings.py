@@ -3,18 +3,20 @@
 
 from common.settings import INT_MAX, Setting
 
+_DYNAMIC = "cluster-wide"
 _PEM = "PEM"
 _PEM_TEXT = "PEM; `keytool` and `openssl pkcs12` turn a JKS or PKCS12 store into PEM (docs/security.md)"
 
 
 def _s(name: str, type_name: str, default: object, doc: str, low: float | None = None, high: float | None = None,
-       choices: tuple[str, ...] = (), *, sensitive: bool = False) -> Setting:  # fmt: skip
-    return Setting(name, type_name, default, doc, low, high, choices, sensitive=sensitive, per_listener=True)
+       choices: tuple[str, ...] = (), *, sensitive: bool = False, update: str = "read-only") -> Setting:  # fmt: skip
+    return Setting(name, type_name, default, doc, low, high, choices, update, sensitive, per_listener=True)
 
 
 def _for_all(name: str, type_name: str, default: object, doc: str, low: float | None = None,
-             high: float | None = None) -> Setting:  # fmt: skip
-    return Setting(name, type_name, default, doc, low, high)
+             high: float | None = None, update: str = "read-only", pattern: str = "",
+             pattern_text: str = "") -> Setting:  # fmt: skip
+    return Setting(name, type_name, default, doc, low, high, (), update, pattern=pattern, pattern_text=pattern_text)
 
 
 TLS_SETTINGS = [
@@ -52,12 +54,14 @@ TLS_SETTINGS = [
 ]  # fmt: skip
 
 ACCEPT_SETTINGS = [
-    _s("max.connections", "int", INT_MAX, "Connections of one broker; of one listener with its prefix.", 0),
+    _s("max.connections", "int", INT_MAX, "Connections of one broker; of one listener with its prefix.", 0,
+       update=_DYNAMIC),
     _s("max.connection.creation.rate", "int", INT_MAX, "Connections that are accepted in a second, of one broker's "
-       "listeners but the internal one together; of one listener with its prefix. More wait.", 1),
-    _for_all("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0),
+       "listeners but the internal one together; of one listener with its prefix. More wait.", 1, update=_DYNAMIC),
+    _for_all("max.connections.per.ip", "int", INT_MAX, "Connections from one address.", 0, update=_DYNAMIC),
     _for_all("max.connections.per.ip.overrides", "list", (), "ADDRESS:COUNT for addresses that may have another number "
-             "of connections."),
+             "of connections.", update=_DYNAMIC, pattern=r"\[?[0-9A-Fa-f.:]+\]?:[0-9]{1,9}",
+             pattern_text="ADDRESS:COUNT"),
     _for_all("tidelog.connection.openings.max", "int", 512, "Connections of one listener whose TLS handshake or PROXY "
              "header is under way; over it whoever keeps the broker waiting is closed.", 8, 100_000),
     _for_all("tidelog.connection.opening.ms", "int", 10_000, "How long TLS handshake and PROXY header may take.", 100,

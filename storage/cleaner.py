@@ -104,6 +104,10 @@ class LogCleaner:
         self._idle: dict[TopicPartition, _State] = {}  # as they were when they were found not to be due
         self._uncleanable: dict[TopicPartition, bytes] = {}  # topic ids of logs that a pass found damaged
 
+    def configure(self, config: CleanerConfig) -> None:
+        """From the next pass and the next pause on."""
+        self._config = config
+
     @property
     def uncleanable_count(self) -> int:
         return len(self._uncleanable)

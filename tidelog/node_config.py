@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from kraft.image.cells import CELL_NAME
 from tidelog.listener_config import host_and_port, parse_listeners
 from tidelog.security_config import security_config
 from tidelog.settings_check import check_own_of_listeners, check_settings
+from wire.listeners import counts_by_address
 
 SECRET_BYTES_MIN = 16
 T = TypeVar("T")
@@ -144,14 +144,10 @@ def fill(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
 def connections_per_ip(values: Mapping[str, Any]) -> dict[str, int]:
     """`max.connections.per.ip.overrides`."""
     name = "max.connections.per.ip.overrides"
-    found = {}
-    for text in values[name]:
-        address, _, count = text.rpartition(":")
-        try:
-            found[str(ip_address(address.strip("[]")))] = int(count)
-        except ValueError:
-            raise SettingError(f"{name}: {text!r} is not valid, it must be ADDRESS:COUNT") from None
-    return found
+    try:
+        return counts_by_address(values[name])
+    except ValueError as error:
+        raise SettingError(f"{name}: {str(error)!r} is not valid, it must be ADDRESS:COUNT") from None
 
 
 def read_secret(values: Mapping[str, Any]) -> bytes:

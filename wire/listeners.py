@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import TYPE_CHECKING
 
 from common.ports import Address
@@ -13,6 +14,18 @@ if TYPE_CHECKING:
     from wire.tls import TlsContexts
 
 UNBOUNDED = 2**31 - 1
+
+
+def counts_by_address(texts: Iterable[str]) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: ADDRESS:COUNT each. ValueError has the text that is not."""
+    found = {}
+    for text in texts:
+        address, _, count = text.rpartition(":")
+        try:
+            found[str(ip_address(address.strip("[]")))] = int(count)
+        except ValueError:
+            raise ValueError(text) from None
+    return found
 
 
 class ListenerKind(StrEnum):

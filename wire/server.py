@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from common.errors import MalformedFrame
@@ -136,6 +136,27 @@ class Server:
     def connections(self) -> list[Connection]:
         """Open connections, oldest first."""
         return list(self._connections)
+
+    @property
+    def listener_names(self) -> list[str]:
+        """Of the listeners whose connections are limited: all but internal ones."""
+        return [config.name for config in self._configs if config.kind is not ListenerKind.INTERNAL]
+
+    def limit_connections(self, most: int, per_ip: int, of_ip: Mapping[str, int], creation_rate: int) -> None:
+        """Other limits from now on, see `ServerLimits`. Connections that are there stay."""
+        self._limits = replace(
+            self._limits,
+            connections_max=most,
+            connections_per_ip_max=per_ip,
+            connections_per_ip=of_ip,
+            creation_rate=creation_rate,
+        )
+        self._rate.per_second = creation_rate
+
+    def limit_listener(self, name: str, most: int, creation_rate: int) -> None:
+        """Other limits of one listener from now on."""
+        door = self._doors[name]
+        door.connections_max, door.rate.per_second = most, creation_rate
 
     @property
     def openings(self) -> int:
@@ -299,6 +320,7 @@ class _Door:
         self.config = config
         self.listener: Listener | None = None
         self.connections = 0  # with those on their way
+        self.connections_max = config.connections_max
         self.rate = AcceptRate(config.creation_rate, self._loop.time())
         self.opens_in_steps = config.tls is not None or config.proxies is not ProxyForm.NONE
         self.openings = Openings(
@@ -309,7 +331,7 @@ class _Door:
         self._timer: asyncio.TimerHandle | None = None
 
     def limit_reached(self) -> str:
-        return "max.connections of the listener" if self.connections >= self.config.connections_max else ""
+        return "max.connections of the listener" if self.connections >= self.connections_max else ""
 
     def pause_for(self, pause_s: float) -> None:
         if self._timer is not None:

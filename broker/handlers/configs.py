@@ -8,7 +8,7 @@ Versions: DescribeConfigs from 3 on tells types and documentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -162,14 +162,15 @@ class ConfigHandlers:
             cluster = image.configs.cluster()
             return [
                 (setting, [(setting.name, cluster[setting.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)], False)
-                for setting in NODE_SETTINGS
+                for setting in (*NODE_SETTINGS, *_of_listeners_and_unknown(cluster))
                 if setting.name in cluster
             ]
         if name != str(self._node_id):
             message = f"Unexpected broker id, expected {self._node_id} or empty string, but received {name}"
             raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
         found = []
-        for setting in NODE_SETTINGS:
+        given = {**self._given, **image.configs.cluster(), **image.configs.broker(self._node_id)}
+        for setting in (*NODE_SETTINGS, *_of_listeners_and_unknown(given)):
             default = (setting.name, setting.text(setting.default), ConfigSource.DEFAULT)
             found.append((setting, [*self._given_sources(image, setting.name), default], setting.needs_restart))
         return found
@@ -214,6 +215,17 @@ class ConfigHandlers:
             response = response_class(responses=[_result(response_class, resource, error) for resource in allowed])
         response.responses = [*response.responses, *refused]
         return response
+
+
+def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:
+    """Of these names the settings that NODE_SETTINGS does not list: listeners' own, and what nobody knows, whose values
+    are not shown, as in Apache Kafka."""
+    listed = {setting.name for setting in NODE_SETTINGS}
+    return [
+        NODE_SETTINGS.get(name) or Setting(name, "string", "", "", sensitive=True, update="cluster-wide")
+        for name in given
+        if name not in listed
+    ]
 
 
 def _check_tenant(context: RequestContext, resource: Any) -> None:

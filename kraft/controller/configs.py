@@ -22,8 +22,11 @@ from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, MetadataRecord, ResourceType
+from wire.listeners import counts_by_address
 from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 
+OWN_PREFIX = "tidelog."
+CONNECTIONS_OF_ADDRESSES = "max.connections.per.ip.overrides"
 LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
@@ -66,18 +69,28 @@ def check_together(
 
 
 def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) -> None:
-    """Raises INVALID_CONFIG or INVALID_REQUEST unless these may be overrides of a broker, or of all ("")."""
+    """Raises INVALID_CONFIG or INVALID_REQUEST unless these may be overrides of a broker, or of all ("").
+
+    A name that nobody knows may, as in Apache Kafka, unless it would be one of our own.
+    """
     for name, value in configs.items():
         setting = NODE_SETTINGS.get(name)
-        if setting is None:
+        if setting is None and name.startswith(OWN_PREFIX):
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}.")
+        if setting is None:  # Apache Kafka keeps what its plug-ins might read, for one broker and for all
+            continue
         if setting.needs_restart:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Cannot update {name} dynamically: it needs a restart.")
         if resource_name == CLUSTER_DEFAULT and setting.update == "per-broker":
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} is set per broker, not for the whole cluster.")
         if resource_name != CLUSTER_DEFAULT and name in (MIN_ISR, UNCLEAN_ELECTION):  # the controller's to obey
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name} is set per topic or for the whole cluster.")
-        _parsed(setting, value)
+        parsed = _parsed(setting, value)
+        if name == CONNECTIONS_OF_ADDRESSES:
+            try:
+                counts_by_address(parsed)
+            except ValueError as error:
+                raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name}: {str(error)!r} is not ADDRESS:COUNT.") from None
 
 
 def decide_incremental_alter_configs(

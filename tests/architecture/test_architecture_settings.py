@@ -11,6 +11,7 @@ import pytest
 from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
 from broker.tier.config import TierConfig
 from common.broker_settings import NODE_SETTINGS
+from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from storage.log_config import LogConfig
 
@@ -37,17 +38,31 @@ def test_a_topic_setting_has_an_effect(name: str) -> None:
     assert (field in LOG_FIELDS and is_read(field)) or is_named(name)
 
 
-@pytest.mark.parametrize("name", [setting.name for setting in NODE_SETTINGS])
+@pytest.mark.parametrize("name", [setting.name for setting in NODE_SETTINGS if not setting.inert])
 def test_a_node_setting_has_an_effect(name: str) -> None:
     field = name.removeprefix("tidelog.").replace(".", "_")
     filled = {field, field.removeprefix("log_")} & FILLED
     assert name in SYNONYMS or is_named(name) or any(is_read(one) for one in filled)
 
 
+@pytest.mark.parametrize("setting", [setting for setting in NODE_SETTINGS if setting.inert], ids=lambda one: one.name)
+def test_a_setting_without_effect_says_so_and_is_read_by_nobody(setting: Setting) -> None:
+    assert setting.doc.startswith("Without effect: ")
+    assert not is_named(setting.name)
+    assert setting.name not in SYNONYMS
+
+
 def test_what_is_dynamic_is_read_through_the_image() -> None:
     """As a topic setting's default, or by those that name it; what is read once, at the start, needs a restart."""
-    dynamic = {setting.name for setting in NODE_SETTINGS if not setting.needs_restart} - SYNONYMS.keys()
+    dynamic = {s.name for s in NODE_SETTINGS if not s.needs_restart and not s.inert} - SYNONYMS.keys()
     assert dynamic == {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.connection.creation.rate",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
         "producer.id.expiration.ms",
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",

@@ -245,7 +245,7 @@ async def test_settings_are_changed_step_by_step(version: int) -> None:
     await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
     resource_class = IncrementalAlterConfigsRequest.AlterConfigsResource
     change = resource_class.AlterableConfig(name="retention.ms", config_operation=0, value="77")
-    wrong = resource_class.AlterableConfig(name="no.such.thing", config_operation=0, value="77")
+    wrong = resource_class.AlterableConfig(name="tidelog.no.such.thing", config_operation=0, value="77")
     resources = [
         resource_class(resource_type=2, resource_name="a", configs=[change]),
         resource_class(resource_type=2, resource_name="none", configs=[change]),

@@ -1,0 +1,49 @@
+"""A broker's settings that change while it runs, but for those that topics take their defaults from: what its listeners
+accept, and how its cleaner works."""
+
+from __future__ import annotations
+
+from broker.duties import Duties
+from broker.partitions.log_settings import LogSettings
+from kraft.image.configs import CLUSTER_DEFAULT
+from kraft.image.delta import MetadataDelta
+from kraft.image.metadata import MetadataImage
+from kraft.records import ResourceType
+from wire.listeners import counts_by_address
+from wire.server import Server
+
+
+class DynamicSettings:
+    """Hands the values that hold under an image to those that obey them."""
+
+    def __init__(self, node_id: int, settings: LogSettings, server: Server, duties: Duties) -> None:
+        self._concerned = ((ResourceType.BROKER, CLUSTER_DEFAULT), (ResourceType.BROKER, str(node_id)))
+        self._settings = settings
+        self._server = server
+        self._duties = duties
+
+    def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if any(resource in delta.configs_changed for resource in self._concerned):
+            self._limit_connections(image)
+            self._duties.configure_cleaner(
+                backoff_ms=self._settings.node_value(image, "log.cleaner.backoff.ms"),
+                dedupe_buffer_bytes=self._settings.node_value(image, "log.cleaner.dedupe.buffer.size"),
+                io_bytes_per_second_max=self._settings.node_value(image, "log.cleaner.io.max.bytes.per.second"),
+            )
+
+    def _limit_connections(self, image: MetadataImage) -> None:
+        def value(name: str, listener: str = "") -> int:
+            own = f"listener.name.{listener.lower()}." if listener else ""
+            number: int = self._settings.node_value(image, own + name)
+            return number
+
+        self._server.limit_connections(
+            value("max.connections"),
+            value("max.connections.per.ip"),
+            counts_by_address(self._settings.node_value(image, "max.connections.per.ip.overrides")),
+            value("max.connection.creation.rate"),
+        )
+        for listener in self._server.listener_names:
+            self._server.limit_listener(
+                listener, value("max.connections", listener), value("max.connection.creation.rate", listener)
+            )

@@ -1,0 +1,37 @@
+"""Settings of Apache Kafka that its tools change on a running broker and that mean nothing here: a part of the
+catalogue of `common.broker_settings`. They are taken, kept and shown, and nothing reads them."""
+
+from common.settings import LONG_MAX, Setting
+
+_ONE_LOOP = "a broker is one event loop."
+_DYNAMIC = "cluster-wide"
+
+
+def _inert(name: str, type_name: str, default: object, why: str, low: float | None = None, high: float | None = None,
+           update: str = _DYNAMIC, *, per_listener: bool = False) -> Setting:  # fmt: skip
+    doc = f"Without effect: {why}"
+    return Setting(name, type_name, default, doc, low, high, update=update, per_listener=per_listener, inert=True)
+
+
+INERT_SETTINGS = [
+    _inert("num.io.threads", "int", 8, _ONE_LOOP, 1),
+    _inert("num.network.threads", "int", 3, _ONE_LOOP, 1, per_listener=True),
+    _inert("background.threads", "int", 10, _ONE_LOOP, 1),
+    _inert("num.replica.fetchers", "int", 1, "a follower has one connection to each leader.", 1),
+    _inert("log.cleaner.threads", "int", 1, "a broker compacts one log at a time.", 0),
+    _inert("log.cleaner.io.buffer.size", "int", 512 << 10, "the cleaner reads batch by batch.", 0),
+    _inert("log.cleaner.dedupe.buffer.load.factor", "double", 0.9, "the cleaner counts bytes and not slots.", 0, 1),
+    _inert("metric.reporters", "list", (), "metrics are at tidelog.metrics.listener."),
+    _inert("transaction.partition.verification.enable", "boolean", True, "there are no transactions."),
+    _inert("transaction.max.timeout.ms", "int", 0, "there are no transactions, so no timeout is allowed.", 0, 0,
+           "read-only"),
+    _inert("remote.log.index.file.cache.total.size.bytes", "long", 1 << 30, "tidelog.tier.cache.bytes bounds what is "
+           "kept of the tier.", 1),
+    _inert("remote.log.manager.copier.thread.pool.size", "int", 10, "tidelog.tier.copy.threads says it.", 1),
+    _inert("remote.log.manager.expiration.thread.pool.size", "int", 10, "deletion from the tier takes no threads.", 1),
+    _inert("remote.log.reader.threads", "int", 10, "tidelog.tier.read.concurrency says it.", 1),
+    _inert("remote.log.manager.copy.max.bytes.per.second", "long", LONG_MAX, "tidelog.tier.copy.bytes.per.second says "
+           "it.", 1),
+    _inert("remote.log.manager.fetch.max.bytes.per.second", "long", LONG_MAX, "tidelog.tier.read.concurrency bounds "
+           "reading.", 1),
+]  # fmt: skip

@@ -1,0 +1,111 @@
+"""Settings of a broker that change while it runs: those that mean something here, the others, and unknown ones."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import ErrorCode
+from tests.broker.replication_lab import eventually
+from tests.broker.tenant_lab import OPERATOR, TenantLab, Wire
+from wire.listeners import UNBOUNDED
+from wire.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+
+BROKER, SET, DELETE = 4, 0, 1
+DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
+ALL, ONE = "", "0"
+_Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+
+
+async def altered(wire: Wire, broker: str, settings: dict[str, str], operation: int = SET) -> ErrorCode:
+    changes = [
+        _Resource.AlterableConfig(name=name, config_operation=operation, value=value)
+        for name, value in settings.items()
+    ]
+    resource = _Resource(resource_type=BROKER, resource_name=broker, configs=changes)
+    answer = await wire.call(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+    return ErrorCode(answer.responses[0].error_code)
+
+
+async def shown(wire: Wire, broker: str, *names: str) -> dict[str, Any]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=BROKER, resource_name=broker, configuration_keys=list(names) or None
+    )
+    answer = await wire.call(
+        DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=True), 4
+    )
+    return {config.name: config for config in answer.results[0].configs}
+
+
+async def refused_at(lab: TenantLab, limit: str) -> None:
+    """Connect until the listener refuses it."""
+    while not lab.broker.server.failures.counts.get(limit):
+        with contextlib.suppress(ConnectionError):
+            await lab.connect(OPERATOR)
+
+
+async def test_what_listeners_accept_changes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        assert await altered(wire, ALL, {"max.connections.per.ip": "2"}) is ErrorCode.NONE
+        assert await altered(wire, ONE, {"max.connections.per.ip": "3"}) is ErrorCode.NONE
+        server = lab.broker.server
+        await eventually(
+            lambda: server.limits.connections_per_ip_max == 3, "one broker's value goes before all brokers'"
+        )
+        await refused_at(lab, "max.connections.per.ip is reached")
+        assert await altered(wire, ALL, {"max.connections.per.ip.overrides": "127.0.0.1:9,[::1]:7"}) is ErrorCode.NONE
+        await eventually(lambda: server.limits.connections_per_ip == {"127.0.0.1": 9, "::1": 7})
+        own = "listener.name.operator.max.connections"
+        assert await altered(wire, ONE, {own: "1"}) is ErrorCode.NONE
+        await eventually(lambda: server._doors[OPERATOR].connections_max == 1)
+        assert (await shown(wire, ONE, own))[own].value == "1"
+        await refused_at(lab, "max.connections of the listener is reached")
+        assert await altered(wire, ONE, {own: ""}, DELETE) is ErrorCode.NONE
+        await eventually(lambda: server._doors[OPERATOR].connections_max == UNBOUNDED)
+        assert (
+            await altered(wire, ALL, {"max.connections": "7", "max.connection.creation.rate": "50"}) is ErrorCode.NONE
+        )
+        await eventually(lambda: (server.limits.connections_max, server._rate.per_second) == (7, 50))
+        for wrong in ("1.2.3:4", "x:1", "127.0.0.1"):
+            assert await altered(wire, ALL, {"max.connections.per.ip.overrides": wrong}) is ErrorCode.INVALID_CONFIG
+
+
+async def test_the_cleaner_works_by_other_values_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        values = {"log.cleaner.backoff.ms": "7", "log.cleaner.io.max.bytes.per.second": "1000.5"}
+        assert await altered(wire, ALL, {"log.cleaner.dedupe.buffer.size": "1000000", **values}) is ErrorCode.NONE
+        duties = lab.broker.data_plane.duties
+        await eventually(lambda: duties._cleaner_config.backoff_ms == 7)
+        assert duties._cleaner_config.io_bytes_per_second_max == 1000.5
+        assert duties._cleaner_config.dedupe_buffer_bytes == 1_000_000
+        assert await altered(wire, ALL, {"log.cleaner.io.max.bytes.per.second": "nan"}) is ErrorCode.INVALID_CONFIG
+
+
+async def test_what_means_nothing_here_is_taken_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        for broker in (ALL, ONE):
+            assert await altered(wire, broker, {"num.io.threads": "16", "background.threads": "4"}) is ErrorCode.NONE
+        assert await altered(wire, ONE, {"listener.name.operator.num.network.threads": "5"}) is ErrorCode.NONE
+        assert await altered(wire, ALL, {"num.replica.fetchers": "none"}) is ErrorCode.INVALID_CONFIG
+        config = (await shown(wire, ONE, "num.io.threads"))["num.io.threads"]
+        assert (config.value, config.config_source, config.read_only) == ("16", DYNAMIC_BROKER, False)
+        assert config.documentation.startswith("Without effect")
+
+
+async def test_a_name_that_nobody_knows_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For one broker and for all, as Apache Kafka keeps it for plug-ins. Its value is not shown."""
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        for broker, source in ((ALL, DYNAMIC_DEFAULT), (ONE, DYNAMIC_BROKER)):
+            assert await altered(wire, broker, {"my.plugin.colour": "green"}) is ErrorCode.NONE
+            config = (await shown(wire, broker))["my.plugin.colour"]
+            assert (config.value, config.is_sensitive, config.config_source) == (None, True, source)
+            assert await altered(wire, broker, {"tidelog.colour": "green"}) is ErrorCode.INVALID_CONFIG
+            assert await altered(wire, broker, {"my.plugin.colour": ""}, DELETE) is ErrorCode.NONE
+        assert await altered(wire, ALL, {"num.partitions": "7"}) is ErrorCode.INVALID_REQUEST  # it needs a restart
