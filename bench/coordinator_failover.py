@@ -9,16 +9,17 @@ systems run in turn in one run, see `bench.peers`; without Java, Tidelog alone.
 from __future__ import annotations
 
 import argparse
+import socket
 import statistics
+import struct
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +29,7 @@ from bench.peers import KAFKA_VERSION, KafkaPeer, MissingTool, Peer, TidelogPeer
 WORK = Path(__file__).resolve().parent / "work"
 OFFSETS_TOPIC, TOPIC, STEADY = "__consumer_offsets", "flights", "steady"
 OFFSETS_EACH, SAMPLE = 100, 100
-COMMITS_IN_FLIGHT = 64
+COMMITTERS = 8
 BEFORE_S, DEADLINE_S = 5.0, 120.0
 RATE_PAUSE_S = 0.005
 SETTINGS = {"offsets.topic.num.partitions": "1"}
@@ -86,42 +87,108 @@ def name_of(group: int) -> str:
     return f"group-{group:06d}"
 
 
-def commit_all(admin: AdminClient, groups: int) -> None:
+def commit_all(bootstrap: str, groups: int) -> None:
     """Each group commits all its offsets in one request."""
-    waiting: deque[Future[Any]] = deque()
-    for group in range(groups):
-        offsets = [TopicPartition(TOPIC, index, offset_of(group, index)) for index in range(OFFSETS_EACH)]
-        request = [ConsumerGroupTopicPartitions(name_of(group), offsets)]
-        waiting.extend(admin.alter_consumer_group_offsets(request, request_timeout=30).values())
-        if len(waiting) >= COMMITS_IN_FLIGHT:
-            waiting.popleft().result(60)
-    for one in waiting:
-        one.result(60)
+
+    def commit_share(first: int) -> None:
+        asker = Asker(bootstrap)
+        for group in range(first, groups, COMMITTERS):
+            while not asker.commit(group):
+                time.sleep(0.05)
+
+    with ThreadPoolExecutor(COMMITTERS) as pool:
+        list(pool.map(commit_share, range(COMMITTERS)))
 
 
-def is_served(admin: AdminClient, group: int) -> bool:
-    """Whether the coordinator answers for the group; its last offset has to be the one that was committed."""
-    last = OFFSETS_EACH - 1
-    request = [ConsumerGroupTopicPartitions(name_of(group), [TopicPartition(TOPIC, last)])]
-    try:
-        (answer,) = admin.list_consumer_group_offsets(request, request_timeout=1.0).values()
-        (found,) = answer.result(5).topic_partitions
-    except (KafkaException, TimeoutError):
+class Asker:
+    """Commits and reads offsets by sockets of its own: librdkafka's admin client may abort when a broker dies."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._addresses = [(host, int(port)) for host, port in (one.split(":") for one in bootstrap.split(","))]
+        self._sockets: dict[tuple[str, int], socket.socket] = {}
+        self._known: tuple[str, int] | None = None
+
+    def is_served(self, group: int) -> bool:
+        """Whether the coordinator answers for the group; its last offset has to be the one that was committed."""
+        for address in self._addresses:
+            try:
+                found = self._offset(self._coordinator(address, group), group)
+            except OSError:
+                continue
+            if found is not None and found != offset_of(group, OFFSETS_EACH - 1):
+                raise RuntimeError(f"{name_of(group)} is at {found}, which was not committed last")
+            return found is not None
         return False
-    if found.error is not None:
-        return False
-    if found.offset != offset_of(group, last):
-        raise RuntimeError(f"{name_of(group)} is at {found.offset}, committed was {offset_of(group, last)}")
-    return True
+
+    def commit(self, group: int) -> bool:
+        """Commit all offsets of the group; whether the coordinator took them. OffsetCommit, version 2."""
+        offsets = b"".join(struct.pack(">iqh", n, offset_of(group, n), 0) for n in range(OFFSETS_EACH))
+        topic = struct.pack(">i", 1) + _text(TOPIC) + struct.pack(">i", OFFSETS_EACH) + offsets
+        body = _text(name_of(group)) + struct.pack(">i", -1) + _text("") + struct.pack(">q", -1) + topic
+        try:
+            self._known = self._known or self._coordinator(self._addresses[0], group)
+            answer = self._call(self._known, 8, 2, body)
+        except OSError:
+            self._known = None
+            return False
+        codes = struct.iter_unpack(">ih", answer[4 + 2 + len(TOPIC) + 4 :])
+        return all(code == 0 for _, code in codes)
+
+    def _coordinator(self, address: tuple[str, int], group: int) -> tuple[str, int]:
+        """FindCoordinator, version 1. Raises OSError."""
+        answer = self._call(address, 10, 1, _text(name_of(group)) + b"\0")
+        error, message_size = struct.unpack_from(">4xhh", answer)
+        if error:
+            raise ConnectionError(f"no coordinator: {error}")
+        at = 8 + max(message_size, 0) + 4
+        (size,) = struct.unpack_from(">h", answer, at)
+        (port,) = struct.unpack_from(">i", answer, at + 2 + size)
+        return answer[at + 2 : at + 2 + size].decode(), port
+
+    def _offset(self, address: tuple[str, int], group: int) -> int | None:
+        """OffsetFetch, version 2; None while the coordinator refuses. Raises OSError."""
+        wanted = struct.pack(">i", 1) + _text(TOPIC) + struct.pack(">ii", 1, OFFSETS_EACH - 1)
+        answer = self._call(address, 9, 2, _text(name_of(group)) + wanted)
+        if struct.unpack_from(">h", answer, len(answer) - 2)[0]:
+            return None
+        at = 4 + 2 + len(TOPIC) + 4 + 4  # one topic, one partition
+        offset, metadata_size = struct.unpack_from(">qh", answer, at)
+        (error,) = struct.unpack_from(">h", answer, at + 10 + max(metadata_size, 0))
+        return None if error else int(offset)
+
+    def _call(self, address: tuple[str, int], api: int, version: int, body: bytes) -> bytes:
+        held = self._sockets.pop(address, None) or socket.create_connection(address, 1.0)
+        held.settimeout(2.0)
+        frame = struct.pack(">hhi", api, version, 0) + _text("bench") + body
+        held.sendall(struct.pack(">i", len(frame)) + frame)
+        (size,) = struct.unpack(">i", _exactly(held, 4))
+        answer = _exactly(held, size)
+        self._sockets[address] = held
+        return answer[4:]
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def _exactly(held: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = held.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        data += part
+    return data
 
 
 def measure(peer: Peer, groups: int) -> Figures:
     """One round on a cluster that has just been started."""
     admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, OFFSETS_EACH, 1)])[TOPIC].result(60)
-    while not is_settled(admin):
+    asker = Asker(peer.bootstrap)
+    while not is_settled(admin, asker):
         time.sleep(0.2)
-    commit_all(admin, groups)
+    commit_all(peer.bootstrap, groups)
     leader = admin.list_topics(timeout=10).topics[OFFSETS_TOPIC].partitions[0].leader
     others = [broker for broker in range(3) if broker != leader]
     admin.create_topics([NewTopic(STEADY, 1, replica_assignment=[others], config={"min.insync.replicas": "1"})])[
@@ -132,8 +199,8 @@ def measure(peer: Peer, groups: int) -> Figures:
         time.sleep(1.0 + BEFORE_S)
         blow = time.monotonic()
         peer.kill(leader)
-        first_s = until_served(admin, [0], blow)
-        all_s = until_served(admin, list(range(0, groups, max(groups // SAMPLE, 1))), blow)
+        first_s = until_served(asker, [0], blow)
+        all_s = until_served(asker, list(range(0, groups, max(groups // SAMPLE, 1))), blow)
         end = blow + max(all_s, 2.0)
         time.sleep(max(0.0, end - time.monotonic()))
     finally:
@@ -142,24 +209,20 @@ def measure(peer: Peer, groups: int) -> Figures:
     return Figures(first_s, all_s, before, meanwhile, resident_mb(peer.pids()))
 
 
-def is_settled(admin: AdminClient) -> bool:
-    """Whether the group coordinator answers, and all of its replicas are in sync."""
-    request = [ConsumerGroupTopicPartitions("first", [TopicPartition(TOPIC, 0, 1)])]
-    try:
-        for one in admin.alter_consumer_group_offsets(request, request_timeout=5).values():
-            one.result(10)
-    except (KafkaException, TimeoutError):
+def is_settled(admin: AdminClient, asker: Asker) -> bool:
+    """Whether the group coordinator takes commits, and all of its replicas are in sync."""
+    if not asker.commit(0):
         return False
     topic = admin.list_topics(timeout=10).topics.get(OFFSETS_TOPIC)
     return topic is not None and len(topic.partitions[0].isrs) == 3
 
 
-def until_served(admin: AdminClient, groups: list[int], blow: float) -> float:
+def until_served(asker: Asker, groups: list[int], blow: float) -> float:
     """Seconds from the blow until each of them has been answered."""
     waiting = deque(groups)
     while waiting:
         group = waiting.popleft()
-        if not is_served(admin, group):
+        if not asker.is_served(group):
             waiting.append(group)
             time.sleep(0.02)
         if time.monotonic() - blow > DEADLINE_S:

@@ -30,7 +30,8 @@ Waiter = tuple["asyncio.Future[Any]", object]
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """Times in seconds. `batch_bytes_max` bounds a batch, and each record of a decision. `parked_max` bounds the
+    """Times in seconds. `batch_bytes_max` bounds a batch, and each record of a decision, `batch_records_max`
+    the work of building one. `parked_max` bounds the
     requests that wait for others, `unsettled_bytes_max` the records that wait for their followers, `stale_reads_max`
     the reads that wait for the followers' word."""
 
@@ -43,6 +44,7 @@ class HostLimits:
     stale_reads_max: int = 10_000
     unsettled_bytes_max: int = 16 << 20
     batch_bytes_max: int = BATCH_BYTES_MAX
+    batch_records_max: int = 1_000
 
 
 @dataclass(slots=True)
@@ -238,7 +240,7 @@ class HostedShard(Generic[ShardType]):
         bytes_max = self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
         for record in records:
             size = _size(record)
-            if self._open_bytes + size > bytes_max:
+            if self._open_bytes + size > bytes_max or len(self._open) >= self._limits.batch_records_max:
                 self._flush()
             if self.closed:
                 break

@@ -169,6 +169,14 @@ async def test_a_batch_never_exceeds_the_limit() -> None:
     await world.runtime.stop()
 
 
+async def test_a_batch_never_takes_long_to_build() -> None:
+    world = World(HostLimits(batch_records_max=4))
+    await world.elected()
+    await asyncio.gather(*(world.runtime.write(TOPIC, 0, put(b"k%d" % n)) for n in range(10)))
+    assert len(world.partition.log.batches) == 3
+    await world.runtime.stop()
+
+
 async def test_a_parked_request_is_answered_by_the_decision_that_settles_it(world: World) -> None:
     await world.elected()
     world.partition.auto_commit = False

@@ -95,3 +95,17 @@ def test_a_leader_that_loads_meanwhile_takes_up_nothing_before_its_time() -> Non
     assert not again.shard.groups
     again.become(Keeping.SERVED)
     assert again.heartbeat(ids[0], generation) is ErrorCode.NONE
+
+
+def test_a_thousand_groups_are_given_up_in_turns_and_none_runs_a_timer_meanwhile() -> None:
+    old = Side(QUICK)
+    for number in range(300):
+        old.stable_group(1, group=f"{GROUP}-{number}")
+    old.become(Keeping.LEAVING)
+    assert 100 < len(old.shard.groups) < 300
+    records = len(old.log)
+    old.now_s += 100.0  # every session is over
+    old.advance(0.0)
+    old.advance(1.0)
+    assert not old.shard.groups
+    assert len(old.log) == records

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from itertools import islice
 
 from broker.coordination.deadlines import DeadlineQueue
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
@@ -68,6 +69,7 @@ RETENTION_TURN_S = 0.02
 TAKE_UP_TURN_S = 0.002
 TAKE_UP_COST_MAX = 2_000  # of one turn, about microseconds
 TAKE_UP_COST = 30  # of a group, and a little for each byte of its record
+GIVEN_UP_AT_ONCE = 100
 NAMES_AT_ONCE = 200
 GROUP_BYTES = 200  # of a group's entries beside its record
 OFFSETS_AT_ONCE = 200
@@ -101,6 +103,7 @@ class GroupShard:
         self._memberships = Memberships(config, self._rebalances, self._effects, rng)
         self._retention = Retention(config, self.offsets, self.committed, self._group, topic_id_of, keeping_of)
         self._untaken: dict[str, None] = {}  # groups that are not in memory yet
+        self._doubted: dict[str, None] = {}  # groups in memory that may be served elsewhere
         self._since: Now | None = None  # None while loading; when sessions of groups that come into memory begin
 
     # shard -------------------------------------------------------------------------------------------------
@@ -178,20 +181,20 @@ class GroupShard:
             self._rebalances.prepare(group, now)
 
     def _take_up_some(self, now: Now) -> None:
+        self._give_up_some()
         cost = 0
         while self._untaken and cost < TAKE_UP_COST_MAX:
             group_id = next(iter(self._untaken))
             cost += TAKE_UP_COST + len(self.committed.get(group_id, b"")) // 8
             self._take_up(group_id, now)
-        if self._untaken:
+        if self._untaken or self._doubted:
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s + TAKE_UP_TURN_S)
 
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
         """What this partition is to the groups whose ids begin so may have changed: they are taken up, or given up, and
         what is left over goes soon."""
-        for group_id in self.groups.with_prefix(prefix):
-            if self._keeping_of(group_id) is not Keeping.SERVED:
-                self._rebalances.give_up(self.groups.pop(group_id))
+        self._doubted.update(dict.fromkeys(self.groups.with_prefix(prefix)))
+        self._give_up_some()
         for group_id in self.committed.with_prefix(prefix):
             if group_id not in self.groups:
                 self._untaken[group_id] = None
@@ -200,6 +203,16 @@ class GroupShard:
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s)
             self._look_soon(now)
         return self._effects.take_records()
+
+    def _give_up_some(self) -> None:
+        """Of the groups that may be served elsewhere now; meanwhile no request reaches them, and no timer."""
+        for group_id in list(islice(self._doubted, GIVEN_UP_AT_ONCE)):
+            self._doubt(group_id)
+
+    def _doubt(self, group_id: str) -> None:
+        self._doubted.pop(group_id, None)
+        if group_id in self.groups and self._keeping_of(group_id) is not Keeping.SERVED:
+            self._rebalances.give_up(self.groups.pop(group_id))
 
     def _look_soon(self, now: Now) -> None:
         self._retention.begin_again()
@@ -226,6 +239,8 @@ class GroupShard:
         return self._effects.take_records()
 
     def _group_timer(self, key: TimerKey, now: Now) -> None:
+        if key.group_id in self._doubted:
+            self._doubt(key.group_id)
         group = self.groups.get(key.group_id)
         if group is None:
             return

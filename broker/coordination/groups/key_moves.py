@@ -45,7 +45,7 @@ class KeyMovesConfig:
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
     groups_at_once: int = 100
-    request_bytes_max: int = 256 << 10
+    request_bytes_max: int = 64 << 10  # some hundreds of offsets: whoever takes them checks each in one turn
 
 
 class TenantKeyMoves:
