@@ -48,6 +48,7 @@ class Candidacy:
         self._linked_at: dict[int, float] = {}
         self._introduced: dict[int, None] = {}
         self._willing: dict[int, None] = {}
+        self._unwilling: dict[int, None] = {}
         self._is_open = False
         self._round = 0
         self._rounds_unled = 0  # rounds since there was a leader
@@ -121,6 +122,7 @@ class Candidacy:
         self._round += 1
         self._rounds_unled += 1
         self._is_open, self.is_won = True, False
+        self._unwilling = {}
         self._willing = {
             peer: None
             for peer, linked_at in self._linked_at.items()
@@ -140,7 +142,10 @@ class Candidacy:
 
     def answered(self, peer: int, answer: Message) -> bool:
         """Count the answer of `peer`, given in the present term; True when the round is won by it."""
-        if not self._is_open or self.is_won or answer["round"] != self._round or not answer["granted"]:
+        if not self._is_open or self.is_won or answer["round"] != self._round:
+            return False
+        if not answer["granted"]:
+            self._unwilling[peer] = None
             return False
         self._willing[peer] = None
         self.is_won = self._has_majority()
@@ -178,8 +183,10 @@ class Candidacy:
         if now < self._engaged_until and self._engaged_to != peer:
             return False
         # Two that canvass at the same moment, as when a leader's death is known to both, must not both win: the
-        # smaller id has precedence, once, for it may be unable to win.
-        if self._is_open and self._rounds_unled == 1 and asking == end and self._node_id < peer:
+        # smaller id has precedence, once, for it may be unable to win, and not over one that has refused it: that one
+        # has learned of the death just now.
+        has_precedence = self._node_id < peer and self._rounds_unled == 1 and peer not in self._unwilling
+        if self._is_open and asking == end and has_precedence:
             return False
         self.close()
         self._engage(peer, now + CANVASS_PATIENCE * self._loyalty_s)

@@ -103,6 +103,17 @@ def test_of_two_that_canvass_at_once_one_wins() -> None:
     assert smaller.judge(2, of_greater, 6.0, END)
 
 
+def test_who_learns_of_a_death_last_is_not_held_up_by_those_that_it_refused() -> None:
+    first, last = candidacy(1), candidacy(2)
+    last.heard_leader(5.0)
+    _, question = first.canvass(5.0, 5, END)
+    assert not last.judge(1, question, 5.0, END)
+    first.answered(2, answer_to(question, 5, granted=False))
+    last.leader_gone()
+    _, question = last.canvass(5.01, 5, END)
+    assert first.judge(2, question, 5.01, END)
+
+
 def test_one_is_helped_at_a_time() -> None:
     """Two that win their canvass would divide the votes, or one would take back the other's election."""
     voter = candidacy(3)
