@@ -76,6 +76,8 @@ def _index_paths(segment: Segment) -> list[str]:
     if indexes is not None:  # the name of a file without bytes is durable with its directory
         files = (indexes.offset_file, indexes.time_file)
         paths = [path for path, file in zip(paths, files, strict=True) if not file.is_blank]
+    elif segment.is_fresh:
+        paths = []
     if segment.transaction_bytes:
         paths.append(segment.stem + TRANSACTION_INDEX_SUFFIX)
     return paths

@@ -97,6 +97,7 @@ class Segment:
         "bytes_since_index",
         "created_ms",
         "exists",
+        "is_fresh",
         "is_least_known",
         "least_aborted",
         "log",
@@ -112,6 +113,7 @@ class Segment:
     def __init__(self, open_files: OpenFiles, stem: str, base_offset: int, *, size: int, created_ms: int) -> None:
         self._open_files = open_files
         self._indexes: SegmentIndexes | None = None
+        self.is_fresh = False  # made by this process: without indexes in memory it has none on disk
         self.stem = stem
         self.base_offset = base_offset
         self.log = FileHandle(open_files, stem + LOG_SUFFIX)
@@ -129,19 +131,22 @@ class Segment:
 
     @classmethod
     def fresh(cls, open_files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> "Segment":
-        """A segment without files; they appear with the first append."""
+        """A segment without files; they appear with the first append, and so do its indexes in memory: most partitions
+        of a large cluster are empty."""
         segment = cls(open_files, file_stem(directory, base_offset), base_offset, size=0, created_ms=now_ms)
         segment.max_timestamp = NO_TIMESTAMP
         segment.is_least_known = True
-        indexes = segment._indexes = SegmentIndexes.empty(open_files, segment.stem, base_offset)
-        indexes.offset_file.is_blank = indexes.time_file.is_blank = True
+        segment.is_fresh = True
         return segment
 
     @property
     def indexes(self) -> SegmentIndexes:
         """Loaded on first use. OSError when a file cannot be read, PagesMissing while reads are strict."""
         indexes = self._indexes
-        if indexes is None:
+        if indexes is None and self.is_fresh:
+            indexes = self._indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset)
+            indexes.offset_file.is_blank = indexes.time_file.is_blank = True
+        elif indexes is None:
             cold = self._open_files.cold
             if cold.is_strict and not cold.trusts((self.stem, INDEX_SUFFIX)):
                 raise PagesMissing(cold.begin(LoadIndexes(self._open_files, self)))
