@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.machine import machine_ports
+from common.pacing import Pacer
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import NodeLinks
@@ -140,7 +141,8 @@ async def _follow(data: Path) -> None:
         secret = (data / SECRET_FILE).read_bytes().strip()
         links = NodeLinks(ports, Tick(), BufferPool(), Watch(), "metadata-watch", secret)
         controllers = {node.node_id: (HOST, node.internal_port) for node in layout.controllers}
-        observer = MetadataObserver(ports, links, controllers, ObserverConfig(WATCHER_ID, "metadata"), sys.exit)
+        config = ObserverConfig(WATCHER_ID, "metadata")
+        observer = MetadataObserver(ports, links, controllers, config, Pacer(), sys.exit)
         observer.subscribe(_Printer().metadata_changed)
         await observer.start()
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started this ends

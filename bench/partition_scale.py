@@ -27,6 +27,7 @@ from rich.table import Table
 from bench.embedded import EmbeddedCluster
 from bench.metadata_watch import MetadataWatch, Step
 from bench.peers import cpu_seconds, resident_mb
+from tidelog.control import ask
 
 PARTITIONS_EACH = 1_000
 BASE = 10_000  # partitions before the rest is created: memory and idle CPU must not depend on their number
@@ -118,7 +119,8 @@ class Scale:
         )
 
     def rows(self, role: str) -> list[dict[str, Any]]:
-        return [row for row in self._cluster.nodes() if row["role"] == role and row["pid"]]
+        nodes = ask(self._cluster.data, {"do": "ps"}, DEADLINE_S)["nodes"]
+        return [row for row in nodes if row["role"] == role and row["pid"]]
 
     def _wait_roles(self) -> float:
         """When the brokers that live host and lead everything: time of the monotonic clock."""
@@ -127,7 +129,9 @@ class Scale:
         while True:
             pages = [scrape(row) for row in rows]
             led = sum(page.get("tidelog_leader_partitions", 0) for page in pages)
-            if led >= self._watch.last.total and not self._watch.last.led.get(-1):
+            step = self._watch.last
+            lives = {row["id"] for row in rows}
+            if led >= step.total and lives.issuperset(step.led):
                 return time.monotonic()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the brokers lead {led} of {self._watch.last.total} partitions")
@@ -183,19 +187,22 @@ class Scale:
         others = [row for node, row in rows.items() if node != name]
         held_before = sum(scrape(row).get(HELD, 0) for row in others)
         pings = [Pings(int(row["listeners"][CLIENTS].rsplit(":", 1)[1])) for row in others]
-        threading.Thread(target=self._cluster.command, args=("kill", name), daemon=True).start()
-        killed = _end_of(rows[name]["pid"])
+        self._ask("kill", name)
+        killed = time.monotonic()
+        took_over: list[float] = []
+        waiting = threading.Thread(target=lambda: took_over.append(self._wait_roles()), daemon=True)
+        waiting.start()
         wanted = self._kill_controllers() if controllers else 0
         fenced = self._watch.wait(lambda step: broker in step.fenced, DEADLINE_S)
         moved = self._watch.wait(
             lambda step: broker in step.fenced and not step.led.get(broker) and not step.led.get(-1), DEADLINE_S
         )
-        served = self._wait_roles()
+        waiting.join(DEADLINE_S)
         time.sleep(SETTLE_S / 2)  # an election that comes late counts, too
         longest = max([ping.stop() for ping in pings])
         self.note(f"{what}: fenced after", fenced.at - killed, "s", FENCED_S)
         self.note(f"{what}: {before.led.get(broker, 0)} leaderships moved after", moved.at - killed, "s", MOVED_S)
-        self.note(f"{what}: served by the others after", served - killed, "s")
+        self.note(f"{what}: served by the others after", took_over[0] - killed, "s")
         self.note(f"{what}: further elections", self._watch.last.epoch - before.epoch - wanted, "elections", 0)
         self.note(
             f"{what}: callbacks that held a broker", sum(scrape(row).get(HELD, 0) for row in others) - held_before, ""
@@ -211,11 +218,17 @@ class Scale:
             chosen = active if active in left else next(iter(left))
             elections += chosen == active
             epoch = self._watch.last.epoch
-            self._cluster.command("kill", left[chosen])
+            self._ask("kill", left[chosen])
             if chosen == active:
                 self._watch.wait(lambda step, epoch=epoch: step.epoch > epoch, DEADLINE_S)  # type: ignore[misc]
-            self._cluster.command("start", left.pop(chosen))
+            self._ask("start", left.pop(chosen))
         return elections
+
+    def _ask(self, action: str, node: str) -> None:
+        """Returns when the node is gone, or ready; the command of that name takes seconds on a busy machine."""
+        answer = ask(self._cluster.data, {"do": action, "node": node}, DEADLINE_S)
+        if not answer["ok"]:
+            raise RuntimeError(f"{action} {node}: {answer['error']}")
 
     def revive(self, name: str) -> None:
         began = time.monotonic()
@@ -223,18 +236,6 @@ class Scale:
         self._cluster.command("start", name)
         step = self._watch.wait(lambda step: not step.fenced and step.whole == step.total, DEADLINE_S)
         self.note(f"{name} back in every ISR after", step.at - began, "s")
-
-
-def _end_of(pid: int) -> float:
-    """When that process has ended."""
-    while True:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            return time.monotonic()
-        if state in "ZX":
-            return time.monotonic()
-        time.sleep(0.002)
 
 
 def measure_scale(total: int, work: Path, results: Path, console: Console, *, counts_only: bool = False) -> int:
