@@ -264,6 +264,7 @@ class BrokerNode:
             self._broker_epoch,
             self.audit.journal,
             self._open_store,
+            self.pacer,
         )
         self.tier.register(self.metrics)
         self.audit.export_to(self.tier, config.export_interval_ms / 1000)

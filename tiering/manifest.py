@@ -10,18 +10,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from common.checksum import crc32c
+from common.pacing import Work
 from object_store.errors import ObjectMissing
 from object_store.store import ObjectStore
 from tiering.keys import ManifestKey, PartitionPath, TierRoot
-from tiering.partition_tier import PartitionTier
+from tiering.partition_tier import HeldSegments, PartitionTier
 from tiering.sealed import check_seal, sealed
 from tiering.segment import TieredSegment
 
 FORMAT = 1
-HEAD_SEGMENTS_MAX = 1_000
-PAGE_SEGMENTS = 500
+HEAD_SEGMENTS_MAX = 250  # what each version costs to write: at most 3 ms and 110 kB
+PAGE_SEGMENTS = 200
+SEGMENT_COST = 11  # of one that is decoded and encoded
 READS_MAX = 5
 
 
@@ -176,19 +179,14 @@ def build(
     published_ms: int,
     new_uuid: Callable[[], str],
     empty: bool = False,
-) -> Built:
-    """The manifest of `tier` as it is. `pages` are those of the version before, known to hold (see `holds`).
+) -> Work[Built]:
+    """The manifest of `tier` as it is at this call. `pages` are those of the version before that hold, see `holds`.
 
     `empty` names no segment at all: the last one of a deleted topic.
     """
     record = tier.record
     kept = [page for page in pages if page.end_offset > record.log_start_offset and not empty]
     paged_end = max([record.log_start_offset, *(page.end_offset for page in kept)])
-    rest = [] if empty else list(tier.segments(paged_end))
-    new_pages: list[NewPage] = []
-    while len(rest) > HEAD_SEGMENTS_MAX:
-        new_pages.append(page_of(rest[:PAGE_SEGMENTS], new_uuid()))
-        del rest[:PAGE_SEGMENTS]
     head = ManifestHead(
         cluster_id=cluster_id,
         incarnation=incarnation,
@@ -205,10 +203,23 @@ def build(
         log_start_offset=record.log_start_offset,
         end_offset=tier.tier_end_offset,
         dropped_ms=record.dropped_ms,
-        pages=kept + [page.ref for page in new_pages],
-        segments=rest,
+        pages=kept,
     )
-    return Built(head, new_pages)
+    return _paged(head, None if empty else tier.held(paged_end), new_uuid)
+
+
+def _paged(head: ManifestHead, held: HeldSegments | None, new_uuid: Callable[[], str]) -> Work[Built]:
+    """`head` with what is held, the oldest of it in new pages."""
+    if held is None:
+        return Built(head, [])
+    new_pages: list[NewPage] = []
+    at = 0
+    while len(held) - at > HEAD_SEGMENTS_MAX:
+        new_pages.append(page_of(held.some(at, at + PAGE_SEGMENTS), new_uuid()))
+        at += PAGE_SEGMENTS
+        yield PAGE_SEGMENTS * SEGMENT_COST
+    pages = [*head.pages, *(page.ref for page in new_pages)]
+    return Built(replace(head, pages=pages, segments=held.some(at, len(held))), new_pages)
 
 
 # reading ---------------------------------------------------------------------------------------------------

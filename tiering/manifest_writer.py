@@ -14,6 +14,7 @@ import random
 from dataclasses import dataclass
 
 from common.identifiers import random_uuid
+from common.pacing import Pacer, at_once
 from common.ports import Clock
 from object_store.errors import ObjectExists, ObjectMissing
 from object_store.store import ObjectStore
@@ -46,13 +47,14 @@ class ManifestContested(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ManifestServices:
-    """What writers share. `guard` is asked before each version."""
+    """What writers share. `guard` is asked before each version; without `pacer` manifests are built at once."""
 
     store: ObjectStore
     root: TierRoot
     guard: ClusterGuard
     clock: Clock
     random: random.Random
+    pacer: Pacer | None = None
 
 
 class ManifestWriter:
@@ -81,7 +83,7 @@ class ManifestWriter:
                 return self.published
             if self._pages_of != tier.record.swapped_offset:
                 await self._keep_pages(self._pages)
-            built = build(
+            work = build(
                 tier,
                 self._pages,
                 cluster_id=services.root.cluster_id,
@@ -91,6 +93,8 @@ class ManifestWriter:
                 new_uuid=lambda: random_uuid(services.random).hex(),
                 empty=empty,
             )
+            pacer = services.pacer
+            built = at_once(work) if pacer is None else await pacer.run(work, "manifests", own=True)
             path, head = tier.path, built.head
             for page in built.new_pages:
                 await services.store.put(services.root.page_key(path, page.ref.uuid), page.body, create_only=True)

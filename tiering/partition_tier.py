@@ -118,6 +118,11 @@ class PartitionTier:
         for at in range(first, len(self._finished)):
             yield self._segment(at)
 
+    def held(self, from_offset: int) -> HeldSegments:
+        """The segments of `segments` as they are now, still encoded: cheap, however many they are."""
+        first = bisect_right(self._ends, from_offset)
+        return HeldSegments(self._bases[first:], self._finished[first:])
+
     def segments_below_log_start(self) -> Iterator[TieredSegment]:
         """Finished segments that end at or below the log start, oldest first: they are to be deleted."""
         for at in range(bisect_right(self._ends, self.log_start_offset)):
@@ -317,6 +322,24 @@ class PartitionTier:
 
     def _other_segments(self) -> list[TieredSegment]:
         return [decode_segment(segment, self._others[segment]) for segment in sorted(self._others)]
+
+
+class HeldSegments:
+    """Finished segments of one moment, in order."""
+
+    __slots__ = ("_bases", "_values")
+
+    def __init__(self, bases: array[int], values: list[bytes]) -> None:
+        self._bases = bases
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def some(self, first: int, end: int) -> list[TieredSegment]:
+        """Those from number `first` up to `end`, decoded."""
+        rows = zip(self._bases[first:end], self._values[first:end], strict=True)
+        return [decode_segment(SegmentId(base, value[:16].hex()), value[16:]) for base, value in rows]
 
 
 def after_swap(record: PartitionRecord, swap: SwapRecord) -> PartitionRecord:

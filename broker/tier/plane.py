@@ -17,6 +17,7 @@ from broker.tier.opening import LateStore, OpenStore
 from broker.tier.proposals import Proposals
 from broker.tier.service import TierService, TierServices
 from common.metrics import Metrics
+from common.pacing import Pacer
 from common.ports import Ports
 from object_store.errors import StoreError
 from object_store.uri import parse_uri
@@ -51,6 +52,7 @@ class TierPlane:
         broker_epoch: Callable[[], int],
         audit: AuditTrail,
         open_store: OpenStore,
+        pacer: Pacer,
     ) -> None:
         self.uri = config.uri
         self.delete_delay_ms = config.delete_delay_ms
@@ -59,7 +61,7 @@ class TierPlane:
         self.guard = ClusterGuard(
             self.store, self.root, lambda: hosted.image.incarnation, ports.clock, seen=StoreSeen(ports.disk)
         )
-        self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random)
+        self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random, pacer)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         services = TierServices(
             ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit

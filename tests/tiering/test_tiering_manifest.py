@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import msgspec
 import pytest
 
+from common.pacing import SLICE_COST, Pacer
 from object_store.errors import StoreUnavailable
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
@@ -68,7 +70,25 @@ async def test_a_long_partition_has_pages_which_its_next_leader_takes_over(world
     world.move_log_start(700, leader_epoch=2)
     second = await ManifestWriter(world.services, world.view()).publish()
     assert [key for key in world.store.objects if "/manifest-pages/" in key][: len(pages)] == pages
-    assert second.pages[0].base_offset == 500, "a page wholly below the log start is named no more"
+    assert second.pages[0].base_offset == 600, "a page wholly below the log start is named no more"
+    assert list((await manifest(world)).segments) == list(world.tier.segments())
+
+
+async def test_a_version_for_one_more_segment_costs_little_and_a_long_beginning_is_sliced(world: TierWorld) -> None:
+    view = world.claim(1)
+    world.copy(range(5_000), 1)
+    view.become(world.view())
+    pacer = Pacer()
+    writer = ManifestWriter(replace(world.services, pacer=pacer), view)
+    first = await writer.publish()
+    assert pacer.costliest <= 3 * SLICE_COST
+    assert pacer.slices >= len(first.pages) // 2
+    world.copy([5_000], 1)
+    view.become(world.view())
+    second = await writer.publish()
+    assert second.end_offset == 5_001
+    assert second.pages[: len(first.pages)] == first.pages
+    assert len(second.segments) <= HEAD_SEGMENTS_MAX <= 300
     assert list((await manifest(world)).segments) == list(world.tier.segments())
 
 
