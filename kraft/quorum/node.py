@@ -135,8 +135,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._poller = _NoPoller()
         self._SyncObj__serializer = self._transfer
         journal.is_leader = self._isLeader
-        if not peers:
-            self._SyncObj__raftElectionDeadline = 0.0
+        # Of a leader it knows nothing yet, and those that hear one say so: nothing to wait for.
+        patience_s = self._candidacy.canvass_patience_s() if peers else 0.0
+        self._SyncObj__raftElectionDeadline = library.monotonicTime() + patience_s
 
     def recover(self, snapshot: Snapshot) -> None:
         """Before anything else, when the directory holds a snapshot; journal and state machine are aligned to it."""

@@ -247,6 +247,32 @@ def test_a_leader_that_loses_its_majority_resigns_and_is_replaced_once(hears: bo
     play(act)
 
 
+def test_voters_that_start_together_wait_for_no_silence() -> None:
+    def act(world: QuorumWorld, run_for: Callable[[float], None]) -> None:
+        for name in world.names:
+            world.crash(name, power=False)
+        for name in world.names:
+            world.start(name)
+        run_for(0.8 * world.config.election_timeout_min_s)
+        assert leader_of(world)
+
+    play(act)
+
+
+def test_a_voter_that_starts_beside_a_leader_follows_it() -> None:
+    def act(world: QuorumWorld, run_for: Callable[[float], None]) -> None:
+        leader = leader_of(world)
+        term = world.nodes[leader].raftCurrentTerm
+        for name in [name for name in world.names if name != leader]:
+            world.crash(name, power=False)
+            world.start(name)
+            run_for(1.0)
+        assert leader_of(world) == leader
+        assert {node.raftCurrentTerm for node in world.nodes.values()} == {term}
+
+    play(act)
+
+
 def test_a_leader_that_only_speaks_says_that_it_resigns() -> None:
     def act(world: QuorumWorld, run_for: Callable[[float], None]) -> None:
         leader = leader_of(world)
