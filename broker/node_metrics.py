@@ -59,6 +59,19 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
             + sum(p.replica_set is not None and p.replica_set.is_starved for p in in_doubt())
         ),
     )
+    _register_replicas(metrics, node)
+    metrics.gauge("tidelog_isr_changes_pending", "ISR changes not answered yet.", lambda: len(plane.isr_changes))
+    metrics.gauge("tidelog_fetch_sessions", "Incremental fetch sessions.", lambda: len(plane.sessions))
+    metrics.counter(
+        "tidelog_fetch_session_evictions_total", "Fetch sessions evicted.", lambda: plane.sessions.evictions
+    )
+    _register_logs(metrics, node)
+    register_connections(metrics, node.server)
+    metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
+
+
+def _register_replicas(metrics: Metrics, node: Measured) -> None:
+    partitions, plane = node.partitions, node.data_plane
     metrics.gauge(
         "tidelog_replicas_without_leader",
         "Following replicas without a leader to fetch from.",
@@ -94,14 +107,6 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
         "Bytes of leaders' answers to this broker's fetches.",
         lambda: plane.fetchers.received_bytes,
     )
-    metrics.gauge("tidelog_isr_changes_pending", "ISR changes not answered yet.", lambda: len(plane.isr_changes))
-    metrics.gauge("tidelog_fetch_sessions", "Incremental fetch sessions.", lambda: len(plane.sessions))
-    metrics.counter(
-        "tidelog_fetch_session_evictions_total", "Fetch sessions evicted.", lambda: plane.sessions.evictions
-    )
-    _register_logs(metrics, node)
-    register_connections(metrics, node.server)
-    metrics.counter("tidelog_requests_total", "Requests handled.", lambda: node.dispatcher.requests)
 
 
 def _register_logs(metrics: Metrics, node: Measured) -> None:
