@@ -21,6 +21,7 @@ INERT_SETTINGS = [
     _inert("log.cleaner.threads", "int", 1, "a broker compacts one log at a time.", 0),
     _inert("log.cleaner.io.buffer.size", "int", 512 << 10, "the cleaner reads batch by batch.", 0),
     _inert("log.cleaner.dedupe.buffer.load.factor", "double", 0.9, "the cleaner counts bytes and not slots.", 0, 1),
+    _inert("log.preallocate", "boolean", False, "segments grow as they are written."),
     _inert("metric.reporters", "list", (), "metrics are at tidelog.metrics.listener."),
     _inert("transaction.partition.verification.enable", "boolean", True, "there are no transactions."),
     _inert("transaction.max.timeout.ms", "int", 0, "there are no transactions, so no timeout is allowed.", 0, 0,

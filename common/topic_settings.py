@@ -70,6 +70,8 @@ TOPIC_SETTINGS = Catalogue(
                "log.cleaner.min.compaction.lag.ms", low=0),
         _topic("min.insync.replicas", "int", 1, "How many in-sync replicas acks=all needs. The cluster's default is 2 "
                "from three brokers on.", "min.insync.replicas", low=1),
+        _topic("preallocate", "boolean", False, "Without effect: segments grow as they are written.", "log.preallocate",
+               inert=True),
         _topic("remote.storage.enable", "boolean", False, "Whether closed segments are copied to the object "
                "store. A new topic is given tidelog.tier.enable; it cannot be switched off again."),
         _topic("retention.bytes", "long", -1, "Bytes kept per partition; -1 is without bound.", "log.retention.bytes",

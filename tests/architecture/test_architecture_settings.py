@@ -32,7 +32,7 @@ def is_read(field: str) -> bool:
     return any(re.search(rf"\.{field}\b", text) for text in SOURCES.values())
 
 
-@pytest.mark.parametrize("name", [setting.name for setting in TOPIC_SETTINGS])
+@pytest.mark.parametrize("name", [setting.name for setting in TOPIC_SETTINGS if not setting.inert])
 def test_a_topic_setting_has_an_effect(name: str) -> None:
     field = name.replace(".", "_")
     assert (field in LOG_FIELDS and is_read(field)) or is_named(name)
@@ -45,11 +45,14 @@ def test_a_node_setting_has_an_effect(name: str) -> None:
     assert name in SYNONYMS or is_named(name) or any(is_read(one) for one in filled)
 
 
-@pytest.mark.parametrize("setting", [setting for setting in NODE_SETTINGS if setting.inert], ids=lambda one: one.name)
+INERT = [setting for setting in (*NODE_SETTINGS, *TOPIC_SETTINGS) if setting.inert]
+
+
+@pytest.mark.parametrize("setting", INERT, ids=lambda one: one.name)
 def test_a_setting_without_effect_says_so_and_is_read_by_nobody(setting: Setting) -> None:
     assert setting.doc.startswith("Without effect: ")
     assert not is_named(setting.name)
-    assert setting.name not in SYNONYMS
+    assert all(NODE_SETTINGS[synonym].inert for synonym in setting.synonyms)
 
 
 def test_what_is_dynamic_is_read_through_the_image() -> None:

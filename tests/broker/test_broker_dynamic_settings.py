@@ -12,7 +12,7 @@ from common.errors import ErrorCode
 from tests.broker.replication_lab import eventually
 from tests.broker.tenant_lab import OPERATOR, TenantLab, Wire
 from wire.listeners import UNBOUNDED
-from wire.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from wire.messages import CreateTopicsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 BROKER, SET, DELETE = 4, 0, 1
 DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
@@ -109,3 +109,14 @@ async def test_a_name_that_nobody_knows_is_kept(tmp_path: Path, monkeypatch: pyt
             assert await altered(wire, broker, {"tidelog.colour": "green"}) is ErrorCode.INVALID_CONFIG
             assert await altered(wire, broker, {"my.plugin.colour": ""}, DELETE) is ErrorCode.NONE
         assert await altered(wire, ALL, {"num.partitions": "7"}) is ErrorCode.INVALID_REQUEST  # it needs a restart
+
+
+async def test_topics_take_preallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        creatable = CreateTopicsRequest.CreatableTopic
+        configs = [creatable.CreatableTopicConfig(name="preallocate", value="true")]
+        topic = creatable(name="t", num_partitions=1, replication_factor=1, assignments=[], configs=configs)
+        made = await wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7)
+        (told,) = [config for config in made.topics[0].configs if config.name == "preallocate"]
+        assert (made.topics[0].error_code, told.value) == (0, "true")

@@ -9,6 +9,7 @@ from struct import pack
 import pytest
 
 from tests.faults.conftest import FRAME_BYTES_MAX, HELD_BYTES_MAX
+from tests.faults.hostile_frames import frames, send_all
 from tests.faults.raw_client import RawClient, closed_quietly
 from tests.faults.watched_node import MIB, WatchedNode, bystander, make_topic, produce, some_batch
 from wire.apis import APIS
@@ -22,6 +23,7 @@ SLACK_BYTES = 24 * MIB  # buffers that are kept for the next one, and the alloca
 KEPT_BYTES_MAX = 32 * MIB + SLACK_BYTES
 HEADER = b"\0\0\0\7" + b"\0\3raw"  # correlation, client id
 CROWD = 2_000
+HOSTILE = 2_000
 HUGE = b"\x7f\xff\xff\xff"
 HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
 
@@ -161,11 +163,21 @@ def test_a_long_pipeline_is_answered_whole_and_in_order(node: WatchedNode) -> No
 
 def test_a_mixed_crowd_of_attackers_leaves_a_client_in_peace(node: WatchedNode) -> None:
     rng = random.Random(3)
-    frames = list(BAD_FRAMES.values())
+    bad_frames = list(BAD_FRAMES.values())
     attackers = 0
     with bystander(node) as other:
         while (attackers < CROWD or len(other.rounds) <= 50) and other.is_alive():
             attacker: RawClient = node.connect()
-            attacker.send(rng.choice(frames))
+            attacker.send(rng.choice(bad_frames))
             attacker.close()
             attackers += 1
+
+
+def test_hostile_frames_of_every_api_leave_memory_as_it_was(node: WatchedNode) -> None:
+    """The beginning of what `tests.faults.hostile_frames` sends for longer: the second half costs no memory."""
+    source = frames(seed=1)
+    send_all([node.address], source, HOSTILE)
+    before = node.resident_bytes()
+    with bystander(node):
+        send_all([node.address], source, HOSTILE)
+    assert node.resident_bytes() < before + SLACK_BYTES
