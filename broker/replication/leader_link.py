@@ -34,6 +34,7 @@ IN_FLIGHT_MAX = 2
 CONNECT_TIMEOUT_S = 3.0
 RECONNECT_MIN_S = 0.02
 DOUBT_S = 1.0
+COMPLAINT_S = 1.0  # between two lines about partitions that the leader refuses
 PARTS_MAX = 250  # partitions named in one fetch: the others follow in the next, for a fetch costs both brokers' loops
 ALL_PARTS = 2**31 - 1
 SESSION_EPOCH_MAX = 2**31 - 1
@@ -89,6 +90,8 @@ class LeaderLink:
         self._answered_at = 0.0
         self._served = False  # whether this connection has ever answered
         self._doubted_until = 0.0
+        self._complained_at = float("-inf")
+        self._unsaid = 0  # complaints since then that were not logged
         self._lost = asyncio.Event()
         self._work = asyncio.Event()
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -313,9 +316,15 @@ class LeaderLink:
             self.followed.rest(followed, self._loop.time())
 
     def _complain(self, level: int, event: str, followed: Followed, cause: str) -> None:
-        """One line, ever more seldom, as it may never end: damage at once, all else once it does not pass by itself."""
+        """One line, ever more seldom, as it may never end: damage at once, all else once it stays, and
+        one line for all partitions that meet it at a time."""
         failures = followed.failures
-        if failures & (failures - 1) == 0 and (level >= logging.ERROR or failures >= followed.HELD_UP):
+        if failures & (failures - 1) or (level < logging.ERROR and failures < followed.HELD_UP):
+            return
+        now = self._loop.time()
+        if level >= logging.ERROR or now - self._complained_at >= COMPLAINT_S:
+            others, self._unsaid = self._unsaid, 0
+            self._complained_at = now
             logger.log(
                 level,
                 event,
@@ -325,8 +334,11 @@ class LeaderLink:
                     "leader": self.leader,
                     "cause": cause,
                     "times": failures + 1,
+                    "others": others,
                 },
             )
+        else:
+            self._unsaid += 1
 
     def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow, view: memoryview) -> None:
         partition = followed.partition

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.partitions.replica import Role
 from broker.replication.fetch_sessions import KEPT_ASLEEP_MAX, FetchSession, FetchSessionCache
-from broker.replication.follower import FollowedPartitions
+from broker.replication.follower import RETRIES_PER_S, FollowedPartitions
 from broker.replication.leader_link import PARTS_MAX
 from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode
@@ -65,6 +65,21 @@ def test_a_new_session_names_everything_again_but_what_rests() -> None:
     assert link.held_up_count == 0
     link.wake_rested(due)
     assert (named(link, new=False), link.next_wake()) == ([3], None)
+
+
+def test_a_leader_that_refuses_many_is_asked_for_them_all_the_more_seldom() -> None:
+    """Else their refusals keep it from taking the roles that would end them."""
+    link = followed()
+    while link.has_moved:
+        named(link, new=False)
+    for index in range(COUNT):
+        refused, _ = link.judge(
+            ReplicatedRow(TOPIC_ID, index, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0, 0, 0, 0, None, None, None)
+        )
+        assert refused is not None
+        link.rest(refused, now=0.0)
+    link.wake_rested(COUNT / RETRIES_PER_S / 2)
+    assert COUNT / 3 < len(named(link, new=False)) + sum(len(named(link, new=False)) for _ in range(9)) < COUNT * 2 / 3
 
 
 def test_a_session_that_loses_its_connection_ends_in_pieces_when_it_is_large() -> None:
