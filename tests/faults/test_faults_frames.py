@@ -23,7 +23,7 @@ SLACK_BYTES = 24 * MIB  # buffers that are kept for the next one, and the alloca
 KEPT_BYTES_MAX = 32 * MIB + SLACK_BYTES
 HEADER = b"\0\0\0\7" + b"\0\3raw"  # correlation, client id
 CROWD = 2_000
-HOSTILE = 2_000
+HOSTILE = 800
 HUGE = b"\x7f\xff\xff\xff"
 HUGE_VARINT = b"\xff\xff\xff\xff\x0f"
 
