@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from common.pacing import Work
 
-LEAVES_MAX = 200  # of one portion, where the table names no other number
+LEAVES_MAX = 50  # of one portion, where the table names no other number
 _NEVER = 1 << 15
 
 
@@ -69,7 +69,7 @@ def _topic_or_id(element: Any) -> Hashable:
 
 _PARTITIONS = ("topics", "partitions")
 LISTINGS: dict[int, tuple[Listing, ...]] = {
-    2: (Listing(_PARTITIONS, _PARTITIONS, 100),),
+    2: (Listing(_PARTITIONS, _PARTITIONS, 25),),
     8: (Listing(_PARTITIONS, _PARTITIONS),),
     9: (
         Listing(("topics", "partition_indexes"), _PARTITIONS, until=7),
@@ -77,8 +77,8 @@ LISTINGS: dict[int, tuple[Listing, ...]] = {
     ),
     10: (Listing(("coordinator_keys",), ("coordinators",), kind=_itself, since=4),),
     13: (Listing(("members",), ("members",), since=3),),
-    15: (Listing(("groups",), ("groups",), 20, kind=_itself),),
-    19: (Listing(("topics",), ("topics",), 100, kind=_name, repeats=2),),
+    15: (Listing(("groups",), ("groups",), 5, kind=_itself),),
+    19: (Listing(("topics",), ("topics",), 25, kind=_name, repeats=2),),
     20: (
         Listing(("topic_names",), ("responses",), kind=_itself, repeats=2, until=5),
         Listing(("topics",), ("responses",), kind=_topic_or_id, repeats=2, since=6),
@@ -86,19 +86,19 @@ LISTINGS: dict[int, tuple[Listing, ...]] = {
     21: (Listing(_PARTITIONS, _PARTITIONS),),
     23: (Listing(_PARTITIONS, _PARTITIONS),),
     30: (Listing(("creations",), ("results",)),),
-    31: (Listing(("filters",), ("filter_results",), 20),),
-    32: (Listing(("resources",), ("results",), 2, kind=_described),),
-    33: (Listing(("resources",), ("responses",), 50, kind=_resource, repeats=2),),
+    31: (Listing(("filters",), ("filter_results",), 1),),
+    32: (Listing(("resources",), ("results",), 1, kind=_described),),
+    33: (Listing(("resources",), ("responses",), 20, kind=_resource, repeats=2),),
     35: (Listing(_PARTITIONS, ("results", "topics", "partitions"), around=1),),
-    37: (Listing(("topics",), ("results",), 100, kind=_name, repeats=2),),
+    37: (Listing(("topics",), ("results",), 25, kind=_name, repeats=2),),
     42: (Listing(("groups_names",), ("results",), kind=_itself),),
     43: (Listing(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),),
-    44: (Listing(("resources",), ("responses",), 50, kind=_resource, repeats=2),),
+    44: (Listing(("resources",), ("responses",), 20, kind=_resource, repeats=2),),
     45: (Listing(_PARTITIONS, ("responses", "partitions")),),
     46: (Listing(("topics", "partition_indexes"), _PARTITIONS),),
     47: (Listing(_PARTITIONS, _PARTITIONS),),
     50: (Listing(("users",), ("results",), kind=_name, repeats=2),),
-    61: (Listing(("topics", "partition_indexes"), _PARTITIONS, 20),),
+    61: (Listing(("topics", "partition_indexes"), _PARTITIONS, 10),),
 }
 
 

@@ -22,6 +22,7 @@ Work = Generator[int, None, T]
 
 SLICE_COST = 1_000  # units; a work should yield several times per slice
 INLINE_COST = 4_000  # what works may use at once, without waiting, in one turn of the loop
+CLIENTS_SHARE = 3  # clients' slices are so many times shorter than the node's own: others wait for each of them
 UNCOUNTED_COST = 20  # of a work that ends before its first yield
 
 
@@ -81,7 +82,7 @@ class Pacer:
         if not lanes and self._inline_left > 0:
             self._note_inline_use()
             try:
-                self._slice(work)
+                self._slice(work, self._slice_cost)
             except StopIteration as end:
                 result: T = end.value
                 return result
@@ -122,9 +123,9 @@ class Pacer:
         self._inline_used = False
         self._inline_left = self._inline_cost
 
-    def _slice(self, work: Work[Any]) -> None:
+    def _slice(self, work: Work[Any], limit: int) -> None:
         """Run one slice. Raises StopIteration at the end of the work, or the work's exception."""
-        spent, limit, step = 0, self._slice_cost, work.__next__
+        spent, step = 0, work.__next__
         self.slices += 1
         try:
             while spent < limit:
@@ -150,6 +151,7 @@ class Pacer:
             self._schedule()
 
     def _serve(self, lanes: _Lanes, group: Hashable) -> None:
+        limit = self._slice_cost if lanes is self._own else max(self._slice_cost // CLIENTS_SHARE, 1)
         members = lanes[group]  # all stay in place meanwhile: the work may start more
         member = next(iter(members))
         jobs = members[member]
@@ -159,7 +161,7 @@ class Pacer:
             jobs.popleft()
         else:
             try:
-                self._slice(job.work)
+                self._slice(job.work, limit)
             except StopIteration as end:
                 jobs.popleft()
                 if not job.done.done():

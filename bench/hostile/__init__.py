@@ -1,0 +1,1 @@
+"""The most expensive legal requests, and what they do to others."""

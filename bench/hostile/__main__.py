@@ -1,0 +1,186 @@
+"""What hostile requests do to another client: `python -m bench.hostile [--elements N] [--seconds S] [--only API,…]`.
+
+Three brokers. One client produces a record at a time with acks=all; beside it another sends the most expensive legal
+requests, one API and shape after another, each again and again on one connection. Printed: the producer's latencies
+without and with it, the largest resident memory of a broker, and brokers that were fenced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.embedded import EmbeddedCluster, held_loops
+from bench.hostile.requests import Hostile, Names, hostile_requests
+from bench.peers import resident_mb, wait_serving
+from wire.codec import encode_request
+from wire.listeners import ListenerKind
+
+TOPIC, PARTITIONS = "victim", 50
+LEFT_OUT = {"UnregisterBroker", "UpdateFeatures", "DeleteTopics", "DeleteGroups"}
+ANSWER_S = 30.0
+RATIO_MAX = 3.0
+
+
+@dataclass(slots=True)
+class Row:
+    """Milliseconds of one produce request, megabytes of the largest broker, and how many answers there were."""
+
+    label: str
+    p50_ms: float
+    p99_ms: float
+    resident_mb: float
+    answers: int
+    closed: int
+
+
+class Victim:
+    """Produces a record, waits for its acknowledgement, and again."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all", "log_level": 0})
+
+    def measure(self, seconds: float) -> list[float]:
+        """Latencies in milliseconds, sorted."""
+        found: list[float] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begin = time.perf_counter()
+            self._producer.produce(TOPIC, b"x" * 100, partition=len(found) % PARTITIONS)
+            self._producer.flush(ANSWER_S)
+            found.append((time.perf_counter() - begin) * 1_000)
+        return sorted(found)
+
+
+class Attacker:
+    """Sends one frame again and again until it is stopped, on a new connection when one is closed."""
+
+    def __init__(self, port: int, frame: bytes) -> None:
+        self._port = port
+        self._frame = frame
+        self._stopped = False
+        self.answers = self.closed = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                with socket.create_connection(("127.0.0.1", self._port), 5) as connection:
+                    connection.settimeout(0.5)
+                    while not self._stopped:
+                        connection.sendall(self._frame)
+                        self._take(connection)
+                        self.answers += 1
+            except OSError:
+                self.closed += 1
+                time.sleep(0.05)
+
+    def _take(self, connection: socket.socket) -> None:
+        left = int.from_bytes(self._read(connection, 4), "big")
+        while left:
+            left -= len(self._read(connection, min(left, 1 << 16), whole=False))
+
+    def _read(self, connection: socket.socket, size: int, *, whole: bool = True) -> bytes:
+        data = b""
+        while not data or (whole and len(data) < size):
+            try:
+                more = connection.recv(size - len(data))
+            except TimeoutError:
+                if self._stopped:
+                    raise
+                continue
+            if not more:
+                raise ConnectionError
+            data += more
+        return data
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    return sorted_values[min(int(len(sorted_values) * share), len(sorted_values) - 1)]
+
+
+def measure(cluster: EmbeddedCluster, hostile: Hostile | None, seconds: float) -> Row:
+    """The victim's latencies while `hostile` is sent; None: undisturbed."""
+    victim = Victim(cluster.bootstrap)
+    victim.measure(0.3)  # connections, metadata
+    pids = [node["pid"] for node in cluster.nodes() if node["role"] == "broker"]
+    attacker = None
+    if hostile is not None:
+        port = int(cluster.bootstrap.split(",")[0].rsplit(":", 1)[1])
+        attacker = Attacker(port, encode_request(hostile.message, hostile.version, 1, "hostile"))
+    found = victim.measure(seconds)
+    largest = max(resident_mb([pid]) for pid in pids)
+    if attacker is not None:
+        attacker.stop()
+    return Row(
+        "undisturbed" if hostile is None else hostile.label,
+        percentile(found, 0.5),
+        percentile(found, 0.99),
+        largest,
+        attacker.answers if attacker is not None else 0,
+        attacker.closed if attacker is not None else 0,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=__doc__)
+    parser.add_argument("--elements", type=int, default=10_000, help="of the longest list of a request")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each request")
+    parser.add_argument("--only", default="", help="names of APIs, separated by commas")
+    parser.add_argument("--json", type=Path, help="write the rows there")
+    options = parser.parse_args()
+    only = set(filter(None, options.only.split(",")))
+    rows: list[Row] = []
+    with EmbeddedCluster(3) as cluster:
+        wait_serving(cluster.bootstrap)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC]
+        made.result(30)
+        names = Names(TOPIC, "victims")
+        rows += [measure(cluster, None, options.seconds) for _ in range(2)]
+        undisturbed = max(row.p99_ms for row in rows)
+        for hostile in hostile_requests(names, options.elements, every_version=False):
+            is_served = ListenerKind.OPERATOR in hostile.api.kinds and hostile.api.name not in LEFT_OUT
+            if is_served and (not only or hostile.api.name in only):
+                rows.append(row := measure(cluster, hostile, options.seconds))
+                print(_line(row, undisturbed), flush=True)
+        fenced = _fenced(cluster.data)
+        held = held_loops(cluster.data)
+    for row in rows[:2]:
+        print(_line(row, undisturbed))
+    print(f"fenced: {fenced}; callbacks that held a loop: {len(held)}")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    worst = max(row.p99_ms for row in rows) / undisturbed
+    print(f"worst p99: {worst:.1f} x undisturbed; largest broker: {max(row.resident_mb for row in rows):.0f} MB")
+    return int(worst > RATIO_MAX or fenced > 0)
+
+
+def _line(row: Row, undisturbed: float) -> str:
+    ratio = row.p99_ms / undisturbed
+    return (
+        f"{row.label:45} p50 {row.p50_ms:6.2f}  p99 {row.p99_ms:7.2f} ms  x{ratio:4.1f}  {row.resident_mb:5.0f} MB  "
+        f"{row.answers} answers, {row.closed} closed"
+    )
+
+
+def _fenced(data: Path) -> int:
+    """How often a controller has fenced a broker."""
+    return sum(log.read_text().count("broker fenced") for log in (data / "logs").glob("controller-*.log"))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,86 @@
+"""The most expensive legal requests of every API, from an operator and from a tenant: no slice of them is long."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from bench.hostile.requests import Hostile, Names, hostile_requests
+from broker.portions import LISTINGS
+from common.pacing import SLICE_COST
+from tests.broker.tenant_lab import ALPHA, OPERATOR, TenantLab
+from wire.codec import encode_request
+from wire.listeners import ListenerKind
+from wire.messages import CreateTopicsRequest, OffsetCommitRequest
+
+ELEMENTS = 1_000
+DESTRUCTIVE = {"UnregisterBroker", "UpdateFeatures", "DeleteTenant", "DeleteTopics", "DeleteGroups"}
+SLICE_MAX = 4 * SLICE_COST  # what one step of a work may add to a slice
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TenantLab]:
+    root: Path = tmp_path_factory.mktemp("hostile")
+    with pytest.MonkeyPatch.context() as patch:
+        async with TenantLab(root, patch) as lab:
+            lab.rights = False
+            yield lab
+
+
+async def _names(lab: TenantLab, who: str) -> Names:
+    wire = await lab.connect(who)
+    creatable = CreateTopicsRequest.CreatableTopic
+    request = CreateTopicsRequest(
+        topics=[creatable(name="victim", num_partitions=50, replication_factor=1, assignments=[], configs=[])],
+        timeout_ms=10_000,
+    )
+    await wire.call(request, 7)
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition
+    offset = partition(partition_index=0, committed_offset=1, committed_metadata="")
+    commit = OffsetCommitRequest(
+        group_id="victims", generation_id_or_member_epoch=-1, topics=[topic(name="victim", partitions=[offset])]
+    )
+    await wire.call(commit, 8)
+    return Names("victim", "victims")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("who", [OPERATOR, ALPHA])
+async def test_no_slice_of_a_hostile_request_is_long(lab: TenantLab, who: str) -> None:
+    names = await _names(lab, who)
+    kind = ListenerKind.OPERATOR if who == OPERATOR else ListenerKind.TENANT
+    pacer, refused = lab.broker.pacer, list[str]()
+    for hostile in hostile_requests(names, ELEMENTS, every_version=False):
+        if kind not in hostile.api.kinds or hostile.api.name in DESTRUCTIVE:
+            continue
+        pacer.costliest = 0
+        before = pacer.slices
+        wire = await lab.connect(who)
+        answer = await wire.send(encode_request(hostile.message, hostile.version, 1, "hostile"))
+        wire.close()
+        if answer is None:
+            refused.append(hostile.label)
+            continue
+        assert pacer.costliest <= SLICE_MAX, hostile.label
+        if _is_cut(hostile):
+            assert pacer.slices > before + 3, hostile.label
+    assert not refused
+    assert not lab.fatal
+
+
+def _is_cut(hostile: Hostile) -> bool:
+    return hostile.api.key in LISTINGS and hostile.shape == "distinct" and hostile.api.key not in (46, 50)
+
+
+def test_the_generator_knows_every_list_and_every_version() -> None:
+    names = Names("t", "g")
+    made = {(one.api.key, one.version, one.shape) for one in hostile_requests(names, 3, every_version=True)}
+    for key, listings in LISTINGS.items():
+        for listing in listings:
+            assert any(key == one[0] and listing.since <= one[1] <= listing.until for one in made), key
+    for one in hostile_requests(names, 3, every_version=True):
+        encode_request(one.message, one.version, 1, "c")
