@@ -142,6 +142,8 @@ class AppendableLog:
     def _set_roll_bounds(self) -> None:
         """What the active segment may grow to."""
         active, config = self.active, self.config
+        if config.remote_storage_enable:
+            self.context.rolled[self.topic, self.partition] = None
         self._full_size = config.segment_bytes
         self._full_offset = active.base_offset + RELATIVE_OFFSETS_MAX
         self._full_timestamp = FOREVER_MS
@@ -185,9 +187,8 @@ class AppendableLog:
         self._admit(end - at)
         base = self.log_end_offset
         stamp(buffer, at, base, leader_epoch)
-        append_time = -1
+        append_time = now_ms if self._log_append_time else -1
         if self._log_append_time:
-            append_time = now_ms
             stamp_log_append_time(buffer, at, end - at, now_ms)
             header = read_header(view, at)
         elif header is None:
@@ -375,9 +376,8 @@ class AppendableLog:
 
     def _index_batch(self, active: Segment, last_offset: int, position: int) -> None:
         active.bytes_since_index = 0
-        indexes = active.indexes
         largest = LargestTimestamp(active.max_timestamp, active.max_timestamp_offset)
-        if indexes.append(last_offset, position, largest):
+        if active.indexes.append(last_offset, position, largest):
             self.write_index_lumps(active)
         self._note_index_size(active)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from common.ports import Clock, Disk
 from storage.audit_trail import AuditTrail
+from storage.checkpoint_files import TopicPartition
 from storage.checkpoints import Checkpoints
 from storage.directory_health import DirectoryHealth
 from storage.log_flusher import LogFlusher
@@ -50,4 +51,6 @@ class LogContext:
     snapshots: SnapshotWrites
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
     high_watermarks_moved: bool = True  # since the last replication-offset-checkpoint
+    rolled: dict[TopicPartition, None] = field(default_factory=dict)
+    """Tiered logs that have begun a segment, or have other settings. The tier takes them out."""
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint

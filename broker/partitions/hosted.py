@@ -147,6 +147,11 @@ class HostedPartitions:
         for partitions in self.by_id.values():
             yield from partitions.values()
 
+    @property
+    def rolled_logs(self) -> dict[tuple[str, int], None]:
+        """See `LogContext.rolled`."""
+        return self._logs.context.rolled
+
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self.by_id.values())
 

@@ -181,3 +181,8 @@ class Deleter:
         if len(unnamed) < len(due):
             self._manifests.changed(tier.topic_id, tier.partition)
         return unnamed[:OBJECTS_PER_ROUND_MAX]
+
+
+def erased_objects(tier: PartitionTier) -> bool:
+    """Whether objects with erased records wait to be deleted."""
+    return any(holds_erased(tier, segment) for segment in tier.deleting())

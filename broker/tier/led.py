@@ -86,6 +86,8 @@ class LedPartition:
         "leader_epoch",
         "look_at",
         "looking_after",
+        "next_look",
+        "on_unclaimed",
         "partition",
         "retained_at",
         "retry_at",
@@ -108,7 +110,9 @@ class LedPartition:
         self.retry_at = float("-inf")  # loop seconds
         self.retained_at = float("-inf")
         self.look_at = float("inf")  # loop seconds: when something can be deleted before retention's next turn
+        self.next_look = float("-inf")  # loop seconds: when the agenda brings it back
         self.tasks: dict[asyncio.Task[None], None] = {}
+        self.on_unclaimed: Callable[[], None] = lambda: None  # it has to be claimed anew
         self.trouble = ""
         self._in_doubt = False  # whether the view may be behind what this broker itself has changed
         self._lock = asyncio.Lock()
@@ -128,6 +132,23 @@ class LedPartition:
         """Whether the partition still leads, or waits to lead, in the epoch of the claim."""
         partition = self.partition
         return partition.leader_epoch == self.leader_epoch and (partition.is_leader or self.held)
+
+    @property
+    def uncopied_bytes(self) -> int:
+        """Of closed segments that wait to be copied."""
+        tier_end = self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
+        return sum(one.size for one in self.partition.log.segments[:-1] if one.base_offset >= tier_end)
+
+    def is_due(self, config: TierConfig, now: float) -> bool:
+        """Whether it is time for retention and deletion."""
+        return now >= self.look_at or now - self.retained_at >= config.retention_interval_ms / 1000
+
+    def due_at(self, config: TierConfig, now: float, wall_ms: int) -> float:
+        """When that will be, or when its active segment will be too old."""
+        log = self.partition.log
+        age_ms = wall_ms - log.active.created_ms if log.active.size else 0
+        rolls_at = now + max(log.config.tier_roll_ms - age_ms + 1, 0) / 1000
+        return min(self.look_at, max(self.retained_at + config.retention_interval_ms / 1000, now), rolls_at)
 
     async def change(self, calls: TierCalls, make: Callable[[PartitionTier], Mutation | None]) -> Done | None:
         """Ask for the change that `make` names once it is this one's turn; None when it names none.
@@ -155,6 +176,7 @@ class LedPartition:
                 raise Fenced(reply.text)
             if reply.error == RefusalCode.NOT_CLAIMED:
                 self.view = None
+                self.on_unclaimed()
             self._in_doubt = True
             raise Refusal(reply)
 

@@ -117,12 +117,7 @@ class Proposals:
 
     async def look(self) -> None:
         """Do what is asked of partitions led here. Raises StoreError and what the guard raises."""
-        led = {
-            (one.partition.topic_id, one.partition.index): one
-            for one in self._service.led
-            if one.settled and one.is_current
-        }
-        if not led:
+        if not self._service.led:
             return
         names = await self._names()
         undecided = [name for name in names if is_uuid(name) and name + VERDICT_SUFFIX not in names]
@@ -130,8 +125,14 @@ class Proposals:
         self._addressees = {uuid: self._addressees[uuid] for uuid in undecided if uuid in self._addressees}
         self._requests = {uuid: self._requests[uuid] for uuid in requests if uuid in self._requests}
         self._targets = {key: end for key, end in self._targets.items() if key[0] in self._requests}
-        if undecided or requests:
-            await self._guard.check()
+        if not undecided and not requests:
+            return
+        await self._guard.check()
+        led = {
+            (one.partition.topic_id, one.partition.index): one
+            for one in self._service.led
+            if one.settled and one.is_current
+        }
         proposed: list[tuple[LedPartition, str, _Received]] = []
         for uuid in undecided:
             if uuid not in self._addressees or self._addressees[uuid] in led:

@@ -1,7 +1,7 @@
 """The tier as one broker lives with it: claims on leadership, copies, retention, and replicas that begin from it.
 
-One task looks at all led tiered partitions once per interval and starts what is due, each kind bounded; nothing runs
-per partition but that. Whatever the store or a shard does, produce, replication and reads of local data go on.
+One task looks once per interval at the led tiered partitions on its agenda and starts what is due, each kind bounded;
+nothing runs per partition but that. Whatever the store or a shard does, produce, replication and local reads go on.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import DELETE_RECORDS, Partition
 from broker.partitions.replica import Role
 from broker.tier.adoption import adopt
+from broker.tier.agenda import Agenda
 from broker.tier.config import TierConfig
 from broker.tier.copying import Copier, next_segment
-from broker.tier.deletion import DeleteDelays, Deleter, Manifests, holds_erased
+from broker.tier.deletion import DeleteDelays, Deleter, Manifests, erased_objects
 from broker.tier.erasing import LocalErasure
 from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls
 from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
-from broker.tier.starts import TierStarts
+from broker.tier.starts import TierStarts, tell_start
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from common.ports import Ports
@@ -89,7 +91,7 @@ class TierService:
         self.erasure = LocalErasure(self._clock)
         self._start_places = asyncio.Semaphore(config.starts_max)
         self.starts = TierStarts(config.backoff_min_ms / 1000, config.backoff_max_ms / 1000)
-        self._running: dict[str, int] = {"claim": 0, "copy": 0, "delete": 0}
+        self._agenda = Agenda({"claim": config.claims_max, "copy": config.copies_max, "delete": config.deletions_max})
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -125,7 +127,7 @@ class TierService:
 
     def copy_lag_bytes(self) -> int:
         """Bytes of closed segments that wait to be copied, over all led partitions."""
-        return sum(_uncopied(led) for led in self._led.values())
+        return sum(led.uncopied_bytes for led in self._led.values())
 
     async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:
         """See `hosted.Tier`. After REQUEST_TIMED_OUT the log's start may have moved or not."""
@@ -139,7 +141,7 @@ class TierService:
                         if led.settled:
                             await self.deleter.move_log_start(led, offset, DELETE_RECORDS, actor)
                             led.retained_at = float("-inf")  # look at once what can go
-                            self._wake.set()
+                            self._look_soon(led)
                             return
                     except NotNow as error:
                         logger.info("records are not deleted yet", extra={"partition": repr(led), "cause": str(error)})
@@ -208,9 +210,15 @@ class TierService:
 
     def _lead(self, led: LedPartition) -> None:
         self._led[led.partition] = led
+        led.on_unclaimed = partial(self._look_soon, led)
+        self._look_soon(led)
+
+    def _look_soon(self, led: LedPartition) -> None:
+        self._agenda.soon(led)
         self._wake.set()
 
     def _forget(self, led: LedPartition) -> None:
+        self._agenda.forget(led)
         if self._led.get(led.partition) is led:
             del self._led[led.partition]
             self._services.manifests.resign(led.partition.topic_id, led.partition.index)
@@ -231,50 +239,65 @@ class TierService:
                     await self._wake.wait()
 
     async def _look_around(self) -> None:
-        config = self._config
-        for number, led in enumerate(list(self._led.values())):
+        self._heed_rolls()
+        for number, led in enumerate(self._agenda.take(self._loop.time())):
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if self._led.get(led.partition) is not led or led.retry_at > self._loop.time():
-                continue
-            if not led.is_current:
-                self._forget(led)
-                continue
-            if led.view is None or not led.settled:
-                if not led.looking_after and self._running["claim"] < config.claims_max:
-                    self._begin(led, "claim", self._claim(led))
-                continue
+            if self._led.get(led.partition) is led:
+                self._look(led)
+
+    def _heed_rolls(self) -> None:
+        """Logs that have begun a segment, or have other settings, since the last round."""
+        rolled = self._hosted.rolled_logs
+        while rolled:
+            partition = self._hosted.get(*rolled.popitem()[0])
+            led = self._led.get(partition) if partition is not None else None
+            if led is not None:
+                self._agenda.soon(led)
+
+    def _look(self, led: LedPartition) -> None:
+        """Start what is due. It comes back when that has ended, when it asks for it again, or at its next time."""
+        now = self._loop.time()
+        if not led.is_current:
+            self._forget(led)
+        elif led.retry_at > now:
+            self._agenda.at(led, led.retry_at, now)
+        elif led.view is None or not led.settled:
+            if not led.looking_after and self._agenda.may_begin(led, "claim"):
+                self._begin(led, "claim", self._claim(led))
+        else:
             try:
                 led.partition.log.roll_for_tier(self._clock.wall_ms())
                 self._consider_copy(led)
             except NotNow as error:
                 self._put_off(led, error)
-                continue
-            except ProtocolError:
-                continue  # the disk: its directory tells
-            if not led.looking_after and self._running["delete"] < config.deletions_max and self._is_due(led):
+                self._agenda.at(led, led.retry_at, now)
+                return
+            except ProtocolError:  # the disk: its directory tells
+                self._agenda.soon(led)
+                return
+            if not led.looking_after and led.is_due(self._config, now) and self._agenda.may_begin(led, "delete"):
                 self._begin(led, "delete", self._look_after(led))
-
-    def _is_due(self, led: LedPartition) -> bool:
-        now = self._loop.time()
-        return now >= led.look_at or now - led.retained_at >= self._config.retention_interval_ms / 1000
+            self._agenda.at(led, led.due_at(self._config, now, self._clock.wall_ms()), now)
 
     def _consider_copy(self, led: LedPartition) -> None:
-        if led.copying or self._running["copy"] >= self._config.copies_max:
+        if led.copying or led.partition.log.active.base_offset <= led.known.tier_end_offset:
+            return
+        if not self._agenda.may_begin(led, "copy"):
             return
         try:
             closed = next_segment(led, led.known)
         except (NotNow, ProtocolError):
             self.copier.count_failure(led)
             raise
-        if closed is not None:
-            del self._led[led.partition]
-            self._led[led.partition] = led  # the others come first the next time
+        if closed is None:
+            self._agenda.soon(led)  # it waits to be committed, which nobody tells of
+        else:
             self._begin(led, "copy", self._copy(led))
 
     def _begin(self, led: LedPartition, kind: str, work: Coroutine[Any, Any, None]) -> None:
         """At most one claim, retention or deletion, and at most one copy, of a partition at a time."""
-        self._running[kind] += 1
+        self._agenda.running[kind] += 1
         if kind == "copy":
             led.copying = True
         else:
@@ -283,7 +306,7 @@ class TierService:
         self._tasks[task] = led.tasks[task] = None
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._running[kind] -= 1
+            self._agenda.running[kind] -= 1
             self._tasks.pop(task, None)
             led.tasks.pop(task, None)
             if kind == "copy":
@@ -310,7 +333,7 @@ class TierService:
         elif not task.cancelled():
             led.succeeded()
         if not self._stopped:
-            self._wake.set()
+            self._look_soon(led)
 
     def _put_off(self, led: LedPartition, error: BaseException) -> None:
         if led.failures & (led.failures + 1) == 0:  # not each time
@@ -341,7 +364,7 @@ class TierService:
 
     async def _hurry(self, led: LedPartition) -> None:
         """Objects with erased records go as soon as they may, and what was read of them until then goes too."""
-        if led.view is not None and _erased_objects(led.view):
+        if led.view is not None and erased_objects(led.view):
             led.look_at = self._loop.time() + ERASE_POLL_S
         else:
             await self.erasure.forget_read()
@@ -365,8 +388,9 @@ class TierService:
         if not tier.record.erased_end_offset:
             return
         partition.erased_below(tier.record.erased_end_offset)
-        if _erased_objects(tier):
+        if erased_objects(tier):
             led.look_at = self._loop.time() + self._config.erase_grace_ms / 1000
+            self._look_soon(led)
         if partition.holds_erased:
             self.drop_erased(partition)
 
@@ -436,16 +460,11 @@ class TierService:
                 return
             times = self.starts.failed(partition, self._loop.time())
             if isinstance(error, _IDLE):
-                self._tell_start("a replica does not begin yet", partition, times, cause=str(error))
+                tell_start("a replica does not begin yet", partition, times, cause=str(error))
             else:
                 logger.error("a replica cannot begin", exc_info=error, extra={"partition": repr(partition)})
 
         task.add_done_callback(ended)
-
-    @staticmethod
-    def _tell_start(event: str, partition: Partition, times: int, **more: object) -> None:
-        if times & (times - 1) == 0:  # ever more seldom: it may never end
-            logger.warning(event, extra={"partition": repr(partition), "times": times} | more)
 
     async def _start_follower(self, partition: Partition) -> None:
         """The fetch that follows begins at the tier's end."""
@@ -463,7 +482,7 @@ class TierService:
             await begin_at_end(partition, end, still, self._hosted.following)
             again = self.starts.began(partition, end.offset, self._loop.time())
             if again:
-                self._tell_start(
+                tell_start(
                     "a leader's log contradicts the tier: the replica begins once more where the tier ends",
                     partition,
                     again,
@@ -479,13 +498,3 @@ class TierService:
 
 def _is_tiered(partition: Partition) -> bool:
     return partition.log.config.remote_storage_enable and partition.topic not in INTERNAL_TOPICS
-
-
-def _erased_objects(tier: PartitionTier) -> bool:
-    """Whether objects with erased records wait to be deleted."""
-    return any(holds_erased(tier, segment) for segment in tier.deleting())
-
-
-def _uncopied(led: LedPartition) -> int:
-    tier_end = led.view.tier_end_offset if led.view is not None else led.partition.tier_end_offset
-    return sum(one.size for one in led.partition.log.segments[:-1] if one.base_offset >= tier_end)

@@ -7,9 +7,12 @@ that led to nothing is followed by a pause, twice as long each time.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from broker.partitions.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 NO_OFFSET = -1
 
@@ -55,3 +58,9 @@ class TierStarts:
     def forget(self, partition: Partition) -> None:
         """It leads, or is hosted here no longer."""
         self._tries.pop(partition, None)
+
+
+def tell_start(event: str, partition: Partition, times: int, **more: object) -> None:
+    """Ever more seldom: it may never end."""
+    if times & (times - 1) == 0:
+        logger.warning(event, extra={"partition": repr(partition), "times": times} | more)

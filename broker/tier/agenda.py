@@ -1,0 +1,63 @@
+"""Which led partitions a broker's tier has to look at now: those with something to do, not all of them.
+
+A partition is on the list, or has a time at which it comes back, or waits for a place among those that claim, copy or
+delete. One that does none of that is at work, and comes back at the work's end. An idle one comes back for its
+retention and to close an old segment, and costs nothing in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from broker.tier.led import LedPartition
+
+
+class Agenda:
+    """Pure; times are loop seconds."""
+
+    def __init__(self, places: dict[str, int]) -> None:
+        """`places`: how many partitions may be at each kind of work."""
+        self._places = places
+        self._soon: dict[LedPartition, None] = {}
+        self._later: list[tuple[float, int, LedPartition]] = []
+        self._serial = 0
+        self._blocked: dict[str, dict[LedPartition, None]] = {kind: {} for kind in places}
+        self.running = dict.fromkeys(places, 0)
+
+    def soon(self, led: LedPartition) -> None:
+        """Look at it in the next round."""
+        self._soon[led] = None
+
+    def at(self, led: LedPartition, when: float, now: float) -> None:
+        """Look at it then, at the latest: a time before that was named stands, and looks once too often."""
+        if not now < led.next_look <= when:
+            led.next_look = when
+            self._serial += 1
+            heapq.heappush(self._later, (when, self._serial, led))
+
+    def may_begin(self, led: LedPartition, kind: str) -> bool:
+        """Whether there is a place for it; else it comes back when one is free, in turn."""
+        if self.running[kind] < self._places[kind]:
+            return True
+        self._blocked[kind][led] = None
+        return False
+
+    def take(self, now: float) -> list[LedPartition]:
+        """Those whose turn it is; they are not on the list any more."""
+        later = self._later
+        while later and later[0][0] <= now:
+            when, _, led = heapq.heappop(later)
+            if led.next_look == when:  # else another time was named since
+                self._soon[led] = None
+        for kind, blocked in self._blocked.items():
+            for _ in range(min(self._places[kind] - self.running[kind], len(blocked))):
+                led = next(iter(blocked))
+                del blocked[led]
+                self._soon[led] = None
+        taken, self._soon = list(self._soon), {}
+        return taken
+
+    def forget(self, led: LedPartition) -> None:
+        self._soon.pop(led, None)
+        for blocked in self._blocked.values():
+            blocked.pop(led, None)

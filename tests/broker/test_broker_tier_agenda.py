@@ -1,0 +1,61 @@
+"""Which led partitions the tier looks at: an idle one is left alone, whoever waits for a place comes in turn."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from broker.partitions.partition import Partition
+from broker.tier.agenda import Agenda
+from broker.tier.config import TierConfig
+from broker.tier.led import LedPartition
+
+
+def led(*, size: int = 0, created_ms: int = 0) -> LedPartition:
+    active = SimpleNamespace(size=size, created_ms=created_ms)
+    log = SimpleNamespace(active=active, config=SimpleNamespace(tier_roll_ms=600_000))
+    return LedPartition(cast(Partition, SimpleNamespace(log=log)), 1, 1, held=False)
+
+
+def test_idle_partitions_are_not_looked_at_before_their_time() -> None:
+    agenda, many = Agenda({"copy": 1}), [led() for _ in range(10_000)]
+    for number, one in enumerate(many):
+        agenda.at(one, 100.0 + number, now=0.0)
+    looks = [agenda.take(now) for now in range(99)]
+    assert sum(len(taken) for taken in looks) == 0
+    agenda.soon(many[7])
+    assert agenda.take(99.0) == [many[7]]
+    assert agenda.take(102.0) == many[:3]
+
+
+def test_a_time_that_is_named_again_and_again_is_kept_once() -> None:
+    agenda, busy = Agenda({"copy": 1}), led()
+    for now in range(1_000):
+        agenda.at(busy, 5_000.0 + now, now=float(now))
+    assert len(agenda._later) == 1
+    agenda.at(busy, 2_000.0, now=1_000.0)
+    assert agenda.take(2_000.0) == [busy]
+    assert agenda.take(10_000.0) == []
+
+
+def test_who_finds_no_place_comes_in_turn_when_there_is_one() -> None:
+    agenda, (first, second, third) = Agenda({"copy": 1}), (led(), led(), led())
+    assert agenda.may_begin(first, "copy")
+    agenda.running["copy"] += 1
+    assert not agenda.may_begin(second, "copy")
+    assert not agenda.may_begin(third, "copy")
+    assert agenda.take(0.0) == []
+    agenda.running["copy"] -= 1
+    assert agenda.take(0.0) == [second]
+    agenda.forget(third)
+    assert agenda.take(0.0) == []
+
+
+def test_it_is_due_for_its_retention_or_for_the_age_of_its_segment() -> None:
+    config = TierConfig(retention_interval_ms=300_000)
+    idle, old = led(), led(size=1, created_ms=1_000)
+    idle.retained_at = old.retained_at = 50.0
+    assert idle.due_at(config, 60.0, wall_ms=500_000) == 350.0
+    assert old.due_at(config, 60.0, wall_ms=500_000) == 60.0 + 101.001
+    assert not idle.is_due(config, 349.0)
+    assert idle.is_due(config, 350.0)
