@@ -13,6 +13,7 @@ from typing import Any
 from common.broker_settings import NODE_SETTINGS
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
@@ -27,6 +28,7 @@ from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 
 OWN_PREFIX = "tidelog."
 CONNECTIONS_OF_ADDRESSES = "max.connections.per.ip.overrides"
+_RESOURCE_COST, _SETTING_COST = 40, 5
 LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
 
@@ -97,19 +99,31 @@ def decide_incremental_alter_configs(
     image: MetadataImage, request: Any, policy: ControllerPolicy
 ) -> Decision[MetadataRecord, Any]:
     """IncrementalAlterConfigs (44): each resource is changed wholly or not at all."""
+    return at_once(incremental_alter_configs(image, request, policy))
+
+
+def incremental_alter_configs(
+    image: MetadataImage, request: Any, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_incremental_alter_configs`."""
     response = IncrementalAlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _incremental)
 
 
 def decide_alter_configs(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
     """AlterConfigs (33): the given settings replace all overrides of the resource."""
+    return at_once(alter_configs(image, request, policy))
+
+
+def alter_configs(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_alter_configs`."""
     response = AlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _replacing)
 
 
 def _alter(
     image: MetadataImage, request: Any, policy: ControllerPolicy, response_class: Any, result_class: Any, wanted: Any
-) -> Decision[MetadataRecord, Any]:
+) -> Work[Decision[MetadataRecord, Any]]:
     records: list[MetadataRecord] = []
     results = []
     seen: dict[tuple[int, str], int] = {}
@@ -118,6 +132,7 @@ def _alter(
         seen[key] = seen.get(key, 0) + 1
     for resource in request.resources:
         code, message = ErrorCode.NONE, None
+        yield _RESOURCE_COST + _SETTING_COST * len(resource.configs)
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")

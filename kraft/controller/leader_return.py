@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
+from common.pacing import Work
 from kraft.controller.driver import ControllerDriver
-from kraft.controller.elections import changes_to_preferred_leaders
+from kraft.controller.elections import return_leaders
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -110,9 +111,9 @@ class LeaderReturn:
         """Whether a whole step's worth was moved, so that there may be more."""
         limit = self._config.moves_per_step
 
-        def decide(image: MetadataImage) -> Decision[MetadataRecord, int]:
-            changes: list[MetadataRecord] = list(changes_to_preferred_leaders(image, self._policy, limit))
-            return Decision(len(changes), changes)
+        def decide(image: MetadataImage) -> Work[Decision[MetadataRecord, int]]:
+            changes = yield from return_leaders(image, self._policy, limit)
+            return Decision(len(changes), list(changes))
 
         try:
             moved: int = await self._driver.write(decide)

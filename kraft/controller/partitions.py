@@ -6,7 +6,8 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode
-from kraft.controller.elections import Election, Targets, change_partition
+from common.pacing import Work, at_once
+from kraft.controller.elections import CHANGE_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import complete, completion
 from kraft.image.metadata import MetadataImage
@@ -30,6 +31,13 @@ def decide_alter_partition(
     epoch that of its present registration (KIP-903): a replica that restarted since the leader saw it may have lost
     its tail.
     """
+    return at_once(alter_partition(image, request, version, policy))
+
+
+def alter_partition(
+    image: MetadataImage, request: Any, version: int, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_alter_partition`."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision(AlterPartitionResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH), topics=[]))
@@ -43,6 +51,7 @@ def decide_alter_partition(
         partitions = []
         for change in wanted.partitions:
             key = (topic_id, change.partition_index)
+            yield CHANGE_COST
             if topic is None:
                 code: ErrorCode | None = ErrorCode.UNKNOWN_TOPIC_ID
             else:

@@ -6,7 +6,8 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.elections import Targets
+from common.pacing import Work, at_once
+from kraft.controller.elections import CHANGE_COST, LOOK_COST, Targets
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
 from kraft.controller.tenant_topics import check_home, check_range
@@ -29,6 +30,13 @@ def decide_alter_partition_reassignments(
 
     Version 1 can forbid that the number of replicas changes (KIP-860).
     """
+    return at_once(alter_reassignments(image, request, policy))
+
+
+def alter_reassignments(
+    image: MetadataImage, request: Any, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_alter_partition_reassignments`."""
     targets = Targets(image, policy)
     records: list[MetadataRecord] = []
     topics = []
@@ -37,6 +45,7 @@ def decide_alter_partition_reassignments(
         partitions = []
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
+            yield 2 * CHANGE_COST
             code, message = ErrorCode.NONE, None
             try:
                 if key in seen:
@@ -80,19 +89,29 @@ def _change(
 
 def decide_list_partition_reassignments(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
     """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
+    return at_once(list_reassignments(image, request))
+
+
+def list_reassignments(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_list_partition_reassignments`."""
+    topics = []
     if request.topics is None:
         running: dict[bytes, list[PartitionImage]] = {}
         for topic_id, index in image.topics.index.moving:
             running.setdefault(topic_id, []).append(image.topics.by_id[topic_id].partitions[index])
+            yield LOOK_COST
         found = [(image.topics.by_id[topic_id], partitions) for topic_id, partitions in running.items()]
     else:
         found = []
         for asked in request.topics:
+            yield LOOK_COST * (1 + len(asked.partition_indexes))
             topic = image.topics.get(asked.name)
             if topic is not None:
                 indexes = dict.fromkeys(asked.partition_indexes)
                 found.append((topic, [topic.partitions[index] for index in indexes if index in topic.partitions]))
-    topics = [_ongoing(topic, partitions) for topic, partitions in found]
+    for topic, partitions in found:
+        topics.append(_ongoing(topic, partitions))
+        yield CHANGE_COST * len(partitions)
     reply = ListPartitionReassignmentsResponse(
         error_code=0, error_message=None, topics=[topic for topic in topics if topic.partitions]
     )

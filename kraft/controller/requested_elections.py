@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+from itertools import chain
 from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.elections import Election, Targets, change_partition
+from common.pacing import Work, at_once
+from kraft.controller.elections import CHANGE_COST, LOOK_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.records import NO_LEADER, Cause, MetadataRecord, PartitionChangeRecord
@@ -30,24 +33,32 @@ def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerP
     Without partitions (null) all are meant, and those that need no election are left out of the reply. An unclean
     election is the operator's word that lost records are accepted; the metadata log keeps it as the cause.
     """
+    return at_once(elect_leaders(image, request, policy))
+
+
+def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_elect_leaders`."""
     try:
         kind = ElectionType(request.election_type)
     except ValueError:
         return Decision(ElectLeadersResponse(error_code=int(ErrorCode.INVALID_REQUEST), replica_election_results=[]))
     everywhere = request.topic_partitions is None
+    asked: Iterable[tuple[str, Iterable[int]]]
     if everywhere:
-        asked = [(topic.name, list(topic.partitions)) for topic in image.topics]
+        asked = _concerned(image, kind)
     else:
-        asked = [(topic.topic, list(dict.fromkeys(topic.partitions))) for topic in request.topic_partitions]
+        asked = [(topic.topic, dict.fromkeys(topic.partitions)) for topic in request.topic_partitions]
     targets = Targets(image, policy)
     records: list[MetadataRecord] = []
     topics = []
     for name, indexes in asked:
         results = []
         for index in indexes:
+            yield LOOK_COST
             code, message = ErrorCode.NONE, None
             try:
                 records.append(_election(image, name, index, kind, targets))
+                yield CHANGE_COST
             except ProtocolError as error:
                 code, message = error.code, error.message or None
             if not (everywhere and code is ErrorCode.ELECTION_NOT_NEEDED):
@@ -55,6 +66,15 @@ def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerP
         if results or not everywhere:
             topics.append(_Topic(topic=name, partition_result=results))
     return Decision(ElectLeadersResponse(error_code=0, replica_election_results=topics), records)
+
+
+def _concerned(image: MetadataImage, kind: ElectionType) -> list[tuple[str, list[int]]]:
+    """Every partition that an election of that kind could change, by topic."""
+    index = image.topics.index
+    found: dict[bytes, list[int]] = {}
+    for topic_id, number in chain(index.leaderless, index.astray if kind is ElectionType.PREFERRED else ()):
+        found.setdefault(topic_id, []).append(number)
+    return [(image.topics.by_id[topic_id].name, sorted(numbers)) for topic_id, numbers in found.items()]
 
 
 def _election(

@@ -18,19 +18,16 @@ from kraft.controller.acls import decide_create_acls, decide_delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
 from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.cells import decide_alter_cell, decide_describe_cells
-from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
+from kraft.controller.configs import alter_configs, incremental_alter_configs
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
 from kraft.controller.features import SUPPORTED_FEATURES, decide_update_features
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.metadata_fetch import MetadataFetch
-from kraft.controller.partitions import decide_alter_partition
+from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
-from kraft.controller.reassignment_requests import (
-    decide_alter_partition_reassignments,
-    decide_list_partition_reassignments,
-)
-from kraft.controller.requested_elections import decide_elect_leaders
+from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
+from kraft.controller.requested_elections import elect_leaders
 from kraft.controller.restored_topics import decide_restore_topic
 from kraft.controller.scram_credentials import decide_alter_user_scram_credentials
 from kraft.controller.tenant_duties import TenantDuties
@@ -40,7 +37,7 @@ from kraft.controller.tenants import (
     decide_delete_tenant,
     decide_move_tenant,
 )
-from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
+from kraft.controller.topics import create_partitions, create_topics, delete_topics
 from kraft.records import METADATA_TOPIC
 from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
@@ -170,7 +167,7 @@ class ControllerRequests:
 
     async def _alter_partition(self, header: RequestHeader, request: Any, _connection: int) -> Any:
         version, policy = header.version, self._policy
-        return await self._driver.write(lambda image: decide_alter_partition(image, request, version, policy))
+        return await self._driver.write(lambda image: alter_partition(image, request, version, policy))
 
     async def _allocate_producer_ids(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
         return await self._driver.write(lambda image: decide_allocate_producer_ids(image, request))
@@ -213,16 +210,16 @@ class ControllerRequests:
         policy, rng, now_ms = self._policy, self._random, self._clock.wall_ms()
         loads = self._liveness.loads
         decisions: dict[int, Decide] = {
-            19: lambda image: decide_create_topics(image, inner, policy, rng),
-            20: lambda image: decide_delete_topics(image, inner, policy),
+            19: lambda image: create_topics(image, inner, policy, rng),
+            20: lambda image: delete_topics(image, inner, policy),
             30: lambda image: decide_create_acls(image, inner, policy, rng),
             31: lambda image: decide_delete_acls(image, inner),
-            33: lambda image: decide_alter_configs(image, inner, policy),
-            37: lambda image: decide_create_partitions(image, inner, policy, rng),
-            43: lambda image: decide_elect_leaders(image, inner, policy),
-            44: lambda image: decide_incremental_alter_configs(image, inner, policy),
-            45: lambda image: decide_alter_partition_reassignments(image, inner, policy),
-            46: lambda image: decide_list_partition_reassignments(image, inner),
+            33: lambda image: alter_configs(image, inner, policy),
+            37: lambda image: create_partitions(image, inner, policy, rng),
+            43: lambda image: elect_leaders(image, inner, policy),
+            44: lambda image: incremental_alter_configs(image, inner, policy),
+            45: lambda image: alter_reassignments(image, inner, policy),
+            46: lambda image: list_reassignments(image, inner),
             51: lambda image: decide_alter_user_scram_credentials(image, inner, policy),
             57: lambda image: decide_update_features(image, inner),
             10002: lambda image: decide_restore_topic(image, inner, policy, rng),

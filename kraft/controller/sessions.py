@@ -21,6 +21,8 @@ class Session:
     metadata_offset: int = -1
     suspect: bool = False
     heard: bool = False
+    gone: bool = False  # nothing listens at its address any more
+    was_extended: bool = False
 
 
 class BrokerSessions:
@@ -59,11 +61,18 @@ class BrokerSessions:
             session is not None and session.broker_epoch == broker_epoch and session.suspect and session.deadline > now
         )
 
+    def give_back(self, late_s: float, now: float) -> None:
+        """This process was late by so much: what brokers sent meanwhile is not read yet. Sessions that seem to be over
+        last longer by it, once until the broker is heard again."""
+        for session in self._sessions.values():
+            if session.deadline <= now and not session.was_extended and not session.gone:
+                session.deadline, session.was_extended = now + late_s, True
+
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
         """A suspected broker's process no longer exists."""
         session = self._sessions.get(broker_id)
         if session is not None and self.is_suspected(broker_id, broker_epoch, now):
-            session.deadline = now
+            session.deadline, session.gone = now, True
 
     def forget(self, broker_id: int) -> None:
         self._sessions.pop(broker_id, None)

@@ -12,9 +12,11 @@ from typing import Any
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
+from common.pacing import Work, at_once
 from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.key_ranges import founding_cell, missing_ranges
 from kraft.controller.new_partitions import partition_records
+from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import TenantTopics, check_home, check_owner
 from kraft.controller.tier_configs import check_tier, default_tier_overrides
@@ -51,6 +53,10 @@ from wire.messages import (
 DESCRIBED_TOPICS_MAX = 100
 """Requests with more topics get no settings in their replies: thirty a topic would hold the controller for seconds."""
 
+TOPIC_COST, PARTITION_COST, PLACE_COST, DESCRIPTION_COST = 60, 4, 10, 150
+"""Of a topic that is created, of each of its partitions, of placing its replicas, of a topic's settings in a reply."""
+AT_A_TIME = 50  # partitions
+
 _TopicResult = CreateTopicsResponse.CreatableTopicResult
 _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
 _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
@@ -60,6 +66,13 @@ def decide_create_topics(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Decision[MetadataRecord, Any]:
     """CreateTopics (19): each topic succeeds or fails on its own, unless the request as a whole asks for too much."""
+    return at_once(create_topics(image, request, policy, rng))
+
+
+def create_topics(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_create_topics`."""
     total = _partition_total(request.topics, policy)
     if total > policy.partitions_per_request_max:
         message = f"{total} partitions are too many for one request."
@@ -72,8 +85,9 @@ def decide_create_topics(
     for topic in request.topics:
         if topic.name in repeated:
             continue
+        yield TOPIC_COST
         try:
-            topic_records, result = creation.create(topic)
+            topic_records, result = yield from creation.create(topic)
         except ProtocolError as error:
             results.append(_failed_topic(topic.name, error.code, error.message))
             continue
@@ -84,11 +98,17 @@ def decide_create_topics(
 
 def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
     """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
+    return at_once(delete_topics(image, request, policy))
+
+
+def delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_delete_topics`."""
     wanted = [(state.name, raw_uuid(state.topic_id)) for state in request.topics or ()]
     wanted += [(name, ZERO_UUID) for name in request.topic_names or ()]
     records: list[MetadataRecord] = []
     results, taken = [], dict[bytes, None]()
     for name, topic_id in wanted:
+        yield PARTITION_COST
         try:
             topic = _topic_to_delete(image, name, topic_id, policy)
             if topic.topic_id in taken:
@@ -112,15 +132,23 @@ def decide_create_partitions(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Decision[MetadataRecord, Any]:
     """CreatePartitions (37): `count` is the new total."""
+    return at_once(create_partitions(image, request, policy, rng))
+
+
+def create_partitions(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_create_partitions`."""
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
     results = []
     tenants = TenantTopics(image, policy, rng)
     for topic in request.topics:
+        yield TOPIC_COST
         try:
             if topic.name in repeated:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records += _added_partitions(image, topic, policy, tenants)
+            records += yield from _added_partitions(image, topic, policy, tenants)
             results.append(_PartitionsResult(name=topic.name, error_code=0))
         except ProtocolError as error:
             results.append(_PartitionsResult(name=topic.name, error_code=int(error.code), error_message=error.message))
@@ -138,7 +166,7 @@ class _Creation:
         self._tenants = TenantTopics(image, policy, rng)
         self._names: dict[str, None] = {}
 
-    def create(self, topic: Any) -> tuple[list[MetadataRecord], Any]:
+    def create(self, topic: Any) -> Work[tuple[list[MetadataRecord], Any]]:
         """Records and result of one topic. Raises ProtocolError."""
         image, name = self._image, topic.name
         tenant = check_new_name(image, name, self._names)
@@ -150,18 +178,19 @@ class _Creation:
             assignments = _manual(image, topic)
             self._tenants.check_partitions(tenant, len(assignments))
         else:
-            assignments = self._automatic(topic, tenant)
+            assignments = yield from self._automatic(topic, tenant)
         self._tenants.take(tenant, assignments)
         topic_id = random_uuid(self._random)
         while topic_id in image.topics.by_id:
             topic_id = random_uuid(self._random)
         records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
-        records += partition_records(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
+        records += yield from _new_partitions(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
         if name in KEYED_TOPICS:
             made = replayed(image, records).topics.by_id[topic_id]
             records += missing_ranges(image, made, self._policy, self._random, is_new=True)
         self._names[name] = None
+        yield DESCRIPTION_COST if self._describes else 0
         result = _TopicResult(
             name=name,
             topic_id=schema_uuid(topic_id),
@@ -173,7 +202,7 @@ class _Creation:
         )
         return records, result
 
-    def _automatic(self, topic: Any, tenant: TenantImage | None) -> list[tuple[int, ...]]:
+    def _automatic(self, topic: Any, tenant: TenantImage | None) -> Work[list[tuple[int, ...]]]:
         count, factor = topic.num_partitions, topic.replication_factor
         if count == 0 or count < -1:
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0, or -1.")
@@ -187,8 +216,28 @@ class _Creation:
         founding = founding_cell(self._image, self._policy, factor) if topic.name in KEYED_TOPICS else None
         if founding is not None:
             cell, factor = founding
-            return self._tenants.cell_placer(cell).place(count, factor)
-        return self._tenants.placer(tenant).place(count, factor)
+            return (yield from _placed(self._tenants.cell_placer(cell), count, factor))
+        return (yield from _placed(self._tenants.placer(tenant), count, factor))
+
+
+def _placed(placer: ReplicaPlacer, count: int, factor: int) -> Work[list[tuple[int, ...]]]:
+    placed: list[tuple[int, ...]] = []
+    while len(placed) < count:
+        some = min(AT_A_TIME, count - len(placed))
+        placed += placer.place(some, factor)
+        yield some * PLACE_COST
+    return placed
+
+
+def _new_partitions(
+    image: MetadataImage, topic_id: bytes, first: int, assignments: list[tuple[int, ...]], cause: Cause
+) -> Work[list[MetadataRecord]]:
+    records: list[MetadataRecord] = []
+    for at in range(0, len(assignments), AT_A_TIME):
+        some = assignments[at : at + AT_A_TIME]
+        records += partition_records(image, topic_id, first + at, some, cause)
+        yield len(some) * PARTITION_COST
+    return records
 
 
 def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> TenantImage | None:
@@ -260,7 +309,7 @@ def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replicatio
 
 def _added_partitions(
     image: MetadataImage, wanted: Any, policy: ControllerPolicy, tenants: TenantTopics
-) -> list[MetadataRecord]:
+) -> Work[list[MetadataRecord]]:
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{wanted.name}' does not exist.")
@@ -289,9 +338,9 @@ def _added_partitions(
             check_assignment(image, replicas, factor)
             check_home(image, wanted.name, replicas)
     else:
-        assignments = tenants.placer(tenant).place(added, factor)
+        assignments = yield from _placed(tenants.placer(tenant), added, factor)
     tenants.take(tenant, assignments)
-    return list(partition_records(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
+    return (yield from _new_partitions(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 
 
 def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, policy: ControllerPolicy) -> TopicImage:

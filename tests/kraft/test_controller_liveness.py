@@ -217,6 +217,22 @@ async def test_a_stall_of_the_controller_itself_fences_nobody() -> None:
     await bench.stop()
 
 
+def test_what_a_late_process_has_not_read_yet_counts_once_for_the_broker() -> None:
+    sessions = BrokerSessions(1.0, 0.3)
+    for broker in (0, 1):
+        sessions.heard(broker, 7, 0, broker, 0.0)
+    sessions.connection_closed(1, 0.9)
+    sessions.found_gone(1, 7, 0.95)
+    sessions.give_back(0.2, 1.2)  # the timer of 1.0 fires
+    assert [broker for broker, _epoch, _cause in sessions.expired(1.2)] == [1], "whose process is known to be gone"
+    assert [broker for broker, _epoch, _cause in sessions.expired(1.5)] == [0, 1]
+    sessions.give_back(0.2, 1.5)
+    assert sessions.is_expired(0, 7, 1.5), "once alone"
+    sessions.heard(0, 7, 0, 0, 1.5)
+    sessions.give_back(0.2, 2.6)
+    assert not sessions.is_expired(0, 7, 2.7)
+
+
 async def test_an_id_is_refused_to_another_process_until_its_holder_is_gone() -> None:
     bench = await live_bench(session_s=0.3)
     request = registration(0, life=1, cluster_id=bench.machine.image.cluster_id)

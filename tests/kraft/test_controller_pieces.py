@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from common.decision import Decision
+from common.pacing import SLICE_COST
 from kraft.controller.batching import pieces
 from kraft.controller.brokers import decide_heartbeat, decide_unregister, fence
 from kraft.controller.configs import decide_incremental_alter_configs
 from kraft.controller.departures import departure_piece, is_listed
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.requested_elections import elect_leaders
+from kraft.controller.topics import create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -33,8 +36,9 @@ from kraft.records import (
     decode_batch,
 )
 from tests.kraft.fake_quorum import Bench
-from tests.kraft.images import POLICY, beaten, heartbeat, registered, with_brokers
-from wire.messages import IncrementalAlterConfigsRequest, UnregisterBrokerRequest
+from tests.kraft.images import POLICY, beaten, heartbeat, new_topic, registered, rng, with_brokers
+from tests.kraft.images import create_topics as create_topics_request
+from wire.messages import ElectLeadersRequest, IncrementalAlterConfigsRequest, UnregisterBrokerRequest
 
 SMALL = dataclasses.replace(POLICY, piece_records_max=10)
 TOPICS, PARTITIONS = 30, 100
@@ -282,3 +286,52 @@ async def test_all_leaderless_partitions_get_their_leader_when_a_broker_returns(
         assert len(bench.machine.image.topics.index.leaderless) == 350
         await bench.settle(lambda: not bench.machine.image.topics.index.leaderless)
         assert len(bench.machine.image.topics.index.led_by(1)) == 400
+
+
+async def test_thousands_of_topics_in_one_request_are_made_in_slices_and_small_batches() -> None:
+    bench = Bench()
+    await made(bench, with_brokers(3))
+    before = len(bench.quorum.proposals)
+    request = create_topics_request(*(new_topic(f"many-{number}", 1, 3) for number in range(3_000)))
+    task = asyncio.create_task(bench.driver.write(lambda image: create_topics(image, request, bench.policy, rng())))
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    reply = task.result()
+    assert not any(topic.error_code for topic in reply.topics)
+    assert len(bench.machine.image.topics) == 3_000
+    batches = [decode_batch(data) for data in bench.quorum.proposals[before:]]
+    assert max(len(batch.records) for batch in batches if batch is not None) <= PIECE_RECORDS_MAX
+    assert turns > 100
+    assert bench.pacer.costliest <= SLICE_COST + 500
+    await bench.driver.stop()
+
+
+async def test_a_topic_of_thousands_of_partitions_is_decided_in_slices_and_made_whole() -> None:
+    bench = Bench()
+    await made(bench, with_brokers(3))
+    before = len(bench.quorum.proposals)
+    request = create_topics_request(new_topic("large", 3_000, 3))
+    await bench.driver.write(lambda image: create_topics(image, request, bench.policy, rng()))
+    assert len(bench.quorum.proposals) == before + 1
+    assert bench.machine.image.topics.partition_count == 3_000
+    assert bench.pacer.costliest <= SLICE_COST + 500
+    await bench.driver.stop()
+
+
+def test_all_elections_that_are_asked_for_look_at_no_partition_that_needs_none() -> None:
+    image = with_partitions(10, 1_000)
+    image = replayed(
+        image, [PartitionChangeRecord(topic_id(3), 3, leader=1), PartitionChangeRecord(topic_id(3), 4, leader=0)]
+    )
+    request = ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
+    work = elect_leaders(image, request, POLICY)
+    spent = 0
+    try:
+        while True:
+            spent += next(work)
+    except StopIteration as end:
+        decision = end.value
+    assert [(record.partition, record.leader) for record in decision.records] == [(3, 0), (4, 1)]
+    assert spent < 100

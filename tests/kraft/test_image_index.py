@@ -73,7 +73,7 @@ def check_index(image: MetadataImage) -> None:
     assert image.topics.partition_count == len(list(image.topics.partitions()))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(records(), max_size=6), max_size=12))
 def test_the_index_is_what_a_look_at_all_partitions_finds(batches: list[list[MetadataRecord]]) -> None:
     image = EMPTY_IMAGE
