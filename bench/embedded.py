@@ -8,19 +8,21 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 START_TIMEOUT_S = 120
 BROKERS_MAX = 16
 PROXY_PORT_OFFSET = 1_000
-HELD_LOOPS: list[str] = []  # lines of nodes whose event loop was held, of all clusters that this process has stopped
 
 
 class EmbeddedCluster:
     """`tidelog up --detach` in a directory of its own, gone with the block."""
+
+    stopped: ClassVar[Callable[[EmbeddedCluster], None]] = staticmethod(lambda cluster: None)
+    """Called with each cluster that has been stopped, before its directory goes."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class EmbeddedCluster:
     ) -> None:
         try:
             self.command("down")
-            HELD_LOOPS.extend(held_loops(self.data))
+            EmbeddedCluster.stopped(self)
         finally:
             if self._temporary is not None:
                 self._temporary.cleanup()
@@ -98,14 +100,6 @@ class EmbeddedCluster:
     def nodes(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(self.command("ps", "--json"))
         return rows
-
-
-def held_loops(data: Path) -> list[str]:
-    """The lines of a cluster's logs that tell of a callback which held its node's event loop."""
-    lines: list[str] = []
-    for log in sorted((data / "logs").glob("*.log")):
-        lines.extend(line for line in log.read_text(errors="replace").splitlines() if "the event loop was held" in line)
-    return lines
 
 
 def free_ports(count: int) -> int:

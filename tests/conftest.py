@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 import time
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bench.embedded import EmbeddedCluster
 from common.loop_watch import Held, LoopWatch
 from tidelog.stack_sampling import StackSampling
 
@@ -20,7 +22,7 @@ settings.load_profile("suite")
 HELD_MAX_S = 0.050  # of CPU time: more than the 20 ms of the rule, because a shared core is slow at times
 PRODUCT = ("tidelog", "broker", "proxy", "kraft", "tiering", "storage", "object_store", "wire", "records", "common")
 EXCUSED: dict[str, str] = {}
-"""Functions that may hold the loop of a laboratory for longer, and why."""
+"""Functions that may hold a loop for longer, and why."""
 
 
 class _Collections:
@@ -61,3 +63,16 @@ def _the_loop_turns(request: pytest.FixtureRequest) -> Iterator[None]:
         and one.seconds - collections.longest_s >= HELD_MAX_S
     ]
     assert not held, [(one.what, round(one.seconds * 1000), " > ".join(one.stack)) for one in held]
+
+
+def _no_node_was_held(cluster: EmbeddedCluster) -> None:
+    """No callback of a real node held its loop for too long."""
+    for log in sorted((cluster.data / "logs").glob("*.log")):
+        for line in log.read_text(errors="replace").splitlines():
+            if "the event loop was held" in line:
+                what, cpu_ms = (re.search(rf" {name}=(\S+)", line) for name in ("what", "cpu_ms"))
+                assert what and cpu_ms, line
+                assert what[1] in EXCUSED or int(cpu_ms[1]) < HELD_MAX_S * 1000, line
+
+
+EmbeddedCluster.stopped = staticmethod(_no_node_was_held)
