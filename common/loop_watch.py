@@ -35,10 +35,15 @@ class Place:
 
 @dataclass(slots=True)
 class Held:
-    """One callback that held the loop. `stack` is outermost first."""
+    """One callback that held the loop. `stack` is outermost first.
+
+    `samples` found it. One sample alone shows a call into C, or a machine that stood still meanwhile: a virtual machine
+    counts as CPU time what it was not given.
+    """
 
     what: str
     seconds: float
+    samples: int
     stack: tuple[str, ...]
 
 
@@ -50,8 +55,8 @@ class _Stay:
     common: list[FrameType]
     began_s: float
     seen_s: float
-    stack: tuple[str, ...] = ()
-    late: bool = False
+    stack: tuple[str, ...]
+    samples: int = 1
 
 
 @dataclass(slots=True)
@@ -76,6 +81,7 @@ class LoopWatch:
         if stay is not None and stay.turn == turn and frames and stay.common[0] is frames[0]:
             stay.common = _shared(stay.common, frames)
             stay.seen_s = cpu_s
+            stay.samples += 1
             stay.stack = _described(stay.common)
             return None
         ended = self._ended()
@@ -100,7 +106,7 @@ class LoopWatch:
         place.count += 1
         place.seconds += seconds
         place.longest_s = max(place.longest_s, seconds)
-        return Held(what, seconds, stay.stack)
+        return Held(what, seconds, stay.samples, stay.stack)
 
     def take_log(self, held: Held) -> bool:
         """Whether to log this one: the first, second, fourth, eighth … at each place, and one twice as long as any."""

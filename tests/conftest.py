@@ -20,6 +20,8 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 HELD_MAX_S = 0.050  # of CPU time: more than the 20 ms of the rule, because a shared core is slow at times
+SAMPLES_MIN = 4  # fewer may be a machine that stood still, which counts as CPU time
+UNSEEN_MAX_S = 0.500  # of a call into C that lets nothing take a sample
 PRODUCT = ("tidelog", "broker", "proxy", "kraft", "tiering", "storage", "object_store", "wire", "records", "common")
 EXCUSED: dict[str, str] = {}
 """Functions that may hold a loop for longer, and why."""
@@ -38,6 +40,11 @@ class _Collections:
             self._began_s = now_s
         else:
             self.longest_s = max(self.longest_s, now_s - self._began_s)
+
+
+def is_too_long(what: str, seconds: float, samples: int) -> bool:
+    held = seconds >= HELD_MAX_S and (samples >= SAMPLES_MIN or seconds >= UNSEEN_MAX_S)
+    return held and what not in EXCUSED
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +66,7 @@ def _the_loop_turns(request: pytest.FixtureRequest) -> Iterator[None]:
         one
         for one in found
         if one.stack[0].split(".")[0] in PRODUCT
-        and one.what not in EXCUSED
-        and one.seconds - collections.longest_s >= HELD_MAX_S
+        and is_too_long(one.what, one.seconds - collections.longest_s, one.samples)
     ]
     assert not held, [(one.what, round(one.seconds * 1000), " > ".join(one.stack)) for one in held]
 
@@ -70,9 +76,9 @@ def _no_node_was_held(cluster: EmbeddedCluster) -> None:
     for log in sorted((cluster.data / "logs").glob("*.log")):
         for line in log.read_text(errors="replace").splitlines():
             if "the event loop was held" in line:
-                what, cpu_ms = (re.search(rf" {name}=(\S+)", line) for name in ("what", "cpu_ms"))
-                assert what and cpu_ms, line
-                assert what[1] in EXCUSED or int(cpu_ms[1]) < HELD_MAX_S * 1000, line
+                found = re.search(r" what=(\S+) cpu_ms=(\d+) samples=(\d+)", line)
+                assert found, line
+                assert not is_too_long(found[1], int(found[2]) / 1000, int(found[3])), line
 
 
 EmbeddedCluster.stopped = staticmethod(_no_node_was_held)

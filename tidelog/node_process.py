@@ -74,8 +74,13 @@ def run_node(role: str, settings: Mapping[str, str], *, told_fd: int = -1, life_
     )  # little here is in cycles: the start of many replicas is not to be searched for it
     try:
         descriptors = raise_limit()
-        with held_directory(data_directory(values)), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(role, settings, descriptors, fail, told_fd, life_fd))
+        watch = LoopWatch()
+        with (
+            held_directory(data_directory(values)),
+            StackSampling(watch, log_held(watch)),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(_run(role, settings, descriptors, watch, fail, told_fd, life_fd))
     except (SettingError, DirectoryInUse) as error:
         fail(str(error))
     return EXIT_FATAL if fatal else 0
@@ -85,6 +90,7 @@ async def _run(
     role: str,
     settings: Mapping[str, str],
     descriptors: int,
+    watch: LoopWatch,
     fatal: Callable[[str], None],
     told_fd: int,
     life_fd: int,
@@ -101,8 +107,6 @@ async def _run(
         ended.set()
 
     watch_tasks(loop, fail)
-    watch = LoopWatch()
-    sampling = StackSampling(watch, log_held(watch))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     if life_fd >= 0:
@@ -143,7 +147,6 @@ async def _run(
         await starting
     if not failed:
         await node.stop()
-    sampling.stop()
     await endpoint.stop()
 
 

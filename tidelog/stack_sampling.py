@@ -35,8 +35,14 @@ class StackSampling:
         signal.siginterrupt(signal.SIGPROF, False)
         signal.setitimer(signal.ITIMER_PROF, watch.interval_s, watch.interval_s)
 
+    def __enter__(self) -> StackSampling:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self) -> None:
-        """Take no more samples."""
+        """Take no more samples. A process that ends without this dies of the signal."""
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
 
@@ -84,6 +90,7 @@ def log_held(watch: LoopWatch) -> Callable[[Held], None]:
             fields = {
                 "what": held.what,
                 "cpu_ms": round(held.seconds * 1000),
+                "samples": held.samples,
                 "times": watch.places[held.what].count,
                 "stack": " > ".join(held.stack),
             }

@@ -25,6 +25,7 @@ def test_a_callback_that_stands_in_two_samples_of_a_turn_is_held() -> None:
     assert held is not None
     assert held.what.endswith(":other_call")
     assert held.seconds >= HELD_S
+    assert held.samples == 2
     assert [part.split(":")[1] for part in held.stack] == ["frame_of_a_call", "other_call"]
 
 
