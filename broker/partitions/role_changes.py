@@ -1,8 +1,8 @@
 """Which replicas have yet to take the role that the newest metadata gives them, and the work that gets them there.
 
 A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in slices of the
-event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow:
-clients wait for leaders.
+event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow,
+also of later changes: clients wait for leaders, and so do followers elsewhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class RoleChanges:
         self._pacer = pacer
         self._taker = taker
         self._deltas: list[MetadataDelta] = []
-        self._changing: dict[Key, None] = {}  # in order of change
+        self._leading: dict[Key, None] = {}  # in order of change, and before ...
+        self._changing: dict[Key, None] = {}  # ... all others
         self._unaudited: dict[Key, None] = {}  # they wait for the audit
         self._is_working = False
         self._later: asyncio.Future[None] | None = None  # the work, while it takes more than a slice
@@ -84,6 +85,7 @@ class RoleChanges:
     def clear(self) -> None:
         """Leave what waits as it is."""
         self._deltas.clear()
+        self._leading.clear()
         self._changing.clear()
         self._unaudited.clear()
         self._applied.set()
@@ -96,7 +98,7 @@ class RoleChanges:
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._deltas or self._changing or self._unaudited or self._is_working)
+        return bool(self._deltas or self._leading or self._changing or self._unaudited or self._is_working)
 
     def _go_on(self) -> None:
         if self._is_working or self.stopped:
@@ -110,11 +112,11 @@ class RoleChanges:
 
     def _work(self) -> Work[None]:
         try:
-            while self._deltas or self._changing:
+            while self._deltas or self._leading or self._changing:
                 if self._deltas:
                     yield from self._sort(self._deltas.pop(0))
                 else:
-                    yield from self._take_some()
+                    yield from self._take_some(self._leading or self._changing)
         except (ProtocolError, StorageFailure, OSError) as error:
             logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
             self._taker.go_offline()
@@ -128,34 +130,30 @@ class RoleChanges:
 
     def _sort(self, delta: MetadataDelta) -> Work[None]:
         """Note whose role changes: first what is deleted, then leaders, then followers."""
-        node, image, followers = self._node_id, self._taker.image, dict[Key, None]()
-        changing = self._changing
+        node, image = self._node_id, self._taker.image
+        leading, changing = self._leading, self._changing
         for topic_id, topic in delta.topics_deleted.items():
             for index, old in topic.partitions.items():
                 if node in old.replicas:
-                    changing[topic_id, index] = None
+                    leading[topic_id, index] = None  # its name may be another topic's by now
             yield SORT_COST * len(topic.partitions)
         yield from self._taker.configure(delta)
-        leaders = dict[Key, None]()
         for number, (key, before) in enumerate(delta.partitions_changed.items()):
             now = image.partition(*key)
             if now is not None and node in now.replicas:
-                (leaders if now.leader == node else followers)[key] = None
+                (leading if now.leader == node else changing)[key] = None
             elif before is not None and node in before.replicas:
                 changing[key] = None
             if number % KEYS_PER_STEP == 0:
                 yield SORT_COST * KEYS_PER_STEP
-        changing.update(leaders)
-        yield SORT_COST
-        changing.update(followers)
 
-    def _take_some(self) -> Work[None]:
+    def _take_some(self, waiting: dict[Key, None]) -> Work[None]:
         """Each to what the newest image says of that replica."""
         trail: AuditTrail | None = None
-        for key in list(islice(self._changing, KEYS_PER_STEP)):
-            if key not in self._changing:  # the disk failed meanwhile, or this broker stops
+        for key in list(islice(waiting, KEYS_PER_STEP)):
+            if key not in waiting:  # the disk failed meanwhile, or this broker stops
                 break
-            del self._changing[key]
+            del waiting[key]
             cost = 0
             try:
                 cost = self._taker.take_role(key)

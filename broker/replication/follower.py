@@ -26,7 +26,8 @@ from wire.hot_codec import ReplicaPart, ReplicatedRow
 Key = tuple[bytes, int]
 NEVER_SENT = -1
 BACKOFF_MIN_S = 0.02
-RETRIES_PER_S = 5_000  # of partitions that rest, about
+RETRIES_PER_S = 1_000  # of partitions that rest, where they are many ...
+REST_MAX_S = 5.0  # ... but each is asked for after this long
 
 
 class Action(Enum):
@@ -256,8 +257,8 @@ class FollowedPartitions:
         """Leave the partition alone for a while, twice as long each time, and longer where many rest: their leader has
         yet to take its roles, and refusals would keep it from that."""
         key = (followed.partition.topic_id, followed.partition.index)
-        pause_s = max(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), len(self._resting) / RETRIES_PER_S)
-        pause_s = min(pause_s, self._backoff_max_s)
+        pause_s = min(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), self._backoff_max_s)
+        pause_s = max(pause_s, min(len(self._resting) / RETRIES_PER_S, REST_MAX_S))
         followed.failures += 1
         self._failing[followed] = None
         self._moved.pop(key, None)
