@@ -141,7 +141,8 @@ class Checkpoints:
         async with self._turn:
             try:
                 await self.pacer.run(collect(offsets), "checkpoints", own=True)
-                if not await self.pacer.run(_differ(offsets, self._said[name]), "checkpoints", own=True):
+                said = self._said[name]  # of nothing it is not known whether there is a file
+                if said and not await self.pacer.run(_differ(offsets, said), "checkpoints", own=True):
                     return True
                 return await self._replace(name, offsets)
             finally:

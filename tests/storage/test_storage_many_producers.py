@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.pacing import SLICE_COST
+from storage.log_context import DirectoryConfig
 from storage.log_flusher import FlushDepth
 from storage.snapshot_writes import AT_ONCE_MAX
 from tests.storage.log_workbench import FOREVER, Workbench, append, produced, truncate
@@ -17,7 +18,7 @@ CONFIG = replace(FOREVER, producers_max=PRODUCERS)
 
 
 async def filled(tmp_path: Path) -> Workbench:
-    bench = Workbench(tmp_path, CONFIG)
+    bench = Workbench(tmp_path, CONFIG, DirectoryConfig(free_bytes_min=0, slow_write_s=60.0))
     log = await bench.log()
     for pid in range(PRODUCERS):
         append(log, produced(1, producer_id=pid))
@@ -63,4 +64,15 @@ async def test_a_snapshot_of_what_was_cut_meanwhile_gets_no_name(tmp_path: Path)
     append(log, produced(3))
     assert log.snapshots == []
     assert not list((tmp_path / "t-0").glob("*.snapshot*"))
+    await bench.directory.close()
+
+
+async def test_a_clean_stop_waits_for_the_snapshot_of_a_log_that_never_rolled(tmp_path: Path) -> None:
+    bench = await filled(tmp_path)
+    log = await bench.log()
+    before = log.producers.snapshot()
+    log = await bench.restart(clean=True)
+    assert bench.directory.stopped_cleanly
+    assert log.snapshots == [PRODUCERS]
+    assert log.producers.snapshot() == before
     await bench.directory.close()
