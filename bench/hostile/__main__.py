@@ -28,6 +28,7 @@ TOPIC, PARTITIONS = "victim", 50
 LEFT_OUT = {"UnregisterBroker", "UpdateFeatures", "DeleteTopics", "DeleteGroups"}
 ANSWER_S = 30.0
 RATIO_MAX = 3.0
+HELD_SHOWN = 20  # of the lines of nodes whose loop was held
 
 
 @dataclass(slots=True)
@@ -162,6 +163,8 @@ def main() -> int:
     for row in rows[:2]:
         print(_line(row, undisturbed))
     print(f"fenced: {fenced}; callbacks that held a loop: {len(held)}")
+    for line in held[:HELD_SHOWN]:
+        print(line)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     worst = max(row.p99_ms for row in rows) / undisturbed
