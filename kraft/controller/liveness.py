@@ -85,7 +85,8 @@ class BrokerLiveness:
         self._task = None
 
     def became_active(self) -> None:
-        """Every broker gets a whole session timeout from now on."""
+        """Every broker gets a whole session timeout from now on. One that died together with the last controller has no
+        connection here whose end would tell, so all are looked at until they are heard."""
         image = self._driver.image
         unfenced = [(broker.broker_id, broker.epoch) for broker in image.unfenced_brokers()]
         self._sessions.restart(unfenced, self._clock.monotonic())
@@ -93,18 +94,23 @@ class BrokerLiveness:
         self._fenced_by.clear()
         self.loads.restart()
         self._changed.set()
+        for broker_id, broker_epoch in unfenced:
+            self._look_at(broker_id, broker_epoch, self._config.suspicion_s)
+
+    def _look_at(self, broker_id: int, broker_epoch: int, pause_s: float) -> None:
+        if broker_id not in self._probes:
+            probe = self._probe(broker_id, broker_epoch, pause_s)
+            self._probes[broker_id] = asyncio.create_task(probe, name=f"probe-{broker_id}")
 
     def connection_closed(self, connection: int) -> None:
         """The connection of that number, on which heartbeats may have come, has ended."""
         if self._task is None:  # stopped: the listener closes its connections later
             return
         for broker_id, broker_epoch in self._sessions.connection_closed(connection, self._clock.monotonic()):
-            if broker_id not in self._probes:
-                probe = asyncio.create_task(self._probe(broker_id, broker_epoch), name=f"probe-{broker_id}")
-                self._probes[broker_id] = probe
+            self._look_at(broker_id, broker_epoch, self._config.probe_pause_s)
         self._changed.set()
 
-    async def _probe(self, broker_id: int, broker_epoch: int) -> None:
+    async def _probe(self, broker_id: int, broker_epoch: int, pause_s: float) -> None:
         """Look whether a suspected broker's process still listens; a refused connection proves that it does not."""
         try:
             while self._sessions.is_suspected(broker_id, broker_epoch, self._clock.monotonic()):
@@ -123,7 +129,7 @@ class BrokerLiveness:
                     return
                 except OSError:  # TimeoutError is one: it may be cut off from this controller alone
                     pass
-                await asyncio.sleep(self._config.probe_pause_s)  # while a process dies its listener may outlive others
+                await asyncio.sleep(pause_s)  # while a process dies its listener may outlive others
         finally:
             self._probes.pop(broker_id, None)
 

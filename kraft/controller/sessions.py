@@ -55,10 +55,14 @@ class BrokerSessions:
         return fallen
 
     def is_suspected(self, broker_id: int, broker_epoch: int, now: float) -> bool:
-        """Whether its fate is open: not heard since its connection closed, and not given up yet."""
+        """Whether its fate is open: not heard since its connection closed, or in this leadership at all, and not given
+        up yet."""
         session = self._sessions.get(broker_id)
         return (
-            session is not None and session.broker_epoch == broker_epoch and session.suspect and session.deadline > now
+            session is not None
+            and session.broker_epoch == broker_epoch
+            and (session.suspect or not session.heard)
+            and session.deadline > now
         )
 
     def give_back(self, late_s: float, now: float) -> None:
@@ -85,7 +89,7 @@ class BrokerSessions:
     def expired(self, now: float) -> list[tuple[int, int, Cause]]:
         """(broker id, broker epoch, why) of the sessions that are over, which stay until they are forgotten."""
         return [
-            (broker_id, s.broker_epoch, Cause.CONNECTION_LOST if s.suspect else Cause.SESSION_EXPIRED)
+            (broker_id, s.broker_epoch, Cause.CONNECTION_LOST if s.suspect or s.gone else Cause.SESSION_EXPIRED)
             for broker_id, s in self._sessions.items()
             if s.deadline <= now
         ]

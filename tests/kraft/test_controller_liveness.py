@@ -50,6 +50,7 @@ def test_a_new_leadership_gives_everybody_a_whole_timeout_and_nobody_a_claim_to_
     sessions.heard(0, 10, 5, CONNECTION, now=1.0)
     assert sessions.is_live(0, 2.0)
     sessions.restart([(0, 10), (1, 11)], now=3.9)
+    assert sessions.is_suspected(0, 10, 4.0)
     assert sessions.expired(6.8) == []
     assert not sessions.is_live(0, 4.0)
     assert [broker for broker, _epoch, _cause in sessions.expired(6.95)] == [0, 1]
@@ -202,6 +203,17 @@ async def test_a_new_active_controller_begins_all_sessions_anew() -> None:
     await asyncio.sleep(0.05)
     assert not any(bench.is_fenced(broker) for broker in range(3))
     await bench.settle(lambda: all(bench.is_fenced(broker) for broker in range(3)))
+    await bench.stop()
+
+
+async def test_a_broker_that_died_with_the_last_controller_is_found_gone_by_the_next() -> None:
+    bench = await live_bench(session_s=60)
+    bench.quorum.lose()
+    bench.doors.gone = {9093}
+    bench.quorum.win()
+    await bench.settle(lambda: bench.is_fenced(1))
+    assert not bench.is_fenced(0)
+    assert not bench.is_fenced(2)
     await bench.stop()
 
 
