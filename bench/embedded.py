@@ -102,6 +102,14 @@ class EmbeddedCluster:
         return rows
 
 
+def held_loops(data: Path) -> list[str]:
+    """The lines of a cluster's logs about callbacks that held a node's event loop."""
+    lines: list[str] = []
+    for log in sorted((data / "logs").glob("*.log")):
+        lines.extend(line for line in log.read_text(errors="replace").splitlines() if "the event loop was held" in line)
+    return lines
+
+
 def free_ports(count: int) -> int:
     """The first of `count` neighbouring ports that nothing listens on, nor on that of proxies."""
     for _ in range(1_000):

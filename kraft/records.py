@@ -26,11 +26,6 @@ PIECE_BYTES_MAX = 64 * 1024
 """What a decision over many partitions is cut into: each piece is a batch of its own, so that to encode, commit, replay
 and serve one takes milliseconds. A piece passes the limit in bytes by at most its last record."""
 
-PIECE_RECORDS_MAX = 1_000
-PIECE_BYTES_MAX = 64 * 1024
-"""What a decision over many partitions is cut into: each piece is a batch of its own, so that to encode, commit, replay
-and serve one takes milliseconds. A piece passes the limit in bytes by at most its last record."""
-
 
 class BatchKind(IntEnum):
     """What a batch is to the state machine, before its records are looked at."""

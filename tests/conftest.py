@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bench.embedded import EmbeddedCluster
+from bench.embedded import EmbeddedCluster, held_loops
 from common.loop_watch import Held, LoopWatch
 from tidelog.stack_sampling import StackSampling
 
@@ -73,12 +73,10 @@ def _the_loop_turns(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _no_node_was_held(cluster: EmbeddedCluster) -> None:
     """No callback of a real node held its loop for too long."""
-    for log in sorted((cluster.data / "logs").glob("*.log")):
-        for line in log.read_text(errors="replace").splitlines():
-            if "the event loop was held" in line:
-                found = re.search(r" what=(\S+) cpu_ms=(\d+) samples=(\d+)", line)
-                assert found, line
-                assert not is_too_long(found[1], int(found[2]) / 1000, int(found[3])), line
+    for line in held_loops(cluster.data):
+        found = re.search(r" what=(\S+) cpu_ms=(\d+) samples=(\d+)", line)
+        assert found, line
+        assert not is_too_long(found[1], int(found[2]) / 1000, int(found[3])), line
 
 
 EmbeddedCluster.stopped = staticmethod(_no_node_was_held)

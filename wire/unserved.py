@@ -21,7 +21,7 @@ UNSERVED = (
         "Transactions",
         {"AddPartitionsToTxn": 24, "AddOffsetsToTxn": 25, "EndTxn": 26, "WriteTxnMarkers": 27, "TxnOffsetCommit": 28,
          "DescribeTransactions": 65, "ListTransactions": 66},
-        "a producer with a `transactional.id` ends with a fatal error at its first call, which is about no ACL. "
+        "a producer with a `transactional.id` ends with a fatal error at its first call, INVALID_TRANSACTION_TIMEOUT. "
         "Idempotent producers are served",
     ),
     Unserved(
