@@ -72,8 +72,11 @@ TOPIC_SETTINGS = Catalogue(
                "from three brokers on.", "min.insync.replicas", low=1),
         _topic("preallocate", "boolean", False, "Without effect: segments grow as they are written.", "log.preallocate",
                inert=True),
+        _topic("remote.log.copy.disable", "boolean", False, "Whether segments of a tiered topic are copied no more: "
+               "the tier stays readable, and brokers keep what is not in it by retention.ms and retention.bytes."),
         _topic("remote.storage.enable", "boolean", False, "Whether closed segments are copied to the object "
-               "store. A new topic is given tidelog.tier.enable; it cannot be switched off again."),
+               "store. A new topic is given tidelog.tier.enable; it cannot be switched off again, copying can: "
+               "remote.log.copy.disable."),
         _topic("retention.bytes", "long", -1, "Bytes kept per partition; -1 is without bound.", "log.retention.bytes",
                low=-1),
         _topic("retention.ms", "long", 7 * DAY_MS, "Milliseconds that a closed segment is kept; -1 is for ever.",

@@ -50,6 +50,7 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     min_insync_replicas: int = 1
     remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False  # of a tiered topic: no more segments are copied
     local_retention_ms: int = AS_TOTAL  # of a tiered topic: what its replicas keep on their disks
     local_retention_bytes: int = AS_TOTAL
     tier_roll_ms: int = 600_000  # tidelog.tier.roll.ms: the age at which a tiered topic's segment is closed
@@ -78,8 +79,12 @@ class LogConfig:
 
     @property
     def local_limits(self) -> RetentionLimits:
-        """Of what one replica holds of a tiered topic. They hold under any policy: nothing is lost by them."""
+        """Of what one replica holds of a tiered topic. They hold under any policy: nothing is lost by them.
+
+        While copying is disabled they are those of the whole topic."""
         total = self.retention_limits
+        if self.remote_log_copy_disable:
+            return total
         return RetentionLimits(
             total.ms if self.local_retention_ms == AS_TOTAL else self.local_retention_ms,
             total.bytes if self.local_retention_bytes == AS_TOTAL else self.local_retention_bytes,

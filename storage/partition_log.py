@@ -205,10 +205,11 @@ class PartitionLog(AppendableLog):
     def roll_for_tier(self, now_ms: int) -> bool:
         """Begin a new segment when the active one of a tiered topic was begun too long ago; whether it did.
 
-        It counts from when the segment was begun, not from its records' times: those may span years.
+        It counts from when the segment was begun, not from its records' times: those may span years. While copying is
+        disabled segments are closed as those of any other topic.
         """
         active = self.active
-        if not self._may_roll:
+        if self.config.remote_log_copy_disable or not self._may_roll:
             return False
         if now_ms - active.created_ms <= self.config.tier_roll_ms:
             return False

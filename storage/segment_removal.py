@@ -7,6 +7,7 @@ size. So many of them at a time are bounded; what is left goes with the next cal
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def delete_old_segments(log: PartitionLog, now_ms: int, bound: int) -> int:
     if log.context.health.offline is not None or log.pending_writes or log.barred is not None:
         return 0
     limits = log.config.retention_limits
-    views, more_bytes = _views(log, limits.ms, now_ms)
+    views, more_bytes = oldest_views(log, limits.ms, now_ms)
     count, start_offset, planned_cause = retention.plan(
         views, limits, log.log_start_offset, bound, now_ms, more_bytes=more_bytes
     )
@@ -108,7 +109,7 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
         return 0
     tier_end_offset = _producers_durable(log, tier_end_offset)
     limits = log.config.local_limits
-    views, more_bytes = _views(log, limits.ms, now_ms)
+    views, more_bytes = oldest_views(log, limits.ms, now_ms)
     count = retention.plan_local(
         views, limits, log.log_start_offset, high_watermark, tier_end_offset, now_ms, more_bytes
     )
@@ -156,14 +157,18 @@ def _producers_durable(log: PartitionLog, tier_end_offset: int) -> int:
     return min(tier_end_offset, log.recovery_point)
 
 
-def _views(log: PartitionLog, retention_ms: int, now_ms: int) -> tuple[list[retention.SegmentView], int]:
-    """The oldest segments, somewhat more than may go at once, and the bytes of the others.
+def oldest_views(
+    log: PartitionLog, retention_ms: int, now_ms: int, from_offset: int = -1
+) -> tuple[list[retention.SegmentView], int]:
+    """The oldest segments, somewhat more than may go at once, and the bytes of the others; only what lies at
+    `from_offset` or behind it.
 
     Timestamps are read from the time indexes only where retention by time asks for them: of the segments that it
     takes, and of the first that it leaves. PagesMissing while reads are strict."""
-    segments = log.segments[: SEGMENTS_AT_ONCE_MAX + 2]
-    is_all = len(segments) == len(log.segments)
-    following = log.log_end_offset if is_all else log.segments[len(segments)].base_offset
+    first = max(bisect_right(log.segments, from_offset, key=lambda segment: segment.base_offset) - 1, 0)
+    behind = min(first + SEGMENTS_AT_ONCE_MAX + 2, len(log.segments))
+    segments = log.segments[first:behind]
+    following = log.log_end_offset if behind == len(log.segments) else log.segments[behind].base_offset
     ends = [*(segment.base_offset for segment in segments[1:]), following]
     views: list[retention.SegmentView] = []
     is_old = retention_ms >= 0
@@ -171,10 +176,13 @@ def _views(log: PartitionLog, retention_ms: int, now_ms: int) -> tuple[list[rete
         for segment, end in zip(segments, ends, strict=True):
             timestamp = _largest_timestamp(segment) if is_old else now_ms
             is_old = is_old and now_ms - timestamp > retention_ms and len(views) < SEGMENTS_AT_ONCE_MAX
-            views.append(retention.SegmentView(segment.base_offset, end, segment.size, timestamp))
+            size = segment.size
+            if segment.base_offset < from_offset:
+                size -= segment.find(from_offset) if from_offset < end else size
+            views.append(retention.SegmentView(max(segment.base_offset, from_offset), end, size, timestamp))
     except OSError as error:
         raise log.context.health.refused(f"read {log.directory}", error) from error
-    return views, sum(segment.size for segment in log.segments[len(segments) :])
+    return views, sum(segment.size for segment in log.segments[behind:])
 
 
 def _largest_timestamp(segment: Segment) -> int:

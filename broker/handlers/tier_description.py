@@ -261,7 +261,7 @@ def _led_status(led: LedPartition, publisher: ManifestPublisher, damage: Sequenc
         tier_end_offset=None if view is None else tier_end,
         segments=0 if view is None else view.finished_count,
         tier_bytes=0 if view is None else view.log_bytes,
-        copy_lag_bytes=sum(one.size for one in log.segments[:-1] if one.base_offset >= tier_end),
+        copy_lag_bytes=led.uncopied_bytes,
         copying=0 if view is None else len(view.copying()),
         deleting=0 if view is None else len(view.deleting()),
         failures=led.failures,

@@ -74,6 +74,8 @@ def next_segment(led: LedPartition, tier: PartitionTier) -> ClosedSegment | None
     if log.active.base_offset <= tier_end:
         return None
     closed = log.closed_segment_at(tier_end)
+    while closed is not None and closed.end_offset <= tier.log_start_offset:  # local retention has yet to take it
+        closed = log.closed_segment_at(closed.end_offset)
     if closed is None or closed.end_offset > min(partition.high_watermark, partition.last_stable_offset):
         return None
     if tier_end < closed.base_offset and tier.log_start_offset < closed.base_offset:
@@ -189,6 +191,9 @@ class Copier:
         failures = 0
         while True:
             await asyncio.sleep(self._bandwidth.reserve(object_.size, self._loop.time()))
+            if needless := _needless(led, segment):
+                await led.change(self._calls, lambda _: StartDelete(*_epochs(led), [segment.id]))
+                raise Overtaken(needless)
             try:
                 await self._store.put(key, object_.body)
                 self.counts.refused_since_ms = 0
@@ -198,9 +203,6 @@ class Copier:
                 if not self.counts.refused_since_ms:
                     self.counts.refused_since_ms = self._ports.clock.wall_ms()
                 await self._pause(led, failures, str(error))
-            if led.known.log_start_offset >= segment.end_offset:
-                await led.change(self._calls, lambda view: StartDelete(*_epochs(led), [segment.id]))
-                raise Overtaken("the segment lies below the log's start by now")
 
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
         """Between two attempts, of which the first has failed. Raises Fenced when this broker leads no longer."""
@@ -239,6 +241,13 @@ class Copier:
             has_transactions=contents.has_transactions,
             records=contents.records,
         )
+
+
+def _needless(led: LedPartition, segment: TieredSegment) -> str:
+    """Why the upload that is next is not to be made any more; empty when it is."""
+    if led.known.log_start_offset >= segment.end_offset:
+        return "the segment lies below the log's start by now"
+    return "copying was disabled" if led.partition.log.config.remote_log_copy_disable else ""
 
 
 def _epochs(led: LedPartition) -> tuple[int, int]:

@@ -8,6 +8,7 @@ only then is their entry forgotten. Objects with records that were erased by the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from broker.tier.led import Guard, LedPartition, NotNow, TierCalls, check_owned
 from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from storage import retention
+from storage import retention, segment_removal
 from storage.audit_trail import AuditTrail, audited
 from storage.retention import SegmentView
 from tiering.keys import TierRoot
@@ -74,16 +75,24 @@ class Manifests(Protocol):
 
 
 def retained_from(led: LedPartition, tier: PartitionTier, now_ms: int) -> retention.RetentionPlan:
-    """Where the log is to begin by retention.ms and retention.bytes, at most at the tier's end."""
+    """Where the log is to begin by retention.ms and retention.bytes: at most at the tier's end, or, while copying is
+    disabled, at the high watermark. Raises PagesMissing, ProtocolError."""
     log, tier_end = led.partition.log, tier.tier_end_offset
+    limits = log.config.retention_limits
     views = [
         SegmentView(base, end, size, largest if largest >= 0 else now_ms)
         for base, end, largest, size in tier.sizes()
         if end > tier.log_start_offset
     ]
+    if log.config.remote_log_copy_disable:
+        uncopied, more_bytes = segment_removal.oldest_views(
+            log, limits.ms, now_ms, max(tier_end, tier.log_start_offset)
+        )
+        bound = led.partition.high_watermark
+        return retention.plan(views + uncopied, limits, tier.log_start_offset, bound, now_ms, more_bytes=more_bytes)
     local = sum(segment.size for segment in log.segments if segment.base_offset >= tier_end)
     views.append(SegmentView(tier_end, max(log.log_end_offset, tier_end + 1), local, now_ms))
-    return retention.plan(views, log.config.retention_limits, tier.log_start_offset, tier_end, now_ms)
+    return retention.plan(views, limits, tier.log_start_offset, tier_end, now_ms)
 
 
 class Deleter:
@@ -130,12 +139,17 @@ class Deleter:
 
     async def retain(self, led: LedPartition) -> None:
         """Move the log start to where retention has it. Raises as `move_log_start`."""
-        plan = retained_from(led, led.known, self._clock.wall_ms())
-        if plan.doomed and plan.log_start_offset > led.known.log_start_offset:
-            await self.move_log_start(led, plan.log_start_offset, str(plan.cause))
+        log, now_ms = led.partition.log, self._clock.wall_ms()
+        plan = await log.when_in_memory(partial(retained_from, led, led.known, now_ms))
+        if not plan.doomed or plan.log_start_offset <= led.known.log_start_offset:
+            return
+        if plan.log_start_offset > log.active.base_offset and not log.roll_now(now_ms):
+            return  # bytes of it wait for the disk: the next time
+        await self.move_log_start(led, plan.log_start_offset, str(plan.cause))
 
     async def delete(self, led: LedPartition) -> None:
         """Bring what lies below the log start, and what copies left behind, one step further. Raises Fenced, NotNow."""
+        await self._give_up_copies(led)
         await self._start(led)
         due = self._due(led)
         if not due:
@@ -160,6 +174,18 @@ class Deleter:
         self._manifests.changed(led.known.topic_id, led.known.partition)  # it is behind until the next copy, else
         self.counts.segments += len(due)
         self.counts.bytes += sum(segment.object_bytes for segment in due)
+
+    async def _give_up_copies(self, led: LedPartition) -> None:
+        """What a copy has left behind that was under way when copying was disabled: no other copy clears it away."""
+
+        def request(view: PartitionTier) -> StartDelete | None:
+            left = [segment.id for segment in view.copying()]
+            if not left or led.copying or not led.partition.log.config.remote_log_copy_disable:
+                return None
+            return StartDelete(led.leader_epoch, led.broker_epoch, left)
+
+        if led.known.copying():
+            await led.change(self._calls, request)
 
     async def _start(self, led: LedPartition) -> None:
         while True:

@@ -134,8 +134,16 @@ class LedPartition:
         return partition.leader_epoch == self.leader_epoch and (partition.is_leader or self.held)
 
     @property
+    def may_copy(self) -> bool:
+        """Whether the log has closed segments behind the tier's end, and they are to be copied."""
+        log = self.partition.log
+        return not log.config.remote_log_copy_disable and log.active.base_offset > self.known.tier_end_offset
+
+    @property
     def uncopied_bytes(self) -> int:
-        """Of closed segments that wait to be copied."""
+        """Of closed segments that wait to be copied: none do while copying is disabled."""
+        if self.partition.log.config.remote_log_copy_disable:
+            return 0
         tier_end = self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
         return sum(one.size for one in self.partition.log.segments[:-1] if one.base_offset >= tier_end)
 
@@ -148,6 +156,8 @@ class LedPartition:
         log = self.partition.log
         age_ms = wall_ms - log.active.created_ms if log.active.size else 0
         rolls_at = now + max(log.config.tier_roll_ms - age_ms + 1, 0) / 1000
+        if log.config.remote_log_copy_disable:
+            rolls_at = float("inf")
         return min(self.look_at, max(self.retained_at + config.retention_interval_ms / 1000, now), rolls_at)
 
     async def change(self, calls: TierCalls, make: Callable[[PartitionTier], Mutation | None]) -> Done | None:

@@ -281,7 +281,7 @@ class TierService:
             self._agenda.at(led, led.due_at(self._config, now, self._clock.wall_ms()), now)
 
     def _consider_copy(self, led: LedPartition) -> None:
-        if led.copying or led.partition.log.active.base_offset <= led.known.tier_end_offset:
+        if led.copying or not led.may_copy:
             return
         if not self._agenda.may_begin(led, "copy"):
             return

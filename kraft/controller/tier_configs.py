@@ -15,6 +15,7 @@ from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
 
 REMOTE_STORAGE = "remote.storage.enable"
+COPY_DISABLE = "remote.log.copy.disable"
 TIER_URI = "tidelog.tier.uri"
 TIER_ENABLE = "tidelog.tier.enable"
 AS_TOTAL, UNLIMITED = -2, -1
@@ -50,7 +51,7 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
     if was_tiered and not is_tiered:
         raise _refused(
             f"{REMOTE_STORAGE} cannot be switched off: what the topic has in the tier could not be read any more. "
-            "Delete the topic, or keep it tiered with a longer local.retention.ms."
+            f"Delete the topic, or keep it tiered with {COPY_DISABLE}=true, so that nothing more is copied."
         )
     if not is_tiered:
         return
@@ -60,7 +61,7 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
         raise _refused(
             f"{REMOTE_STORAGE} cannot be true: this cluster has no object store tier ({TIER_URI} is not set)."
         )
-    names = [name for pair in _LIMITS for name in pair] + ["cleanup.policy", REMOTE_STORAGE]
+    names = [name for pair in _LIMITS for name in pair] + ["cleanup.policy", REMOTE_STORAGE, COPY_DISABLE]
     if all(before.get(name) == after.get(name) for name in names):
         return
 
@@ -68,6 +69,9 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
         setting = TOPIC_SETTINGS[name]
         return setting.parse(topic_config(image, after, policy, setting)[0] or "")
 
+    if value(COPY_DISABLE):
+        for local_name, total_name in _LIMITS:
+            _check_identical(local_name, value(local_name), total_name, value(total_name))
     if "delete" not in value("cleanup.policy"):
         return  # the whole topic has no bound
     for local_name, total_name in _LIMITS:
@@ -100,6 +104,14 @@ def _check_limits(local_name: str, local: int, total_name: str, total: int) -> N
         f"{local_name} ({shown}) is larger than {total_name} ({total}): the brokers cannot keep what the topic "
         f"has lost. Use {AS_TOTAL} to keep as much as the whole topic does."
     )
+
+
+def _check_identical(local_name: str, local: int, total_name: str, total: int) -> None:
+    if local not in (AS_TOTAL, total):
+        raise _refused(
+            f"When {COPY_DISABLE} is true, {local_name} ({local}) must be {AS_TOTAL} or identical to {total_name} "
+            f"({total}): what is not copied any more is kept by the brokers alone."
+        )
 
 
 def _is_true(text: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,11 +10,12 @@ from broker.partitions.partition import Partition
 from broker.tier.agenda import Agenda
 from broker.tier.config import TierConfig
 from broker.tier.led import LedPartition
+from storage.log_config import LogConfig
 
 
 def led(*, size: int = 0, created_ms: int = 0) -> LedPartition:
     active = SimpleNamespace(size=size, created_ms=created_ms)
-    log = SimpleNamespace(active=active, config=SimpleNamespace(tier_roll_ms=600_000))
+    log = SimpleNamespace(active=active, config=LogConfig(tier_roll_ms=600_000))
     return LedPartition(cast(Partition, SimpleNamespace(log=log)), 1, 1, held=False)
 
 
@@ -57,5 +59,7 @@ def test_it_is_due_for_its_retention_or_for_the_age_of_its_segment() -> None:
     idle.retained_at = old.retained_at = 50.0
     assert idle.due_at(config, 60.0, wall_ms=500_000) == 350.0
     assert old.due_at(config, 60.0, wall_ms=500_000) == 60.0 + 101.001
+    old.partition.log.config = replace(old.partition.log.config, remote_log_copy_disable=True)
+    assert old.due_at(config, 60.0, wall_ms=500_000) == 350.0, "its segment is not closed for the tier"
     assert not idle.is_due(config, 349.0)
     assert idle.is_due(config, 350.0)

@@ -120,12 +120,46 @@ def test_brokers_cannot_keep_what_the_topic_has_lost(configs: dict[str, str], co
     assert untiered.error_code == ErrorCode.NONE
 
 
+@pytest.mark.parametrize(
+    ("configs", "complaint"),
+    [
+        ({"local.retention.ms": "9", "retention.ms": "10"}, "local.retention.ms (9)"),
+        ({"local.retention.bytes": "9", "retention.bytes": "10"}, "local.retention.bytes (9)"),
+        ({"local.retention.bytes": "9"}, "local.retention.bytes (9)"),
+        ({"local.retention.ms": "9", "retention.ms": "10", "cleanup.policy": "compact"}, "local.retention.ms (9)"),
+        ({"local.retention.ms": "10", "retention.ms": "10"}, None),
+        ({"local.retention.bytes": "-1"}, None),
+        ({"local.retention.ms": "-2", "retention.bytes": "10"}, None),
+    ],
+)
+def test_what_is_not_copied_is_kept_as_long_as_the_topic(configs: dict[str, str], complaint: str | None) -> None:
+    disabled = {"remote.log.copy.disable": "true"}
+    _, created = create(TIERED | disabled | configs)
+    read_only, first = create(TIERED | disabled)
+    changed = alter(read_only, configs)
+    image, _ = create(TIERED | configs)
+    switched = alter(image, disabled)
+    assert first.error_code == ErrorCode.NONE
+    for result in (created, changed, switched):
+        if complaint is None:
+            assert result.error_code == ErrorCode.NONE
+        else:
+            assert result.error_code == ErrorCode.INVALID_CONFIG
+            assert complaint in result.error_message
+    assert alter(image, {"remote.log.copy.disable": "false"}).error_code == ErrorCode.NONE
+    _, untiered = create(disabled | configs)
+    assert untiered.error_code == ErrorCode.NONE
+
+
 def test_a_clusters_default_of_local_retention_counts() -> None:
     policy = replace(WITH_TIER, static={**WITH_TIER.static, "log.local.retention.ms": "50"})
     _, result = create(TIERED | {"retention.ms": "10"}, policy)
     assert result.error_code == ErrorCode.INVALID_CONFIG
     image, _ = create(TIERED, policy)
     assert alter(image, {"segment.ms": "7"}, policy).error_code == ErrorCode.NONE
+    reply = alter(image, {"remote.log.copy.disable": "true"}, policy)
+    assert reply.error_code == ErrorCode.INVALID_CONFIG
+    assert "local.retention.ms (50)" in reply.error_message
 
 
 @pytest.mark.parametrize("broker", ["", "1"])

@@ -292,6 +292,9 @@ async def test_a_segment_is_rolled_for_the_tier_by_its_own_age(bench: Workbench)
     append(log, produced(1, timestamps=[5]))
     assert len(log.segments) == 1
     assert not log.roll_for_tier(NOW_MS + 600_000)
+    log.update_config(replace(log.config, remote_log_copy_disable=True))
+    assert not log.roll_for_tier(NOW_MS + 600_001)
+    log.update_config(replace(log.config, remote_log_copy_disable=False))
     assert log.roll_for_tier(NOW_MS + 600_001)
     assert not log.roll_for_tier(NOW_MS + 10_000_000)  # empty
 
