@@ -7,13 +7,20 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from common.errors import ErrorCode
+from kraft.controller.tier_configs import AS_TOTAL, COPY_DISABLE
 from records.builder import build_batch
 from records.record import Record
 from tests.sim.client_links import EARLIEST, LATEST, ClusterLinks, Unreachable
 from tests.sim.clients import PRODUCE_TIMEOUT_MS, Consumer
 from tests.sim.history import OutOfRange, Pass, TopicPartition
 from tests.sim.plan import TierPlan
-from wire.messages import CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, ProduceRequest
+from wire.messages import (
+    CreateTopicsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+    ProduceRequest,
+)
 
 REST_S = 0.6
 NOW_MS = 1_700_000_000_000
@@ -119,6 +126,8 @@ class Archivist:
                 tasks.create_task(self._delete_records())
             if self._plan.doomed_topic:
                 tasks.create_task(self._doomed_topic())
+            if self._plan.switches:
+                tasks.create_task(self._switch_copying())
         while True:  # a client that ended would be no node any more
             await self._links.pause(REST_S)
 
@@ -145,6 +154,30 @@ class Archivist:
         history.counts[f"delete records: {code.name}"] += 1
         if code is ErrorCode.NONE:
             history.deleted[partition] = max(history.deleted.get(partition, 0), offset)
+
+    # copying that is disabled -----------------------------------------------------------------------------
+
+    async def _switch_copying(self) -> None:
+        links, disabled = self._links, False
+        while not self._history.all_healed:
+            await links.pause(links.ports.random.choice((0.1, 0.5, 1.5)))
+            if await self._configure(disabled=not disabled):
+                disabled = not disabled
+                self._history.counts[f"copying {'disabled' if disabled else 'enabled'}"] += 1
+        while not await self._configure(disabled=False):
+            await links.pause()
+
+    async def _configure(self, *, disabled: bool) -> bool:
+        """Whether the cluster said yes."""
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        local = AS_TOTAL if disabled else self._plan.local_bytes
+        configs = [
+            resource.AlterableConfig(name=name, config_operation=0, value=value)
+            for name, value in ((COPY_DISABLE, str(disabled).lower()), ("local.retention.bytes", str(local)))
+        ]
+        rows = [resource(resource_type=2, resource_name=self._partitions[0][0], configs=configs)]
+        request = IncrementalAlterConfigsRequest(resources=rows, validate_only=False)
+        return await self._code(request, 1, "responses") is ErrorCode.NONE
 
     # a topic that goes -------------------------------------------------------------------------------------
 

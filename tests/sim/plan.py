@@ -36,6 +36,7 @@ class TierPlan:
     deletes_records: bool = False
     rewrites: bool = False  # a job replaces segments
     unclean: bool = False
+    switches: bool = False  # copying is disabled and enabled again
 
     @property
     def topic_configs(self) -> dict[str, str]:
