@@ -1,6 +1,7 @@
 """Requests that the controller decides: carried to it in an Envelope, answered once the local image has the result.
 
-So whoever creates a topic over this broker and then asks this broker for it finds it. Source: KIP-590 (Envelope).
+A client that creates a topic over this broker finds it here, and this broker already leads what it has to lead.
+Source: KIP-590 (Envelope).
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ class Channel(Protocol):
     async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
 
 
+class Roles(Protocol):
+    """The roles of this broker's replicas; `broker.partitions.role_changes.RoleChanges` is one."""
+
+    async def wait_for(self, offset: int, timeout_s: float) -> None: ...
+
+
 class Observer(Protocol):
     """The local image; `kraft.observer.MetadataObserver` is one."""
 
@@ -45,15 +52,23 @@ class ForwardLimits:
     timeout_min_s: float = 1.0
     timeout_max_s: float = 60.0
     timeout_s: float = 30.0
+    roles_s: float = 1.0  # how long an answer waits at most until replicas here have taken their roles
 
 
 class Forwarder:
     """Sends requests to the active controller on behalf of clients, and of this broker itself."""
 
     def __init__(
-        self, channel: Channel, observer: Observer, clock: Clock, limits: ForwardLimits, pacer: Pacer | None = None
+        self,
+        channel: Channel,
+        observer: Observer,
+        clock: Clock,
+        limits: ForwardLimits,
+        pacer: Pacer | None = None,
+        roles: Roles | None = None,
     ) -> None:
         self._pacer = pacer
+        self._roles = roles
         self.channel = channel
         self._observer = observer
         self._clock = clock
@@ -99,4 +114,6 @@ class Forwarder:
             raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is garbled") from error
         if answer.committed_offset >= 0:
             await self._observer.wait_for(answer.committed_offset, max(deadline - self._clock.monotonic(), 0.0))
+            if self._roles is not None:
+                await self._roles.wait_for(answer.committed_offset, limits.roles_s)
         return response

@@ -136,7 +136,9 @@ class BrokerNode:
         self.security = self._make_security()
         chain = self._make_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
-        forwarder = self._forwarder = Forwarder(self._channel, self.observer, ports.clock, ForwardLimits(), self.pacer)
+        forwarder = self._forwarder = Forwarder(
+            self._channel, self.observer, ports.clock, ForwardLimits(), self.pacer, self.partitions.roles
+        )
         self.coordinators = Coordinators(config, machinery, self.partitions, forwarder, links, lambda: self.lifecycle)
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)

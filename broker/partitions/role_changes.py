@@ -8,6 +8,7 @@ also of later changes: clients wait for leaders, and so do followers elsewhere.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -81,6 +82,14 @@ class RoleChanges:
         while self._is_busy and not self.stopped:
             self._applied.clear()
             await self._applied.wait()
+
+    async def wait_for(self, offset: int, timeout_s: float) -> None:
+        """Until the roles are those of the metadata up to `offset`, or for `timeout_s` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.applied_offset < offset and self._is_busy and not self.stopped:
+                    self._applied.clear()
+                    await self._applied.wait()
 
     def clear(self) -> None:
         """Leave what waits as it is."""

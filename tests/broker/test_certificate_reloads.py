@@ -70,7 +70,7 @@ class World(BrokerWorld):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+async def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
