@@ -12,7 +12,7 @@ from tiering.checking import State, compare
 from tiering.exports import METADATA, POSITIONS, ExportKey, export_key
 from tiering.inventory import FoundTopic, find_clusters, find_topics
 from tiering.keys import PartitionPath
-from tiering.manifest import Manifest, read_manifest
+from tiering.manifest import HEAD_SEGMENTS_MAX, Manifest, read_manifest
 from tiering.manifest_writer import ManifestWriter
 from tiering.partition_tier import PartitionTier
 from tiering.restoring import (
@@ -173,7 +173,7 @@ async def test_a_restored_topic_has_the_same_objects_and_no_producers() -> None:
 async def test_a_long_partition_is_restored_with_pages() -> None:
     world = TierWorld()
     world.claim(1)
-    world.copy(range(1_700), 1)
+    world.copy(range(2 * HEAD_SEGMENTS_MAX), 1)
     await world.upload()
     await ManifestWriter(world.services, world.view()).publish()
     (topic,) = await find_topics(world.store, ROOT)
