@@ -1,5 +1,7 @@
 """Frames to handlers: Produce and Fetch by hand where the frame lies, everything else through schemas and the chain.
 
+A Produce or Fetch of very many partitions is served in slices (`broker/long_requests.py`).
+
 A request outside the hot path may be answered at once or later (`broker/request_serving.py`). While one is answered
 later its connection is muted, so that requests of a connection take effect in the order in which they were sent, as
 with Apache Kafka. Requests in work are bounded by the connections' own limits. In each turn of the event loop only so
@@ -15,7 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from struct import Struct
 
 from broker.handlers.fetch import FetchHandler
+from broker.handlers.long_fetch import LongFetch
+from broker.handlers.long_produce import LongProduce
 from broker.handlers.produce import ProduceHandler
+from broker.long_requests import LongRequest, LongServing
 from broker.request import ClientSession, Handler, RequestChain, RequestContext
 from broker.request_serving import RequestServing
 from broker.security.login import Login
@@ -129,10 +134,16 @@ class Dispatcher:
         self.requests += 1
         if key == PRODUCE and PRODUCE_VERSIONS[0] <= version <= PRODUCE_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _PRODUCE_FLEXIBLE_FROM)
-            self._produce.handle(session, buffer, view, head.body, end, version, head.correlation)
+            unread = self._produce.handle(session, buffer, view, head.body, end, version, head.correlation)
+            if unread is not None:
+                produce = LongProduce(self._produce, unread, buffer, version, head.correlation)
+                self._take_long(session, connection, end - at, produce.serve)
         elif key == FETCH and FETCH_VERSIONS[0] <= version <= FETCH_VERSIONS[1]:
             head = request_head(buffer, at, end, version >= _FETCH_FLEXIBLE_FROM)
-            self._fetch.handle(session, buffer, head.body, end, version, head.correlation)
+            unnamed = self._fetch.handle(session, buffer, head.body, end, version, head.correlation)
+            if unnamed is not None:
+                fetch = LongFetch(self._fetch, unnamed, version, head.correlation)
+                self._take_long(session, connection, end - at, fetch.serve)
         else:
             self._by_schema(session, connection, view, at, end)
 
@@ -148,6 +159,30 @@ class Dispatcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take_long(self, session: ClientSession, connection: Connection, size: int, serving: LongServing) -> None:
+        connection.mute()
+        reply, release = connection.reply_later(size), connection.keep_buffer()
+        long = LongRequest(session, self._pacer, self.serving.admission, reply, release)
+        self._serial += 1
+        task = asyncio.get_running_loop().create_task(self._serve_long(self._serial, long, serving))
+        self._tasks[self._serial] = task
+
+    async def _serve_long(self, serial: int, long: LongRequest, serving: LongServing) -> None:
+        connection: Connection = long.session.connection
+        try:
+            await serving(long)
+            long.go_on()
+        except InvariantViolation as error:
+            self._fatal(f"an invariant broke: {error}")
+        except MalformedFrame as error:
+            connection.close(f"malformed frame: {error}")
+        except Exception:
+            logger.exception("a handler failed")
+            connection.close("a handler failed")
+        finally:
+            long.end()
+            del self._tasks[serial]
 
     def _by_schema(self, session: ClientSession, connection: Connection, view: memoryview, at: int, end: int) -> None:
         data, size = view[at:end], end - at

@@ -34,7 +34,7 @@ class RequestServing:
     def __init__(self, chain: RequestChain, pacer: Pacer, answer_bytes_max: int) -> None:
         self.chain = chain
         self._pacer = pacer
-        self._admission = Admission()
+        self.admission = Admission()
         self._answer_bytes_max = answer_bytes_max
 
     def frame(
@@ -63,7 +63,7 @@ class RequestServing:
         """A long frame is decoded when its client has a place, which no handler keeps: others may wait for it."""
         async with AsyncExitStack() as place:
             try:
-                await place.enter_async_context(self._admission.place(context.session.lane.group))
+                await place.enter_async_context(self.admission.place(context.session.lane.group))
                 _check_open(context)
                 _, request = await self._pacer.run(decode_request_work(data), context.lane)
             finally:
@@ -137,7 +137,7 @@ class RequestServing:
     # in portions -------------------------------------------------------------------------------------------
 
     async def _admitted(self, context: RequestContext, request: Any, handler: Handler, listing: Listing) -> Parts:
-        async with self._admission.place(context.session.lane.group):
+        async with self.admission.place(context.session.lane.group):
             return await self._in_portions(context, request, handler, listing)
 
     async def _in_portions(self, context: RequestContext, request: Any, handler: Handler, listing: Listing) -> Parts:

@@ -12,12 +12,15 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
+from common.pacing import Work, at_once
 from wire.outgoing import FileRegion, Part
 from wire.primitives import (
     EMPTY_ARRAY,
     INT32,
     INT64,
     NULL_ARRAY,
+    PART_COST,
+    PARTS_AT_ONCE,
     PARTS_MAX,
     Endpoint,
     LeaderHint,
@@ -105,6 +108,13 @@ def decode_fetch(buffer: bytearray, at: int, end: int, version: int, prefix: byt
 
     Topics that the request names get `prefix` before their names.
     """
+    return at_once(fetch_decoding(buffer, at, end, version, prefix))
+
+
+def fetch_decoding(
+    buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"", at_once_max: int = PARTS_AT_ONCE
+) -> Work[FetchCall]:
+    """`decode_fetch` as work; it yields only for a request that names more than `at_once_max` partitions or topics."""
     flexible = version >= _FLEXIBLE_FROM
     replica = replica_epoch = -1
     session_id, session_epoch = 0, -1
@@ -121,9 +131,9 @@ def decode_fetch(buffer: bytearray, at: int, end: int, version: int, prefix: byt
         else:
             wait, least, most, isolation = _HEAD_4.unpack_from(buffer, at)
             at += _HEAD_4.size
-        parts, at = _parts(buffer, at, end, version, prefix)
+        parts, at = yield from _parts(buffer, at, end, version, prefix, at_once_max)
         if version >= _SESSIONS_FROM:
-            forgotten, at = _forgotten(buffer, at, end, version, prefix)
+            forgotten, at = yield from _forgotten(buffer, at, end, version, prefix, at_once_max)
         if version >= _RACK_FROM:
             text, at = string_at(buffer, at, end, flexible)
             if text is None:
@@ -154,18 +164,27 @@ def decode_fetch(buffer: bytearray, at: int, end: int, version: int, prefix: byt
     )
 
 
-def _parts(buffer: bytearray, at: int, end: int, version: int, prefix: bytes) -> tuple[list[FetchPart], int]:
+def _parts(
+    buffer: bytearray, at: int, end: int, version: int, prefix: bytes, at_once_max: int
+) -> Work[tuple[list[FetchPart], int]]:
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     layout = _PART_12 if flexible else _PART_9 if version >= 9 else _PART_5 if version >= 5 else _PART_4
     unpack, size = layout.unpack_from, layout.size
     parts: list[FetchPart] = []
+    pause = topic_pause = at_once_max
     topics, at = count_at(buffer, at, end, flexible)
-    for _ in range(topics):
+    for number in range(topics):
+        if number == topic_pause:
+            yield at_once_max * PART_COST
+            topic_pause += at_once_max
         topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
         count, at = count_at(buffer, at, end, flexible)
         if len(parts) + count > PARTS_MAX:
             raise MalformedFrame("fetch: too many partitions")
         for _ in range(count):
+            if len(parts) == pause:
+                yield at_once_max * PART_COST
+                pause += at_once_max
             if flexible:
                 parts.append(FetchPart(topic, *unpack(buffer, at)))
                 at += size
@@ -183,17 +202,24 @@ def _parts(buffer: bytearray, at: int, end: int, version: int, prefix: bytes) ->
 
 
 def _forgotten(
-    buffer: bytearray, at: int, end: int, version: int, prefix: bytes
-) -> tuple[list[tuple[bytes, int]], int]:
+    buffer: bytearray, at: int, end: int, version: int, prefix: bytes, at_once_max: int
+) -> Work[tuple[list[tuple[bytes, int]], int]]:
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     forgotten: list[tuple[bytes, int]] = []
+    pause = topic_pause = at_once_max
     topics, at = count_at(buffer, at, end, flexible)
-    for _ in range(topics):
+    for number in range(topics):
+        if number == topic_pause:
+            yield at_once_max * PART_COST
+            topic_pause += at_once_max
         topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
         count, at = count_at(buffer, at, end, flexible)
         if len(forgotten) + count > PARTS_MAX:
             raise MalformedFrame("fetch: too many partitions")
         for _ in range(count):
+            if len(forgotten) == pause:
+                yield at_once_max * PART_COST
+                pause += at_once_max
             forgotten.append((topic, INT32.unpack_from(buffer, at)[0]))
             at += 4
         if flexible:
@@ -235,9 +261,28 @@ def encode_fetch_response(
 
     No records are sent as empty, never as null. Fields that `version` lacks are left out.
     """
+    return at_once(fetch_encoding(version, correlation, error, session_id, rows, throttle_ms, endpoints, prefix))
+
+
+def fetch_encoding(
+    version: int,
+    correlation: int,
+    error: int,
+    session_id: int,
+    rows: list[FetchedRow],
+    throttle_ms: int = 0,
+    endpoints: Sequence[Endpoint] = (),
+    prefix: bytes = b"",
+) -> Work[list[Part]]:
+    """`encode_fetch_response` as work; it yields only for an answer of more than `PARTS_AT_ONCE` rows."""
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     topics: dict[bytes, list[FetchedRow]] = {}
+    grouped = 0
     for row in rows:
+        if grouped == PARTS_AT_ONCE:
+            yield PARTS_AT_ONCE
+            grouped = 0
+        grouped += 1
         topics.setdefault(row.topic, []).append(row)
     head = frame = bytearray(EMPTY_ARRAY)  # begins with the frame's length, known at the end
     head += INT32.pack(correlation)
@@ -248,11 +293,15 @@ def encode_fetch_response(
         head += _SESSION.pack(error, session_id)
     head += put_count(len(topics), flexible)
     parts: list[Part] = [head]
-    sent, cut = 0, len(prefix)
+    sent, cut, written = 0, len(prefix), 0
     for topic, of_topic in topics.items():
         head += topic if by_id else put_string(topic[cut:] if cut else topic, flexible)
         head += put_count(len(of_topic), flexible)
         for row in of_topic:
+            if written == PARTS_AT_ONCE:
+                yield PARTS_AT_ONCE * PART_COST
+                written = 0
+            written += 1
             records = row.records
             head += _row_head(version, row)
             if records is None or isinstance(records, (bytes, bytearray)):

@@ -13,8 +13,10 @@ from wire.fetch_codec import (
     FetchPart,
     decode_fetch,
     encode_fetch_response,
+    fetch_decoding,
+    fetch_encoding,
 )
-from wire.primitives import Endpoint, LeaderHint, RequestHead, request_head
+from wire.primitives import PARTS_AT_ONCE, Endpoint, LeaderHint, RequestHead, request_head
 from wire.produce_codec import (
     PRODUCE,
     PRODUCE_VERSIONS,
@@ -24,6 +26,8 @@ from wire.produce_codec import (
     RecordError,
     decode_produce,
     encode_produce_response,
+    produce_decoding,
+    produce_encoding,
 )
 from wire.replica_codec import (
     REPLICA_FETCH_VERSION,
@@ -38,6 +42,7 @@ __all__ = [
     "FETCH",
     "FETCH_VERSIONS",
     "NO_TIER_END",
+    "PARTS_AT_ONCE",
     "PRODUCE",
     "PRODUCE_VERSIONS",
     "REPLICA_FETCH_VERSION",
@@ -60,5 +65,9 @@ __all__ = [
     "encode_fetch_response",
     "encode_produce_response",
     "encode_replica_fetch",
+    "fetch_decoding",
+    "fetch_encoding",
+    "produce_decoding",
+    "produce_encoding",
     "request_head",
 ]

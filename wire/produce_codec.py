@@ -12,10 +12,13 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
+from common.pacing import Work, at_once
 from wire.primitives import (
     EMPTY_ARRAY,
     INT32,
     NULL_STRING,
+    PART_COST,
+    PARTS_AT_ONCE,
     PARTS_MAX,
     Endpoint,
     LeaderHint,
@@ -79,18 +82,32 @@ def decode_produce(buffer: bytearray, at: int, end: int, version: int, prefix: b
 
     Topics that the request names get `prefix` before their names.
     """
+    return at_once(produce_decoding(buffer, at, end, version, prefix))
+
+
+def produce_decoding(
+    buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"", at_once_max: int = PARTS_AT_ONCE
+) -> Work[ProduceCall]:
+    """`decode_produce` as work; it yields only for a request of more than `at_once_max` partitions or topics."""
     flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
     parts: list[ProducedPart] = []
+    pause = topic_pause = at_once_max
     try:
         transactional_id, at = string_at(buffer, at, end, flexible)
         acks, timeout_ms = _ACKS.unpack_from(buffer, at)
         topics, at = count_at(buffer, at + _ACKS.size, end, flexible)
-        for _ in range(topics):
+        for number in range(topics):
+            if number == topic_pause:
+                yield at_once_max * PART_COST
+                topic_pause += at_once_max
             topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
             count, at = count_at(buffer, at, end, flexible)
             if len(parts) + count > PARTS_MAX:
                 raise MalformedFrame("produce: too many partitions")
             for _ in range(count):
+                if len(parts) == pause:
+                    yield at_once_max * PART_COST
+                    pause += at_once_max
                 (index,) = INT32.unpack_from(buffer, at)
                 if flexible:
                     size, at = uvarint(buffer, at + 4)
@@ -128,10 +145,28 @@ def encode_produce_response(
 
     Fields that `version` lacks (record errors below v8, leader and endpoints below v10) are left out.
     """
+    return at_once(produce_encoding(version, correlation, rows, throttle_ms, endpoints, prefix))
+
+
+def produce_encoding(
+    version: int,
+    correlation: int,
+    rows: list[ProducedRow],
+    throttle_ms: int = 0,
+    endpoints: Sequence[Endpoint] = (),
+    prefix: bytes = b"",
+) -> Work[bytes]:
+    """`encode_produce_response` as work; it yields only for an answer of more than `PARTS_AT_ONCE` rows."""
     flexible, by_id, cut = version >= _FLEXIBLE_FROM, version >= _IDS_FROM, len(prefix)
     topics: dict[bytes, list[ProducedRow]] = {}
+    grouped = 0
     for row in rows:
+        if grouped == PARTS_AT_ONCE:
+            yield PARTS_AT_ONCE
+            grouped = 0
+        grouped += 1
         topics.setdefault(row.topic, []).append(row)
+    written = 0
     out = bytearray(EMPTY_ARRAY)  # the frame's length, known at the end
     out += INT32.pack(correlation)
     if flexible:
@@ -141,6 +176,10 @@ def encode_produce_response(
         out += topic if by_id else put_string(topic[cut:] if cut else topic, flexible)
         out += put_count(len(of_topic), flexible)
         for row in of_topic:
+            if written == PARTS_AT_ONCE:
+                yield PARTS_AT_ONCE * PART_COST
+                written = 0
+            written += 1
             _, index, error, base, append_ms, log_start, record_errors, message, leader = row
             if version >= 5:
                 out += _ROW_5.pack(index, error, base, append_ms, log_start)

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from records.builder import build_batch
+from records.record import Record
 from wire.apis import APIS, Api
 from wire.listeners import ListenerKind
 
 LONGEST_NAME = 249
 NODES_ALONE = (ListenerKind.INTERNAL,)
-HANDLED_BY_HAND = (0, 1)  # Produce, Fetch
+BY_NAME = {0: (12,), 1: (12,)}  # versions that name topics: newer ones of Produce and Fetch have ids
+_BATCH = bytes(build_batch([Record(0, 0, None, b"x")]))
 UNHARMED = (17, 36)  # SaslHandshake, SaslAuthenticate: for a connection that has not logged in
 _NUMBERS = {
     "partition_index": 0,
@@ -27,6 +30,8 @@ _NUMBERS = {
     "permission_type": 3,
     "timestamp": -1,
     "replica_id": -1,
+    "acks": 1,
+    "partition_max_bytes": 1,
     "offset": 0,
     "committed_offset": 1,
     "generation_id_or_member_epoch": -1,
@@ -70,9 +75,13 @@ class Hostile:
 def hostile_requests(names: Names, elements: int, *, every_version: bool) -> Iterator[Hostile]:
     """All of them, of lists of `elements`; newest versions alone unless `every_version`."""
     for api in APIS.values():
-        if api.key in HANDLED_BY_HAND or api.key in UNHARMED or tuple(api.kinds) == NODES_ALONE:
+        if api.key in UNHARMED or tuple(api.kinds) == NODES_ALONE:
             continue
-        versions = range(api.min_version, api.max_version + 1) if every_version else (api.max_version,)
+        versions = (
+            range(api.min_version, api.max_version + 1)
+            if every_version
+            else (*BY_NAME.get(api.key, ()), api.max_version)
+        )
         for version in versions:
             yield from _of(api, version, names, elements)
 
@@ -123,7 +132,7 @@ def _scalar(field: Any, kind: str, version: int, shape: str, names: Names, numbe
     if kind == "uuid":
         return None
     if kind in ("bytes", "records"):
-        return b"x"
+        return b"x" if kind == "bytes" else _BATCH
     if kind == "float64":
         return 0.0
     if field.is_array():
@@ -142,6 +151,8 @@ def _text(field: Any, version: int, shape: str, names: Names, number: int) -> An
         return "User:nobody"
     if name in _SAFE:
         return "none"
+    if name == "transactional_id" and field.nullable_for_version_q(version):
+        return None
     if shape != "same":
         return f"{number}-".ljust(LONGEST_NAME, "x")
     if entity == "groupId" or "group" in name or name == "coordinator_keys":

@@ -29,12 +29,21 @@ from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, 
 from broker.replication.throttles import ReplicationQuota
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from storage.cold_reads import PageWait
 from storage.open_files import OpenFiles
 from storage.region import Region
 from tiering.downloads import Ticket
 from wire.connection import Connection, Reply
-from wire.hot_codec import FETCH, NO_TIER_END, Endpoint, FetchCall, FetchedRow, decode_fetch, encode_fetch_response
+from wire.hot_codec import (
+    FETCH,
+    NO_TIER_END,
+    Endpoint,
+    FetchCall,
+    FetchedRow,
+    encode_fetch_response,
+    fetch_decoding,
+)
 from wire.tick import Tick
 
 logger = logging.getLogger(__name__)
@@ -148,11 +157,12 @@ class PendingFetch:
         if wait_ms <= 0:
             self._answer(reads)
         else:
-            _release(reads)
+            release_reads(reads)
             self._park(wait_ms)
 
     def _park(self, wait_ms: int) -> None:
-        self._reply = self._client.connection.reply_later(0)
+        if self._reply is None:
+            self._reply = self._client.connection.reply_later(0)
         self._client.closed_listeners[self] = None
         if self._session is not None:
             self._session.waiting = self
@@ -187,7 +197,7 @@ class PendingFetch:
         if self._is_enough(reads):
             self._answer(reads)
             return
-        _release(reads)
+        release_reads(reads)
         if self._session is not None and self._is_cut(reads):
             for position, _ in reads:  # a throttle holds them all: look at the others next time
                 self._session.served(position)
@@ -219,6 +229,8 @@ class PendingFetch:
             self._unwatch()
         elif session.waiting is self:
             session.sleep()
+        if self._reply is not None and self._reply.held:
+            self._reply.send([])  # what a long request holds
         self._let_go()
 
     def _unwatch(self) -> None:
@@ -245,17 +257,20 @@ class PendingFetch:
         return False
 
     def _read(self) -> list[tuple[Position, Read]]:
-        reader, call, version = self._handler.reader, self.call, self._version
-        left = self.bytes_max
-        reads: list[tuple[Position, Read]] = []
-        empty = True
         session = self._session
-        files = None if call.replica >= 0 else self._handler.open_files
-        unsent = self._client.connection.unsent_regions
         if self._full or session is None:
             positions = self._positions
         else:
             positions = list(islice(session.changed, POSITIONS_MAX))
+        return self._read_some(positions, self.bytes_max, 0)
+
+    def _read_some(self, positions: list[Position], left: int, regions: int) -> list[tuple[Position, Read]]:
+        """Read `positions`, at most `left` bytes of records; so many `regions` this fetch has read already."""
+        reader, call, version, session = self._handler.reader, self.call, self._version, self._session
+        reads: list[tuple[Position, Read]] = []
+        empty = not regions
+        files = None if call.replica >= 0 else self._handler.open_files
+        unsent = self._client.connection.unsent_regions + regions
         for position in positions:
             if left <= 0 and not self._full:
                 break
@@ -268,7 +283,9 @@ class PendingFetch:
                 read = reader.read(position, call, version, max(left, 0), empty, self._client)
             if read.ticket is not None:
                 read.ticket.listen(self)
-                self._tickets = [*(self._tickets or ()), read.ticket]
+                if self._tickets is None:
+                    self._tickets = []
+                self._tickets.append(read.ticket)
             if read.size:
                 empty = False
                 left -= read.size
@@ -293,6 +310,12 @@ class PendingFetch:
 
     def _answer(self, reads: list[tuple[Position, Read]]) -> None:
         session = self._session
+        rows = self._rows(reads)
+        self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows)
+
+    def _rows(self, reads: list[tuple[Position, Read]]) -> list[FetchedRow]:
+        """What is to be sent of `reads`, noted as sent."""
+        session = self._session
         quota = self._handler.replica_quota if self.call.replica >= 0 else None
         rows: list[FetchedRow] = []
         for position, read in reads:
@@ -312,7 +335,7 @@ class PendingFetch:
                     session.changed.pop(position, None)
                 elif read.size or len(session.changed) > POSITIONS_MAX:
                     session.served(position)
-        self._finish(ErrorCode.NONE, session.id if session is not None else NO_SESSION, rows)
+        return rows
 
     def _finish(self, error: ErrorCode, session_id: int, rows: list[FetchedRow]) -> None:
         self.settled = True
@@ -340,10 +363,11 @@ class FetchHandler:
 
     def __init__(self, services: FetchServices) -> None:
         self._hosted = services.hosted
-        self._hints = services.hints
-        self._sessions = services.sessions
+        self.hints = services.hints
+        self.sessions = services.sessions
+        self.parts_at_once = POSITIONS_MAX
         self._deadlines = services.deadlines
-        self._throttle = services.throttle
+        self.throttle = services.throttle
         self._loop = asyncio.get_running_loop()
         self.reader = services.reader
         self.tick = services.tick
@@ -353,27 +377,51 @@ class FetchHandler:
 
     def handle(
         self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int
-    ) -> None:
-        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
-        call = decode_fetch(buffer, at, end, version, client.topic_prefix)
-        now = self._loop.time()
+    ) -> Work[FetchCall] | None:
+        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
+
+        One that names more than `parts_at_once` partitions is not served: what is returned goes on reading it.
+        """
+        decoding = fetch_decoding(buffer, at, end, version, client.topic_prefix, self.parts_at_once)
         try:
-            if call.replica >= 0:
-                self._check_replica(client, call)
-            session = self._sessions.resume(call, version, now, client.tenant)
+            next(decoding)
+        except StopIteration as read:
+            call: FetchCall = read.value
+        else:
+            return decoding
+        try:
+            session = self.resume(client, call, version)
         except ProtocolError as error:
-            self.reply(client, None, version, correlation, error.code, NO_SESSION, [])
-            if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                client.connection.close_after_flush()
-            return
+            self.refuse(client, None, version, correlation, error.code)
+            return None
         if session is not None:
-            pending = PendingFetch(self, client, call, version, correlation, session)
-            pending.start_incremental()
+            PendingFetch(self, client, call, version, correlation, session).start_incremental()
             if not session.positions:
-                self._sessions.remove(session.id)
-            return
-        session = self._sessions.create(call, version, now, client.tenant) if version >= SESSIONS_FROM else None
+                self.sessions.remove(session.id)
+            return None
+        session = self.create(client, call, version)
         PendingFetch(self, client, call, version, correlation, session).start_full()
+        return None
+
+    def resume(self, client: ClientSession, call: FetchCall, version: int) -> FetchSession | None:
+        """The session of an incremental fetch, None for a full one. Raises ProtocolError."""
+        if call.replica >= 0:
+            self._check_replica(client, call)
+        return self.sessions.resume(call, version, self._loop.time(), client.tenant)
+
+    def create(self, client: ClientSession, call: FetchCall, version: int) -> FetchSession | None:
+        """A session for a full fetch, if it asks for one and may have it."""
+        return (
+            self.sessions.create(call, version, self._loop.time(), client.tenant) if version >= SESSIONS_FROM else None
+        )
+
+    def refuse(
+        self, client: ClientSession, reply: Reply | None, version: int, correlation: int, error: ErrorCode
+    ) -> None:  # fmt: skip
+        """Answer with an error of the whole request."""
+        self.reply(client, reply, version, correlation, error, NO_SESSION, [])
+        if error == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            client.connection.close_after_flush()
 
     @property
     def replica_quota(self) -> ReplicationQuota | None:
@@ -404,9 +452,9 @@ class FetchHandler:
     ) -> None:
         """Send the answer, into its place when it had to wait."""
         connection: Connection = client.connection
-        pause_ms = 0 if client.internal else self._throttle.charge(client, FETCH, 0)
+        pause_ms = 0 if client.internal else self.throttle.charge(client, FETCH, 0)
         hints = [row.leader for row in rows if row.leader is not None]
-        endpoints: Sequence[Endpoint] = self._hints.endpoints(hints, client.listener, client.tenant) if hints else ()
+        endpoints: Sequence[Endpoint] = self.hints.endpoints(hints, client.listener, client.tenant) if hints else ()
         parts = encode_fetch_response(
             version, correlation, error, session_id, rows, pause_ms, endpoints, client.topic_prefix
         )
@@ -432,7 +480,7 @@ def _has_changed(position: Position, read: Read) -> bool:
     )
 
 
-def _release(reads: list[tuple[Position, Read]]) -> None:
+def release_reads(reads: list[tuple[Position, Read]]) -> None:
     for _, read in reads:
         if isinstance(read.row.records, Region):
             read.row.records.release()

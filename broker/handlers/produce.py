@@ -6,7 +6,7 @@ answered once this broker holds the batch, acks=all once the high watermark has 
 original. A batch that must be looked into (`record_inspection.py`) is copied and appended later, in order.
 
 Versions: record errors from v8 on, leader hints from v10 on, topic ids from v13 on.
-No task, future or timer belongs to a request.
+No task, future or timer belongs to a request, but to one of very many partitions (`long_produce.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.deadlines import Deadlines
 from broker.handlers.record_inspection import RecordInspection
@@ -24,6 +25,7 @@ from broker.request import ClientSession, Throttle
 from broker.security.authorizer import Access
 from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from common.ports import Clock
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.records import AclOperation, AclResource
@@ -31,19 +33,23 @@ from records.record import InvalidRecords
 from storage.partition_log import Appended
 from wire.connection import Connection, Reply
 from wire.hot_codec import (
+    PARTS_AT_ONCE,
     PRODUCE,
     Endpoint,
+    LeaderHint,
     ProduceCall,
     ProducedPart,
     ProducedRow,
     RecordError,
-    decode_produce,
     encode_produce_response,
+    produce_decoding,
+    produce_encoding,
 )
 
 ALL, LEADER, NONE = -1, 1, 0
 BY_ID_FROM = 13
 TIMEOUT_MS_MAX = 2**31 - 1
+ROW_COST = 4  # units of `common.pacing` of a row in a long answer, at most
 _EMPTY: Mapping[int, Partition] = {}
 _WRITE, _TOPIC = int(AclOperation.WRITE), int(AclResource.TOPIC)
 
@@ -61,10 +67,29 @@ class ProduceServices:
     disk_pause_ms: Callable[[], int]
 
 
+class GatheredRow(NamedTuple):
+    """The row of an appended part, if all before `next_offset` comes to hold."""
+
+    number: int
+    row: ProducedRow
+    next_offset: int
+
+
 class PendingProduce:
     """One request whose batches are not all answered yet. Owned by those it waits for, and by the deadlines."""
 
-    __slots__ = ("_answered", "_handler", "_reply", "_session", "call", "correlation", "rows", "settled", "version")
+    __slots__ = (
+        "_answered",
+        "_handler",
+        "_reply",
+        "_session",
+        "call",
+        "correlation",
+        "gathered",
+        "rows",
+        "settled",
+        "version",
+    )
 
     def __init__(
         self, handler: ProduceHandler, session: ClientSession, call: ProduceCall, version: int, correlation: int
@@ -78,6 +103,8 @@ class PendingProduce:
         self.correlation = correlation
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
         self.settled = False
+        self.gathered: dict[Partition, list[GatheredRow]] | None = None
+        """Where rows go that may have to wait, for somebody who waits for all of a partition; None: each waits."""
 
     @property
     def access(self) -> Access | None:
@@ -155,6 +182,7 @@ class ProduceHandler:
         self._clock = services.clock
         self._disk_pause_ms = services.disk_pause_ms
         self._loop = asyncio.get_running_loop()
+        self.parts_at_once = PARTS_AT_ONCE
 
     def handle(
         self,
@@ -165,25 +193,42 @@ class ProduceHandler:
         end: int,
         version: int,
         correlation: int,
-    ) -> None:
-        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame."""
+    ) -> Work[ProduceCall] | None:
+        """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
+
+        One of more than `parts_at_once` partitions is not served: what is returned goes on reading it.
+        """
         prefix = session.topic_prefix
-        call = decode_produce(buffer, at, end, version, prefix)
-        refusal = _refusal(call)
-        pending = PendingProduce(self, session, call, version, correlation)
-        if refusal is not None:
-            for number, part in enumerate(call.parts):
-                pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
+        decoding = produce_decoding(buffer, at, end, version, prefix, self.parts_at_once)
+        try:
+            next(decoding)
+        except StopIteration as read:
+            call: ProduceCall = read.value
         else:
-            self._append_all(pending, buffer, view, prefix)
+            return decoding
+        pending = PendingProduce(self, session, call, version, correlation)
+        self.take(pending, refusal_of(call), buffer, view, prefix)
         if not call.parts:
             self.reply(session, None, call.acks, version, correlation, [])
         elif call.acks != NONE and pending.park(0):
             timeout_ms = min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
             self._deadlines.add(self._loop.time() + timeout_ms / 1000, pending)
+        return None
 
-    def _append_all(self, pending: PendingProduce, buffer: bytearray, view: memoryview, prefix: bytes) -> None:
+    def take(
+        self,
+        pending: PendingProduce,
+        refusal: ErrorCode | None,
+        buffer: bytearray,
+        view: memoryview,
+        prefix: bytes,
+    ) -> None:
+        """Append all parts of `pending`, or answer them with `refusal`."""
         call = pending.call
+        if refusal is not None:
+            for number, part in enumerate(call.parts):
+                pending.answer(number, ProducedRow(part.topic, part.partition, refusal, -1))
+            return
         topics = self._hosted.by_id if pending.version >= BY_ID_FROM else self._hosted.by_name
         now_ms = self._clock.wall_ms()
         access = pending.access
@@ -254,6 +299,9 @@ class ProduceHandler:
             appended.max_timestamp,
             partition.log.log_start_offset,
         )
+        if pending.gathered is not None:
+            pending.gathered.setdefault(partition, []).append(GatheredRow(number, row, appended.next_offset))
+            return
         acks = pending.call.acks
         if acks == ALL:
             waits = partition.when_committed(appended.next_offset, RowWaiter(pending, number, row, partition))
@@ -311,6 +359,26 @@ class ProduceHandler:
         if pause_ms:
             connection.mute_for(pause_ms / 1000)
 
+    def answering(
+        self, session: ClientSession, version: int, correlation: int, rows: list[ProducedRow]
+    ) -> Work[tuple[bytes, int]]:
+        """The answer to a long request, and for how many milliseconds its connection is to pause."""
+        pause_ms = max(self._throttle.charge(session, PRODUCE, 0), self._disk_pause_ms())
+        prefix = session.topic_prefix
+        hints: dict[int, LeaderHint] = {}
+        for number, row in enumerate(rows):
+            if number % PARTS_AT_ONCE == 0:
+                yield PARTS_AT_ONCE * ROW_COST
+            if not row.error:
+                continue
+            hinted = self._hinted(row, version)
+            if hinted.leader is not None:
+                hints[hinted.leader.leader] = hinted.leader
+            rows[number] = _told(hinted, prefix.decode()) if prefix else hinted
+        endpoints = self._hints.endpoints(hints.values(), session.listener, session.tenant)
+        frame = yield from produce_encoding(version, correlation, rows, pause_ms, endpoints, prefix)
+        return frame, pause_ms
+
     def _hinted(self, row: ProducedRow, version: int) -> ProducedRow:
         if row.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return row
@@ -328,7 +396,7 @@ def _told(row: ProducedRow, prefix: str) -> ProducedRow:
     return row._replace(record_errors=record_errors, error_message=told(row.error_message))
 
 
-def _refusal(call: ProduceCall) -> ErrorCode | None:
+def refusal_of(call: ProduceCall) -> ErrorCode | None:
     if call.transactional_id is not None:
         return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT  # there are no transactions; no client gets that far
     if call.acks not in (ALL, LEADER, NONE):

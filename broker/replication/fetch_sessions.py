@@ -244,7 +244,7 @@ class FetchSessionCache:
     def __init__(self, slots: int, rng: random.Random, pace: Callable[[Work[None]], object] = at_once) -> None:
         """`pace` runs what may be long: a session can have as many positions as the cluster has partitions."""
         self._slots = slots
-        self._pace = pace
+        self.pace = pace
         self._random = rng
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
         self.evictions = 0
@@ -295,14 +295,24 @@ class FetchSessionCache:
         self._sessions[session.id] = session
         return session
 
+    def has(self, session: FetchSession) -> bool:
+        """Whether this session is in use, and not one of the same number after it."""
+        return self._sessions.get(session.id) is session
+
+    def give_up(self, session: FetchSession) -> None:
+        """End a session, again if it was ended while it was still taking over what a long request names."""
+        if self.has(session):
+            del self._sessions[session.id]
+        self.pace(session.close())
+
     def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._pace(session.close())
+            self.pace(session.close())
 
     def _abandon(self, session: FetchSession) -> None:
         if self._sessions.pop(session.id, None) is not None:
-            self._pace(session.close(leaves=False))
+            self.pace(session.close(leaves=False))
 
     def close(self) -> None:
         for session_id in list(self._sessions):

@@ -1,0 +1,336 @@
+"""A Fetch that names very many partitions, served in slices.
+
+An incremental one is an ordinary fetch as soon as its session has taken over what it names. A full one has a row for
+each partition, so that it is read and written in slices as well. It waits for records like an ordinary one, up to
+`WATCHED_MAX` partitions; with more of them it is answered after a pause with what there was before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from broker.handlers.fetch import (
+    FetchHandler,
+    PendingFetch,
+    release_reads,
+)
+from broker.long_requests import LongRequest
+from broker.partitions.partition import Partition
+from broker.replication.fetch_reading import Read
+from broker.replication.fetch_sessions import NO_SESSION, FetchSession, Position
+from broker.request import ClientSession
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
+from wire.connection import Reply
+from wire.hot_codec import FETCH, PARTS_AT_ONCE, FetchCall, FetchedRow, LeaderHint, fetch_encoding
+from wire.outgoing import Part
+
+UPDATED_AT_ONCE, UPDATE_COST = 100, 4  # positions of a session, and units of `common.pacing` of each
+WATCHED_MAX = 5_000
+PAUSE_MS = 100  # at most, of a fetch of more than that
+READ_AT_ONCE, READ_COST = 25, 20  # positions, and units of `common.pacing` of each
+ROW_COST = 2
+
+
+class LongFetch:
+    """One request from its frame to its answer."""
+
+    def __init__(self, handler: FetchHandler, decoding: Work[FetchCall], version: int, correlation: int) -> None:
+        """`decoding` reads it, and has begun."""
+        self._handler = handler
+        self._decoding = decoding
+        self._version = version
+        self._correlation = correlation
+
+    async def serve(self, long: LongRequest) -> None:
+        handler, client, version, correlation = self._handler, long.session, self._version, self._correlation
+        full: FullFetch | None = None
+        try:
+            async with long.place():
+                try:
+                    call = await long.paced(self._decoding)
+                finally:
+                    long.frame_is_read()
+                if long.is_closed:
+                    return
+                session = handler.resume(client, call, version)
+                if session is not None:
+                    await self._incremental(long, call, session)
+                    return
+                session = handler.create(client, call, version)
+                full = FullFetch(handler, client, call, version, correlation, session, long)
+                done = await full.first()
+            long.go_on()
+            while not done:
+                await full.wait()
+                async with long.place():
+                    done = await full.again()
+        except ProtocolError as error:
+            handler.refuse(client, long.reply, version, correlation, error.code)
+        finally:
+            if full is not None:
+                full.give_up()
+
+    async def _incremental(self, long: LongRequest, call: FetchCall, session: FetchSession) -> None:
+        """Raises ProtocolError when somebody else has gone on with the session, or ended it."""
+        handler, epoch = self._handler, session.epoch
+        pending = IncrementalFetch(handler, long.session, call, self._version, self._correlation, session)
+        await long.paced(pending.updating())
+        if not handler.sessions.has(session):
+            handler.sessions.give_up(session)
+            raise ProtocolError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise ProtocolError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if long.is_closed:
+            session.connection_closed()
+            return
+        pending.begin(long.reply)
+        long.hand_over()
+        if not session.positions:
+            handler.sessions.remove(session.id)
+
+
+class IncrementalFetch(PendingFetch):
+    """An ordinary fetch, whose session takes over in slices what the request names."""
+
+    __slots__ = ()
+
+    def updating(self) -> Work[None]:
+        call, session = self.call, self._session
+        self._full = False
+        if session is None:
+            return
+        for begin in range(0, len(call.parts), UPDATED_AT_ONCE):
+            self._watch(session.update(call.parts[begin : begin + UPDATED_AT_ONCE], ()))
+            yield UPDATED_AT_ONCE * UPDATE_COST
+        for begin in range(0, len(call.forgotten), UPDATED_AT_ONCE):
+            session.update((), call.forgotten[begin : begin + UPDATED_AT_ONCE])
+            yield UPDATED_AT_ONCE * UPDATE_COST
+
+    def begin(self, reply: Reply) -> None:
+        """Read and answer, or wait, in the place of `reply`."""
+        self._reply = reply
+        self._start()
+
+
+class FullFetch(PendingFetch):
+    """A full fetch in slices. `first`, and after each `wait` `again`, return whether it has ended."""
+
+    __slots__ = (
+        "_enough",
+        "_long",
+        "_loop",
+        "_owns_positions",
+        "_reads",
+        "_size",
+        "_superseded",
+        "_until",
+        "_watching",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        client: ClientSession,
+        call: FetchCall,
+        version: int,
+        correlation: int,
+        session: FetchSession | None,
+        long: LongRequest,
+    ) -> None:
+        super().__init__(handler, client, call, version, correlation, session)
+        self._long = long
+        self._owns_positions = session is None
+        self._loop = asyncio.get_running_loop()
+        self._reads: list[tuple[Position, Read]] = []
+        self._size = 0
+        self._enough = self._superseded = self._watching = False
+        self._until = 0.0
+
+    async def first(self) -> bool:
+        session, long = self._session, self._long
+        if session is not None:
+            session.waiting = self
+        await long.paced(self._naming())
+        await long.paced(self._reading())
+        is_cold = any(read.is_cold for _, read in self._reads)
+        wait_ms = self._handler.remote_wait_ms if is_cold else self.call.wait_ms_max
+        if not self._is_over() and wait_ms > 0:
+            if len(self._positions) <= WATCHED_MAX:
+                self._until = self._loop.time() + wait_ms / 1000
+                return False
+            self._until = self._loop.time() + min(wait_ms, PAUSE_MS) / 1000
+            while not self._has_ended() and await long.changed(self._until - self._loop.time()):
+                continue
+        await self._end()
+        return True
+
+    async def wait(self) -> None:
+        """Until something has changed, or the time is over."""
+        await self._long.paced(self._forgetting())
+        if self._watching:
+            await self._long.changed(self._until - self._loop.time())
+            return
+        self._watching = True
+        if self._session is None:
+            await self._long.paced(self._watching_all())  # what came before was not heard of: read again
+
+    async def again(self) -> bool:
+        await self._long.paced(self._reading())
+        if not self._is_over() and self._loop.time() < self._until:
+            return False
+        await self._end()
+        return True
+
+    # told by others ----------------------------------------------------------------------------------------
+
+    def poke(self, partition: Partition | None, *, committed: bool) -> None:
+        if committed or self.call.replica >= 0:
+            self._long.wake()
+
+    def download_settled(self) -> None:
+        self._long.wake()
+
+    def superseded(self) -> None:
+        self._superseded = True
+        self._long.wake()
+
+    # in slices ---------------------------------------------------------------------------------------------
+
+    def _naming(self) -> Work[None]:
+        call, session = self.call, self._session
+        named: dict[Position, None] = {}
+        for begin in range(0, len(call.parts), UPDATED_AT_ONCE):
+            parts = call.parts[begin : begin + UPDATED_AT_ONCE]
+            if session is None:
+                self._positions += [Position(self, part) for part in parts]
+            else:
+                positions = session.update(parts, ())
+                self._watch(positions)
+                named.update(dict.fromkeys(positions))
+            yield len(parts) * UPDATE_COST
+            if self._has_ended():
+                return
+        if session is not None:
+            self._positions = list(named)
+
+    def _reading(self) -> Work[None]:
+        self._size = regions = 0
+        self._enough = False
+        for begin in range(0, len(self._positions), READ_AT_ONCE):
+            if self._has_ended():
+                return
+            reads = self._read_some(
+                self._positions[begin : begin + READ_AT_ONCE], self.bytes_max - self._size, regions
+            )  # fmt: skip
+            self._reads += reads
+            for _, read in reads:
+                self._enough = self._enough or read.urgent
+                if read.size:
+                    self._size += read.size
+                    regions += 1
+            yield len(reads) * READ_COST
+
+    def _watching_all(self) -> Work[None]:
+        reader, client, version = self._handler.reader, self._client, self._version
+        for number, position in enumerate(self._positions):
+            position.watch(reader.find(position, version, client))
+            if number % UPDATED_AT_ONCE == 0:
+                yield UPDATED_AT_ONCE * UPDATE_COST
+
+    def _forgetting(self) -> Work[None]:
+        """Let go of what was read, and of the downloads that it waits for."""
+        tickets, self._tickets = self._tickets or [], None
+        for number, ticket in enumerate(tickets):
+            ticket.unlisten(self)
+            if number % UPDATED_AT_ONCE == 0:
+                yield UPDATED_AT_ONCE
+        while self._reads:
+            release_reads(self._reads[-UPDATED_AT_ONCE:])
+            del self._reads[-UPDATED_AT_ONCE:]
+            yield UPDATED_AT_ONCE
+
+    def _making_rows(self) -> Work[list[FetchedRow]]:
+        rows: list[FetchedRow] = []
+        for begin in range(0, len(self._reads), UPDATED_AT_ONCE):
+            rows += self._rows(self._reads[begin : begin + UPDATED_AT_ONCE])
+            yield UPDATED_AT_ONCE * ROW_COST
+        return rows
+
+    def _unwatching(self, positions: Iterable[Position]) -> Work[None]:
+        for number, position in enumerate(positions):
+            position.unwatch()
+            if number % UPDATED_AT_ONCE == 0:
+                yield UPDATED_AT_ONCE
+
+    # ending ------------------------------------------------------------------------------------------------
+
+    def _has_ended(self) -> bool:
+        return self._long.is_closed or (self._superseded and self.call.replica < 0)
+
+    def _is_over(self) -> bool:
+        return (
+            self._has_ended() or self._superseded or self._enough or self._size >= self.bytes_min or not self._positions
+        )
+
+    async def _end(self) -> None:
+        """Answer with what was read, unless nobody is there to be answered, or the session has ended."""
+        long, session, handler = self._long, self._session, self._handler
+        if long.is_closed:
+            return
+        if session is not None and not handler.sessions.has(session):
+            error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            handler.refuse(self._client, long.reply, self._version, self._correlation, error)
+            return
+        rows = await long.paced(self._making_rows())
+        session_id = session.id if session is not None else NO_SESSION
+        parts, pause_ms = await long.paced(
+            _answering(handler, self._client, self._version, self._correlation, session_id, rows)
+        )  # fmt: skip
+        self._reads = []  # they are the reply's, which releases them whatever comes
+        if session is not None and not long.is_closed:
+            if session.waiting is self:
+                session.waiting = None
+            self._client.adopt(session)
+            self._session = None
+        long.answer(parts, pause_ms)
+
+    def give_up(self) -> None:
+        """Whatever is left of it goes, in slices: the session too, unless its client was told of it."""
+        if self.settled:
+            return
+        self.settled = True
+        session, self._session = self._session, None
+        positions, self._positions = self._positions, []
+        pace = self._handler.sessions.pace
+        pace(self._forgetting())
+        if session is not None:
+            if session.waiting is self:
+                session.waiting = None
+            self._handler.sessions.give_up(session)
+        elif self._watching and self._owns_positions:
+            pace(self._unwatching(positions))
+
+
+def _answering(
+    handler: FetchHandler,
+    client: ClientSession,
+    version: int,
+    correlation: int,
+    session_id: int,
+    rows: list[FetchedRow],
+) -> Work[tuple[list[Part], int]]:
+    """The answer to a long request, and for how many milliseconds its connection is to pause."""
+    pause_ms = 0 if client.internal else handler.throttle.charge(client, FETCH, 0)
+    hints: dict[int, LeaderHint] = {}
+    for number, row in enumerate(rows):
+        if number % PARTS_AT_ONCE == 0:
+            yield PARTS_AT_ONCE
+        if row.leader is not None:
+            hints[row.leader.leader] = row.leader
+    endpoints = handler.hints.endpoints(hints.values(), client.listener, client.tenant) if hints else ()
+    parts = yield from fetch_encoding(
+        version, correlation, ErrorCode.NONE, session_id, rows, pause_ms, endpoints, client.topic_prefix
+    )
+    return parts, pause_ms

@@ -1,0 +1,197 @@
+"""A Produce request of very many partitions, served in slices.
+
+The whole request is read before anything of it is appended, as with an ordinary one. Then it is appended portion by
+portion. A portion waits once for each of its partitions, however many batches for it there are, so that a high
+watermark that passes all of them costs little. What was appended is answered like the parts of an ordinary request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from broker.handlers.produce import (
+    ALL,
+    LEADER,
+    NONE,
+    TIMEOUT_MS_MAX,
+    GatheredRow,
+    PendingProduce,
+    ProduceHandler,
+    refusal_of,
+)
+from broker.long_requests import LongRequest
+from broker.request import ClientSession
+from common.errors import ErrorCode
+from common.pacing import Work
+from wire.connection import Connection
+from wire.hot_codec import ProduceCall, ProducedPart, ProducedRow
+
+PORTION_PARTS_MAX = 50
+PORTION_BYTES_MAX = 1 << 20  # unless a batch is longer
+APPEND_COST, BYTES_PER_UNIT = 20, 1 << 10  # units of `common.pacing` of a batch, and of its bytes
+ROW_COST = 2
+
+
+class ProducePortion(PendingProduce):
+    """Some parts of a long request. `done` is called once all of them are answered."""
+
+    __slots__ = ("_done", "_verdicts")
+
+    def __init__(
+        self,
+        handler: ProduceHandler,
+        session: ClientSession,
+        call: ProduceCall,
+        version: int,
+        correlation: int,
+        done: Callable[[], None],
+    ) -> None:
+        super().__init__(handler, session, call, version, correlation)
+        self.gathered = {}
+        self._done = done
+        self._verdicts: list[tuple[list[GatheredRow], ErrorCode]] = []
+
+    def wait(self) -> None:
+        """All parts are appended, refused, or being looked into: wait for those that need it."""
+        gathered, self.gathered = self.gathered or {}, None
+        acks = self.call.acks
+        for partition, rows in gathered.items():
+            offset = max(row.next_offset for row in rows)
+            waiter = PortionWaiter(self, rows)
+            if acks == ALL:
+                waits = partition.when_committed(offset, waiter)
+            else:
+                waits = acks == LEADER and partition.when_written(offset, waiter)
+            if not waits:
+                self.judge(rows, ErrorCode.NONE)
+
+    def judge(self, rows: list[GatheredRow], error: ErrorCode) -> None:
+        """What became of these rows; they are made later, for there may be many portions like this."""
+        if self.settled:
+            return
+        self._verdicts.append((rows, error))
+        self._answered += len(rows)
+        if self._answered == len(self.rows):
+            self._finish()
+
+    def made_rows(self) -> list[ProducedRow]:
+        """All rows; those that nobody answered have timed out. Nothing is waited for any more."""
+        self.settled = True
+        for rows, error in self._verdicts:
+            for number, row, _ in rows:
+                self.rows[number] = ProducedRow(row.topic, row.partition, error, -1) if error else row
+        return [
+            ProducedRow(part.topic, part.partition, ErrorCode.REQUEST_TIMED_OUT, -1) if row is None else row
+            for part, row in zip(self.call.parts, self.rows, strict=True)
+        ]
+
+    def _finish(self) -> None:
+        self.settled = True
+        self._done()
+
+
+class PortionWaiter:
+    """Waits for all batches of one portion for one partition."""
+
+    __slots__ = ("_portion", "_rows")
+
+    def __init__(self, portion: ProducePortion, rows: list[GatheredRow]) -> None:
+        self._portion = portion
+        self._rows = rows
+
+    @property
+    def settled(self) -> bool:
+        return self._portion.settled
+
+    def committed(self, offset: int) -> None:
+        self._portion.judge(self._rows, ErrorCode.NONE)
+
+    def refused(self, offset: int, error: ErrorCode) -> None:
+        self._portion.judge(self._rows, error)
+
+    def starved(self, offset: int) -> bool:
+        self._portion.judge(self._rows, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return True
+
+
+class LongProduce:
+    """One request from its frame to its answer."""
+
+    def __init__(
+        self, handler: ProduceHandler, decoding: Work[ProduceCall], buffer: bytearray, version: int, correlation: int
+    ) -> None:
+        """`decoding` reads it from `buffer`, and has begun."""
+        self._handler = handler
+        self._decoding = decoding
+        self._buffer = buffer
+        self._version = version
+        self._correlation = correlation
+        self._portions: list[ProducePortion] = []
+        self._unsettled = 0
+        self._loop = asyncio.get_running_loop()
+
+    async def serve(self, long: LongRequest) -> None:
+        """A client that closes its connection meanwhile may not have asked for an answer: all is appended."""
+        async with long.place():
+            try:
+                call = await long.paced(self._decoding)
+                await long.paced(self._appending(long, call))
+            finally:
+                long.frame_is_read()
+        if call.acks != NONE:
+            long.go_on()
+        timeout_ms = TIMEOUT_MS_MAX if call.acks == NONE else min(max(call.timeout_ms, 0), TIMEOUT_MS_MAX)
+        until = self._loop.time() + timeout_ms / 1000
+        while self._unsettled and not long.is_closed and await long.changed(until - self._loop.time()):
+            continue
+        if long.is_closed and call.acks == NONE:
+            return  # what is still looked into will be appended
+        rows = await long.paced(self._made_rows())
+        if call.acks == NONE:
+            long.answer([], 0)
+            if any(row.error for row in rows):
+                connection: Connection = long.session.connection
+                connection.close_after_flush()
+            return
+        frame, pause_ms = await long.paced(
+            self._handler.answering(long.session, self._version, self._correlation, rows)
+        )  # fmt: skip
+        long.answer([frame], pause_ms)
+
+    def _appending(self, long: LongRequest, call: ProduceCall) -> Work[None]:
+        session, refusal = long.session, refusal_of(call)
+
+        def done() -> None:
+            self._unsettled -= 1
+            if not self._unsettled:
+                long.wake()
+
+        with memoryview(self._buffer) as view:
+            for parts in _portions(call.parts):
+                part_of_call = call._replace(parts=parts)
+                portion = ProducePortion(self._handler, session, part_of_call, self._version, self._correlation, done)
+                self._portions.append(portion)
+                self._unsettled += 1
+                self._handler.take(portion, refusal, self._buffer, view, session.topic_prefix)
+                portion.wait()
+                yield len(parts) * APPEND_COST + (parts[-1].end - parts[0].start) // BYTES_PER_UNIT
+
+    def _made_rows(self) -> Work[list[ProducedRow]]:
+        rows: list[ProducedRow] = []
+        for portion in self._portions:
+            rows += portion.made_rows()
+            yield len(portion.rows) * ROW_COST
+        self._portions.clear()
+        return rows
+
+
+def _portions(parts: list[ProducedPart]) -> Iterator[list[ProducedPart]]:
+    begin = 0
+    for number, part in enumerate(parts):
+        if number - begin == PORTION_PARTS_MAX or (
+            number > begin and part.end - parts[begin].start > PORTION_BYTES_MAX
+        ):
+            yield parts[begin:number]
+            begin = number
+    yield parts[begin:]
