@@ -229,6 +229,14 @@ class Scale:
         answer = ask(self._cluster.data, {"do": action, "node": node}, DEADLINE_S)
         if not answer["ok"]:
             raise RuntimeError(f"{action} {node}: {answer['error']}")
+        deadline = time.monotonic() + DEADLINE_S
+        while action == "start" and not any(  # a start is answered after seconds whether or not the node is ready
+            row["node"] == node and row["state"] == "running"
+            for row in [*self.rows("controller"), *self.rows("broker")]
+        ):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{node} does not become ready")
+            time.sleep(0.05)
 
     def revive(self, name: str) -> None:
         began = time.monotonic()

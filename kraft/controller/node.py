@@ -149,14 +149,17 @@ class ControllerNode:
         self.server.start()
 
     async def wait_ready(self) -> None:
-        """Until this voter knows a leader that has committed in its term."""
-        while self.ready_problem() is not None:  # noqa: ASYNC110  at a start alone; a leader's name has no event
+        """Until this voter has applied all that a leader has committed. Another one may be stopped then: whichever is
+        elected serves at once."""
+        while self.ready_problem() is not None:  # noqa: ASYNC110  at a start alone; neither has an event
             await asyncio.sleep(READY_POLL_S)
 
     def ready_problem(self) -> str | None:
         """Why this controller does not take part; None when it does."""
         if self.quorum.leader_id is None:
             return "the quorum has no leader that this voter knows of"
+        if not self.quorum.has_caught_up:
+            return "this voter has not applied all yet that was committed before"
         return None if self.machine.image.cluster_id is not None else "no metadata has been committed yet"
 
     def health_problem(self) -> str | None:

@@ -20,6 +20,9 @@ from kraft.quorum.message_filter import PRE_VOTE, PRE_VOTE_ANSWER, REQUEST_VOTE,
 # Of the shortest election time-out, what a voter without a leader waits for the outcome of a question; first at least.
 CANVASS_PATIENCE = 0.1
 ELECTION_PATIENCE = 0.25  # votes are durable before they are given
+# For how long a voter that still applies what was committed leaves the office to others, and how often it looks.
+DEFERENCE = 1.0
+DEFERENCE_LOOK = 0.02
 
 INTRODUCTION: Message = {"type": REQUEST_VOTE, "term": 0, "last_log_index": 0, "last_log_term": 0}
 
@@ -54,6 +57,7 @@ class Candidacy:
         self._rounds_unled = 0  # rounds since there was a leader
         self._engaged_to = -1  # the voter that this one helps into office
         self._engaged_until = 0.0
+        self._defers_until: float | None = None  # while there is no leader
         self.is_won = False
 
     # -- the others
@@ -82,12 +86,14 @@ class Candidacy:
         """There is a leader of the present term: nobody needs to stand."""
         self._heard_at = now
         self._rounds_unled = 0
+        self._defers_until = None
         self.close()
 
     def elected(self) -> None:
         """This voter leads."""
         self._heard_at = None
         self._rounds_unled = 0
+        self._defers_until = None
         self.close()
 
     def leader_gone(self) -> None:
@@ -116,6 +122,15 @@ class Candidacy:
             self._heard_at += late_s
 
     # -- a canvass of this voter's own
+
+    def deference_s(self, now: float) -> float:
+        """How long a voter that has not applied all that was committed waits before it looks again whether it should
+        canvass; 0.0 when it has waited long enough. Elected, it could not serve before it has applied all that: that
+        takes seconds after a restart, and another voter may have it behind it. It may be the only one that can win,
+        so it waits no longer than the shortest election time-out."""
+        if self._defers_until is None:
+            self._defers_until = now + DEFERENCE * self._loyalty_s
+        return DEFERENCE_LOOK * self._loyalty_s if now < self._defers_until else 0.0
 
     def canvass(self, now: float, term: int, end: LogEnd) -> tuple[list[int], Message]:
         """Begin a round: whom to ask, and what. `is_won` may be true at once."""

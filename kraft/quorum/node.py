@@ -127,6 +127,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._answered_at: dict[int, float] = {}  # followers of this leader
         self._stands_unasked = not peers  # nobody else can win
         self.canvass_count = self.candidate_count = 0
+        self._leader_commit = 0  # as the leader's last message said; this log may not reach that far yet
+        self.has_caught_up = False  # once in this life: all was applied that the leader of the time had committed
         self._sent = NOTHING_SENT
         self.compact_soon = False
         self.snapshot_count = 0
@@ -166,6 +168,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         if message["type"] in (PRE_VOTE, PRE_VOTE_ANSWER, RESIGNATION):
             self._receive_of_elections(node, message)
             return
+        leader_commit = message.get("commit_index", 0)  # the filter lowers it to what this log holds
         delivery = incoming(self._view(), message)
         if delivery is None:
             self._correct(node, message)
@@ -180,6 +183,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             self.outbox.send(node, answer)
         if message["type"] == APPEND_ENTRIES:
             self._candidacy.heard_leader(library.monotonicTime())
+            self._leader_commit = leader_commit
             arrived = self._transfer.take()
             if arrived is not None:
                 self._install(node, arrived)
@@ -203,6 +207,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             if now != self._sent:
                 self._sent = now
                 self._SyncObj__sendAppendEntries()
+        self.has_caught_up = self.has_caught_up or self.has_office() or self._is_even_with_leader()
+
+    def _is_even_with_leader(self) -> bool:
+        """This node has applied all that the leader has committed, and that is certain: the leader has committed an
+        entry of its own term. A node that leads in name, and still applies what earlier leaders committed, is not."""
+        if self._isLeader() or self.leader_id() is None or self.raftLastApplied < self._leader_commit:
+            return False
+        return bool(self.journal.term_at(self._leader_commit) == self.raftCurrentTerm)
 
     def next_deadline(self) -> float:
         """The loop's time at which `step` has something to do, if nothing else happens."""
@@ -240,6 +252,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         if self._stands_unasked or self._SyncObj__transferInProgress or self._candidacy.is_won:
             return
         self._SyncObj__raftLeader = None
+        if self.raftLastApplied < self.raftCommitIndex and (look_s := self._candidacy.deference_s(now)):
+            self._SyncObj__raftElectionDeadline = now + look_s
+            return
         self._SyncObj__raftElectionDeadline = now + self._candidacy.canvass_patience_s()
         self.canvass_count += 1
         asked, question = self._candidacy.canvass(now, self.raftCurrentTerm, self._log_end())

@@ -226,6 +226,12 @@ class RaftQuorum:
         return 0 if self._node is None else int(self._node.raftLastApplied)
 
     @property
+    def has_caught_up(self) -> bool:
+        """In this life the node has had all applied that was committed; a majority of such voters can go on at once
+        without the others."""
+        return self._node is not None and self._node.has_caught_up
+
+    @property
     def journal_bytes(self) -> int:
         """Bytes of the journal's file."""
         return 0 if self._journal is None else self._journal.file_bytes
