@@ -353,13 +353,13 @@ async def test_a_reader_that_stalls_loses_its_connection_and_others_go_on() -> N
 
 async def test_a_slow_reader_that_makes_progress_keeps_its_connection() -> None:
     bench = Bench()
-    limits = ConnectionLimits(unsent_bytes_max=10_000, stall_s=0.05)
+    limits = ConnectionLimits(unsent_bytes_max=10_000, stall_s=0.5)
     connection, peer = bench.connect(echo, limits, pipe_bytes=2000)
     peer.other.inbox += frame(b"x" * 3000) * 10
     peer.other._poll()
     got = bytearray()
-    while len(got) < 30_040:
-        await asyncio.sleep(0.02)
+    while len(got) < 30_040 and not connection.is_closed:
+        await asyncio.sleep(0.05)
         got += peer.inbox
         peer.inbox.clear()
         connection._socket._poll()  # type: ignore[attr-defined]
