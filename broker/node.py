@@ -136,9 +136,7 @@ class BrokerNode:
         self.security = self._make_security()
         chain = self._make_chain()
         self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
-        forwarder = self._forwarder = Forwarder(
-            self._channel, self.observer, ports.clock, ForwardLimits(), self.pacer, self.partitions.roles
-        )
+        forwarder = self._forwarder = self._make_forwarder()
         self.coordinators = Coordinators(config, machinery, self.partitions, forwarder, links, lambda: self.lifecycle)
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)
@@ -222,6 +220,10 @@ class BrokerNode:
             asyncio.get_running_loop().time,
             config.node_id,
         )
+
+    def _make_forwarder(self) -> Forwarder:
+        roles = self.partitions.roles
+        return Forwarder(self._channel, self.observer, self._ports.clock, ForwardLimits(), self.pacer, roles)
 
     def _make_chain(self) -> RequestChain:
         config = self._config
