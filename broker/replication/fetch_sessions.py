@@ -296,7 +296,7 @@ class FetchSessionCache:
         return session
 
     def has(self, session: FetchSession) -> bool:
-        """Whether this session is in use, and not one of the same number after it."""
+        """Whether the session is in use, and not a later one of the same number."""
         return self._sessions.get(session.id) is session
 
     def give_up(self, session: FetchSession) -> None:
