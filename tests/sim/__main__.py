@@ -1,4 +1,4 @@
-"""python -m tests.sim --seed N --count K [--jobs J] [--bug NAME] [--shrink] [--verify] [--trace]"""
+"""python -m tests.sim --seed N --count K [--jobs J] [--bug NAME] [--shrink] [--verify] [--trace] [--count-work]"""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="tell the story")
     parser.add_argument("--shrink", action="store_true", help="minimise the faults of a failure")
     parser.add_argument("--verify", action="store_true", help="run each seed twice, with objects elsewhere in memory")
+    parser.add_argument("--count-work", action="store_true", help="of each callback in every seed")
     parser.add_argument("--quiet", action="store_true", help="print failures and the sum only")
     arguments = parser.parse_args()
     begin, failed, steps = time.perf_counter(), 0, 0
@@ -49,7 +50,7 @@ def main() -> int:
 
 def reports(arguments: argparse.Namespace) -> Iterator[Report]:
     seeds = range(arguments.seed, arguments.seed + arguments.count)
-    work = [(seed, arguments.bug, arguments.trace, arguments.verify) for seed in seeds]
+    work = [(seed, arguments.bug, arguments.trace, arguments.verify, arguments.count_work or None) for seed in seeds]
     if arguments.jobs <= 1:
         yield from map(run_one, work)
         return
@@ -57,10 +58,10 @@ def reports(arguments: argparse.Namespace) -> Iterator[Report]:
         yield from pool.imap(run_one, work)
 
 
-def run_one(work: tuple[int, str, bool, bool]) -> Report:
-    seed, bug, trace, verify = work
+def run_one(work: tuple[int, str, bool, bool, bool | None]) -> Report:
+    seed, bug, trace, verify, counts = work
     with planted(bug):
-        report = run_seed(seed, keep_trace=trace)
+        report = run_seed(seed, keep_trace=trace, counts_work=counts)
         if verify:
             with moved_memory(seed):
                 again = run_seed(seed)
@@ -73,7 +74,7 @@ def line(report: Report) -> str:
     return (
         f"seed {report.plan.seed}  hash {report.trace_hash}  faults {len(report.plan.faults)}  "
         f"acknowledged {report.acknowledged}  {report.virtual_s:.1f} s in {report.wall_s:.2f} s  "
-        f"{report.failure or 'ok'}"
+        f"{report.failure or 'ok'}{report.costliest and '  costliest: '}{report.costliest}"
     )
 
 

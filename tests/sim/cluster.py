@@ -36,6 +36,7 @@ from tests.sim.cluster_settings import (
     controller_settings,
 )
 from tests.sim.cluster_watch import ClusterWatch
+from tests.sim.counted_work import COUNTED_EVERY, WorkCount
 from tests.sim.historian import Archivist, Historian, StubbornProducer
 from tests.sim.history import History
 from tests.sim.invariants import PowerPromise
@@ -76,6 +77,7 @@ class Report:
     acknowledged: int = 0
     shown: int = 0
     virtual_s: float = 0.0
+    costliest: str = ""  # of the callbacks, if work was counted
     wall_s: float = 0.0
     coverage: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
@@ -102,6 +104,7 @@ class Cluster:
         self.diverging = DivergingLeader(
             self.world, plan.broker_names, self.controllers, first, lambda: self.watch.tier_end(first)
         )
+        self.work = WorkCount([*self.brokers, *self.controllers])
         self._add_nodes()
         self.world.watch(self.watch.ran)
         self.world.on_death = self._died
@@ -307,6 +310,10 @@ class Cluster:
 
     # -- the run
 
+    def count_work(self) -> None:
+        """Fail the run when a callback of a broker or controller does too much."""
+        self.world.scheduler.runs = self.work.run
+
     def run(self) -> None:
         world = self.world
         for name in world.nodes:
@@ -398,12 +405,14 @@ class Cluster:
         return ""
 
 
-def run_plan(plan: Plan, *, keep_trace: bool = False) -> Report:
-    """One run from a plan; what goes wrong is in the report."""
+def run_plan(plan: Plan, *, keep_trace: bool = False, counts_work: bool | None = None) -> Report:
+    """One run from a plan; what goes wrong is in the report. Work is counted as the seed says, or as told."""
     report, begin = Report(plan), time.perf_counter()
     with no_collection():
         cluster = Cluster(plan, keep_trace=keep_trace)
         world = cluster.world
+        if plan.seed % COUNTED_EVERY == 0 if counts_work is None else counts_work:
+            cluster.count_work()
         with world.heard_logs():
             try:
                 cluster.run()
@@ -416,6 +425,7 @@ def run_plan(plan: Plan, *, keep_trace: bool = False) -> Report:
         report.coverage["crashes of their own"] += world.crash_count
         report.coverage["terms"] += cluster.watch.metadata.terms
         report.trace = world.trace_lines or []
+        report.costliest = cluster.work.costliest_is
         world.close()
         del cluster, world
         collect_dead()
@@ -423,7 +433,10 @@ def run_plan(plan: Plan, *, keep_trace: bool = False) -> Report:
     return report
 
 
-def run_seed(seed: int, *, faults: Sequence[Fault] | None = None, keep_trace: bool = False) -> Report:
+def run_seed(
+    seed: int, *, faults: Sequence[Fault] | None = None, keep_trace: bool = False, counts_work: bool | None = None
+) -> Report:
     """`faults` replace those that the seed draws."""
     plan = draw_plan(seed)
-    return run_plan(plan if faults is None else replace(plan, faults=tuple(faults)), keep_trace=keep_trace)
+    plan = plan if faults is None else replace(plan, faults=tuple(faults))
+    return run_plan(plan, keep_trace=keep_trace, counts_work=counts_work)

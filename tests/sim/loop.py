@@ -93,6 +93,7 @@ class Scheduler:
         self.in_thread: SimLoop | None = None  # whose simulated thread is running
         self.failure: BaseException | None = None
         self.on_step: Callable[[SimLoop], None] | None = None
+        self.runs: Callable[[SimLoop, asyncio.Handle], None] = run_callback  # in whose place one may count
         self.graveyard: list[Any] = []  # what dead nodes left; freed at the end
         self.crc = 0
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -268,6 +269,7 @@ class SimLoop(_LoopBase):
 
     def _run_ready(self, count: int) -> None:
         scheduler, ready, cost_ns, on_step = self.scheduler, self._ready, self._cost_ns, self.scheduler.on_step
+        runs = scheduler.runs
         self._count_busy(count)
         for _ in range(count):
             handle = ready.popleft()
@@ -276,7 +278,7 @@ class SimLoop(_LoopBase):
             scheduler.steps += 1
             before_ns = self._elapsed_ns
             try:
-                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                runs(self, handle)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
@@ -404,6 +406,10 @@ class SimLoop(_LoopBase):
 
     def get_debug(self) -> bool:
         return False
+
+
+def run_callback(loop: SimLoop, handle: asyncio.Handle) -> None:
+    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
 
 
 def finish(future: SimFuture, outcome: object, error: BaseException | None) -> None:

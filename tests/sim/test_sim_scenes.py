@@ -24,6 +24,7 @@ def scene(seed: int, *faults: Fault) -> Iterator[Cluster]:
     """A cluster that meets these faults alone."""
     with no_collection():
         cluster = Cluster(replace(draw_plan(seed), faults=faults), keep_trace=True)
+        cluster.count_work()
         try:
             with cluster.world.heard_logs():
                 yield cluster
