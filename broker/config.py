@@ -118,6 +118,7 @@ class LogDuties:
     num_recovery_threads_per_data_dir: int = 2
     open_files_max: int = 2_000
     unwritten_bytes_max: int = 64 * MIB
+    producers_max: int = 1_000_000
     slow_write_ms: int = 50
     replay_bytes_max: int = 128 * KIB
 

@@ -60,6 +60,7 @@ def directory_config(config: BrokerConfig) -> DirectoryConfig:
         unwritten_bytes_max=duties.unwritten_bytes_max,
         free_bytes_min=duties.log_dir_free_bytes_min,
         checkpoint_interval_ms=duties.log_flush_offset_checkpoint_interval_ms,
+        producers_max=duties.producers_max,
         recovery_threads=duties.num_recovery_threads_per_data_dir,
         replay_bytes_max=duties.replay_bytes_max,
     )

@@ -123,6 +123,16 @@ def _register_logs(metrics: Metrics, node: Measured) -> None:
         "Logs that are not compacted any more because they are damaged.",
         lambda: plane.duties.uncleanable_count,
     )
+    metrics.gauge(
+        "tidelog_producers",
+        "Idempotent producers that this broker remembers, over all partitions.",
+        lambda: logs.producers.count,
+    )
+    metrics.counter(
+        "tidelog_producers_forgotten_total",
+        "Producers that were forgotten because of tidelog.producers.max.",
+        lambda: logs.producers.forgotten_count,
+    )
     metrics.gauge("tidelog_unwritten_bytes", "Bytes that wait for a slow disk.", lambda: node.logs.unwritten_bytes)
 
 

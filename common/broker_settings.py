@@ -137,6 +137,8 @@ _LOG = [
     _s("producer.id.expiration.ms", "int", DAY_MS, "How long an idle producer's sequence state is kept.", 1,
        update=DYNAMIC),
     _s("tidelog.producers.per.partition.max", "int", 100_000, "Producers whose state one partition keeps.", 10),
+    _s("tidelog.producers.max", "int", 1_000_000, "Producers whose state this broker keeps, over all partitions; "
+       "beyond it the one idle for longest is forgotten. It takes 300 to 700 bytes each.", 10),
 ]  # fmt: skip
 
 _REPLICATION = [

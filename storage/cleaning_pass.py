@@ -15,9 +15,9 @@ from records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, iterate_batch
 from storage import transaction_index
 from storage.compaction import CleaningPlan, CompactionSegment, OffsetMap, group_segments
 from storage.compaction_filter import BatchFilter, FilterCounts, FilterSettings, Report, TransactionTracker, index_batch
+from storage.frozen_producers import LastRecord
 from storage.log_config import LogConfig
 from storage.offset_index import OffsetIndex
-from storage.producer_state import LastRecord
 from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_stem
 from storage.segment_swap import cleaned_path
 from storage.time_index import TimeIndex

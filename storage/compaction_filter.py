@@ -17,7 +17,7 @@ from records.compression import Compression, compress
 from records.control import EndMarker, MarkerKind, read_marker
 from records.record import RecordSpan, inflate_records, key_of, scan_records, with_timestamp_delta
 from storage.compaction import OffsetMap
-from storage.producer_state import LastRecord
+from storage.frozen_producers import LastRecord
 from storage.transaction_index import AbortedTransaction
 
 Report = Callable[[int, str], None]

@@ -101,10 +101,10 @@ class AppendableLog:
         self.partition = loaded.partition
         self.topic_id = loaded.topic_id
         self.directory = loaded.directory
-        self.segments = loaded.segments
-        self.active = loaded.segments[-1]
+        self.segments, self.active = loaded.segments, loaded.segments[-1]
         self.leader_epochs = loaded.epochs
         self.producers = loaded.producers
+        loaded.producers.join(context.producers)
         self.marks = ProducerMarks()
         self.snapshots = loaded.snapshots
         self.log_start_offset = loaded.log_start_offset

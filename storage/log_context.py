@@ -12,9 +12,12 @@ from storage.directory_health import DirectoryHealth
 from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OPEN_FILES_MAX, OpenFiles
+from storage.producer_bound import ProducerBound
 from storage.producer_reload import ProducerReloads
 from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash
+
+PRODUCERS_MAX = 1_000_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +32,7 @@ class DirectoryConfig:
     checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
     recovery_threads: int = 2  # num.recovery.threads.per.data.dir
     recovery_chunk_logs: int = 64  # logs per turn of a recovery thread
+    producers_max: int = PRODUCERS_MAX  # tidelog.producers.max: remembered of all logs together
     replay_bytes_max: int = 128 << 10  # a cut reads so much on the loop to know its producers; more in a thread
 
 
@@ -49,6 +53,7 @@ class LogContext:
     checkpoints: Checkpoints
     reloads: ProducerReloads
     snapshots: SnapshotWrites
+    producers: ProducerBound = field(default_factory=lambda: ProducerBound(PRODUCERS_MAX, 0))
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
     high_watermarks_moved: bool = True  # since the last replication-offset-checkpoint
     rolled: dict[TopicPartition, None] = field(default_factory=dict)

@@ -44,6 +44,7 @@ from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
+from storage.producer_bound import ProducerBound
 from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput
 from storage.snapshot_writes import SnapshotWrites
@@ -89,8 +90,9 @@ class LogDirectory:
             checkpoints=Checkpoints(ports.disk, path, health),
             reloads=ProducerReloads(ports.disk, ports.clock, health, config.replay_bytes_max),
             snapshots=SnapshotWrites(ports.disk, health),
+            producers=ProducerBound(config.producers_max, ports.clock.wall_ms()),
         )
-        context.snapshots.pacer = context.checkpoints.pacer = pacer
+        self._pacer = context.snapshots.pacer = context.checkpoints.pacer = pacer
         self._checkpoints = context.checkpoints
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._state: DirectoryState | None = None
@@ -224,6 +226,7 @@ class LogDirectory:
             self._audit.note("records_lost_since_last_run", **who)
         log = PartitionLog(self._context, loaded)
         self._logs[loaded.topic, loaded.partition] = log
+        await self._trim_producers()
         if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
             await audited(lambda: self.set_stray(log))  # nobody can tell which topic these records belong to
 
@@ -404,6 +407,8 @@ class LogDirectory:
             await self._tidy(self._context.trash.take_due(clock.monotonic()))
             self._context.flusher.request_due()
             self._context.open_files.cold.grow_older(clock.monotonic())
+            self._context.producers.grow_older(clock.wall_ms())
+            await self._trim_producers()
             await self._checkpoint_log_starts()
             if clock.monotonic() >= checkpoint_s:
                 checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
@@ -412,6 +417,12 @@ class LogDirectory:
                 hurry = SCARCE_LOOKS if self._is_scarce else 1
                 async with asyncio.timeout(self._config.upkeep_interval_ms / 1000 / hurry):
                     await self._stopping.wait()
+
+    async def _trim_producers(self) -> None:
+        """Many may have come at once, with a log or from the tier."""
+        if self._context.producers.is_exceeded:
+            pacer = self._pacer = self._pacer or Pacer()
+            await pacer.run(self._context.producers.trim(), "producers", own=True)
 
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
         """Remove what is due, make new names durable, look how much room is left; one turn of a thread."""

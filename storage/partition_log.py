@@ -292,5 +292,6 @@ class PartitionLog(AppendableLog):
         """Let go of its files, without a flush; regions under send keep theirs."""
         self.closed = True
         self.barred = "the log is closed"
+        self.producers.leave()
         for segment in self.segments:
             segment.retire()

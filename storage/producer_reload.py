@@ -110,7 +110,10 @@ def _adopt(log: PartitionLog, producers: ProducerStates) -> None:
     producers.expiration_ms = log.config.producer_id_expiration_ms
     producers.producers_max = log.config.producers_max
     producers.advance_log_start(log.log_start_offset)
+    log.producers.leave()
     log.producers = producers
+    if not log.closed:
+        producers.join(log.context.producers)
     log.unbar()
 
 

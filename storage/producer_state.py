@@ -16,25 +16,31 @@ from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
-from records.batch import NO_SEQUENCE, NO_TIMESTAMP, SEQUENCE_MASK, BatchHeader
+from records.batch import BatchHeader
 from records.control import EndMarker, MarkerKind
-from storage.producer_snapshot import (
-    NO_OFFSET,
-    SnapshotBatch,
-    SnapshotEntry,
-    SnapshotParts,
-    decode_snapshot,
-    encode_batches,
-    encode_entries,
-    join_parts,
+from storage.frozen_producers import FrozenProducers, LastRecord
+from storage.known_producer import (
+    BATCH_LENGTH,
+    COORDINATOR_EPOCH,
+    EPOCH,
+    FULL_LENGTH,
+    HEAD_LENGTH,
+    LAST_TIMESTAMP,
+    TRANSACTION_START,
+    KnownProducer,
+    due_sequence,
+    last_sequence_of,
+    repeated_batch,
+    told_by,
+    with_batches,
 )
+from storage.producer_bound import ProducerBound
+from storage.producer_snapshot import NO_OFFSET, decode_snapshot, join_parts
 
-BATCHES_KEPT = 5
 NO_EPOCH = -1
-FROZEN_STEP = 128  # producers that are encoded at once
-ENTRY_COST = 5
 EXPIRE_STEP = 512
-EVICTION_SCAN_MAX = 64  # producers with open transactions that one eviction looks past
+BUSY_SCAN_MAX = 64  # producers with open transactions that are looked past for one that may be forgotten
+IDLE_PART = 64  # one scan finds so great a part of all producers, the idlest: what has gone lies before them as gaps
 
 
 class Duplicate(NamedTuple):
@@ -58,13 +64,6 @@ class CompletedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class LastRecord(NamedTuple):
-    """What compaction must keep of a producer: its last data batch, or else a marker of its epoch."""
-
-    last_data_offset: int  # -1 when there is none
-    producer_epoch: int
-
-
 class ProducerView(NamedTuple):
     """One row of DescribeProducers."""
 
@@ -76,45 +75,6 @@ class ProducerView(NamedTuple):
     transaction_start_offset: int
 
 
-class _Batch(NamedTuple):
-    first_sequence: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @classmethod
-    def from_end(cls, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> _Batch:
-        first = (last_sequence - offset_delta) & SEQUENCE_MASK
-        return cls(first, last_sequence, last_offset, offset_delta, timestamp)
-
-
-class _Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "stamp", "transaction_start")
-
-    def __init__(self, stamp: int) -> None:
-        self.stamp = stamp  # of the time between two freezes in which it was last copied or made
-        self.epoch = NO_EPOCH
-        self.batches: list[_Batch] = []  # oldest first, at most BATCHES_KEPT
-        self.last_timestamp = NO_TIMESTAMP
-        self.coordinator_epoch = -1
-        self.transaction_start = NO_OFFSET
-
-    def copied(self, stamp: int) -> _Producer:
-        copy = _Producer(stamp)
-        copy.epoch = self.epoch
-        copy.batches = self.batches.copy()
-        copy.last_timestamp = self.last_timestamp
-        copy.coordinator_epoch = self.coordinator_epoch
-        copy.transaction_start = self.transaction_start
-        return copy
-
-    def enter_epoch(self, epoch: int) -> None:
-        if self.epoch != epoch:
-            self.epoch = epoch
-            self.batches.clear()
-
-
 class ProducerStates:
     """The producers of one partition, bounded by `producers_max`: the one idle for longest is forgotten first.
 
@@ -122,16 +82,39 @@ class ProducerStates:
     forgets the same ones. `end_offset` is the offset up to which the log has been taken in.
     """
 
-    __slots__ = ("_ongoing", "_producers", "_stamp", "_unreplicated", "end_offset", "expiration_ms", "producers_max")
+    __slots__ = (
+        "_bound",
+        "_idle",
+        "_ongoing",
+        "_producers",
+        "_unreplicated",
+        "end_offset",
+        "expiration_ms",
+        "producers_max",
+        "queued_turn",
+    )
 
     def __init__(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
         self.producers_max = producers_max
         self.end_offset = 0
-        self._stamp = 0  # grows with each freeze
-        self._producers: dict[int, _Producer] = {}  # least recently appended first
+        self.queued_turn: int | None = None  # see `ProducerBound`
+        self._bound: ProducerBound | None = None
+        self._producers: dict[int, KnownProducer] = {}  # least recently appended first
+        self._idle: list[tuple[int, KnownProducer]] = []  # the first of them as they were a while ago, the last first
         self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; grows in order
         self._unreplicated: dict[int, int] = {}  # first offset of each ended one above the HW -> its marker's offset
+
+    def join(self, bound: ProducerBound) -> None:
+        """Count for the broker's bound from now on."""
+        self._bound = bound
+        bound.join(self)
+
+    def leave(self) -> None:
+        """Count for no bound any more."""
+        if self._bound is not None:
+            self._bound.leave(self)
+            self._bound = None
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -151,21 +134,20 @@ class ProducerStates:
             if header.base_sequence > 0:
                 raise ProtocolError(ErrorCode.UNKNOWN_PRODUCER_ID, f"producer {header.producer_id} is not known")
             return None
-        epoch, first = header.producer_epoch, header.base_sequence
-        if epoch == producer.epoch:
-            last = header.last_sequence
-            for batch in producer.batches:
-                if batch.first_sequence == first and batch.last_sequence == last:
-                    return Duplicate(batch.last_offset - batch.offset_delta, batch.last_offset + 1, batch.timestamp)
-            due = (producer.batches[-1].last_sequence + 1) & SEQUENCE_MASK if producer.batches else 0
+        epoch, first, known_epoch = header.producer_epoch, header.base_sequence, producer[EPOCH]
+        if epoch == known_epoch:
+            if (repeated := repeated_batch(producer, header)) is not None:
+                _, last_offset, offset_delta, timestamp = repeated
+                return Duplicate(last_offset - offset_delta, last_offset + 1, timestamp)
+            due = due_sequence(producer)
             if first != due:
                 raise _out_of_order(header, f"sequence {first} where {due} is due")
-        elif epoch < producer.epoch:
-            message = f"epoch {epoch} of producer {header.producer_id} is older than {producer.epoch}"
+        elif epoch < known_epoch:
+            message = f"epoch {epoch} of producer {header.producer_id} is older than {known_epoch}"
             raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
-        elif first != 0 and producer.epoch != NO_EPOCH:
+        elif first != 0 and known_epoch != NO_EPOCH:
             raise _out_of_order(header, f"sequence {first} at the start of epoch {epoch}")
-        if producer.transaction_start != NO_OFFSET and not header.is_transactional:
+        if producer[TRANSACTION_START] != NO_OFFSET and not header.is_transactional:
             message = f"producer {header.producer_id} has an open transaction"
             raise ProtocolError(ErrorCode.INVALID_TXN_STATE, message)
         return None
@@ -178,11 +160,12 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return
-        if header.producer_epoch < producer.epoch:
-            message = f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {producer.epoch}"
+        epoch, coordinator_epoch = producer[EPOCH], producer[COORDINATOR_EPOCH]
+        if header.producer_epoch < epoch:
+            message = f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {epoch}"
             raise ProtocolError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
-        if marker.coordinator_epoch < producer.coordinator_epoch:
-            message = f"coordinator epoch {marker.coordinator_epoch} is older than {producer.coordinator_epoch}"
+        if marker.coordinator_epoch < coordinator_epoch:
+            message = f"coordinator epoch {marker.coordinator_epoch} is older than {coordinator_epoch}"
             raise ProtocolError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, message)
 
     def update(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTransaction | None:
@@ -195,28 +178,40 @@ class ProducerStates:
             return None
         if header.is_control:
             return self._end_transaction(header, marker) if marker is not None else None
-        producer = self._touch(header.producer_id)
-        producer.enter_epoch(header.producer_epoch)
-        batches = producer.batches
-        if len(batches) == BATCHES_KEPT:
-            del batches[0]
+        producer_id, epoch, timestamp = header.producer_id, header.producer_epoch, header.max_timestamp
         delta = header.last_offset_delta
-        batches.append(
-            _Batch(header.base_sequence, header.last_sequence, header.last_offset, delta, header.max_timestamp)
-        )
-        producer.last_timestamp = header.max_timestamp
-        if header.is_transactional and producer.transaction_start == NO_OFFSET:
-            producer.transaction_start = header.base_offset
-            self._ongoing[header.base_offset] = header.producer_id
+        producers, bound = self._producers, self._bound
+        known = producers.pop(producer_id, None)
+        coordinator_epoch, start = -1, NO_OFFSET
+        batches: KnownProducer = ()
+        if known is not None:
+            coordinator_epoch, start = known[COORDINATOR_EPOCH], known[TRANSACTION_START]
+            if known[EPOCH] == epoch:
+                batches = known[HEAD_LENGTH + BATCH_LENGTH if len(known) == FULL_LENGTH else HEAD_LENGTH :]
+        if header.is_transactional and start == NO_OFFSET:
+            start = header.base_offset
+            self._ongoing[start] = producer_id
+        producers[producer_id] = (
+            epoch, coordinator_epoch, start, timestamp, bound.turn if bound is not None else 0,
+            *batches,
+            header.last_sequence, header.base_offset + delta, delta, timestamp,
+        )  # fmt: skip
+        if known is None:
+            self._added()
         return None
 
     def _end_transaction(self, header: BatchHeader, marker: EndMarker) -> CompletedTransaction | None:
-        producer = self._touch(header.producer_id)
-        first = producer.transaction_start
-        producer.enter_epoch(header.producer_epoch)
-        producer.coordinator_epoch = marker.coordinator_epoch
-        producer.last_timestamp = marker.timestamp
-        producer.transaction_start = NO_OFFSET
+        producers, bound = self._producers, self._bound
+        known = producers.pop(header.producer_id, None)
+        first = NO_OFFSET
+        batches: KnownProducer = ()
+        if known is not None:
+            first = known[TRANSACTION_START]
+            batches = known[HEAD_LENGTH:] if known[EPOCH] == header.producer_epoch else ()
+        head = (header.producer_epoch, marker.coordinator_epoch, NO_OFFSET, marker.timestamp)
+        producers[header.producer_id] = (*head, bound.turn if bound is not None else 0, *batches)
+        if known is None:
+            self._added()
         if first == NO_OFFSET:
             return None
         self._ongoing.pop(first, None)
@@ -225,26 +220,44 @@ class ProducerStates:
         aborted = marker.kind is MarkerKind.ABORT
         return CompletedTransaction(header.producer_id, first, header.last_offset, aborted, stable)
 
-    def _touch(self, producer_id: int) -> _Producer:
-        """The producer's state, made if need be, now the most recent one."""
-        producers = self._producers
-        producer = producers.pop(producer_id, None)
-        if producer is None:
-            producer = _Producer(self._stamp)
-            if len(producers) >= self.producers_max:
-                self._evict()
-        elif producer.stamp != self._stamp:
-            producer = producer.copied(self._stamp)
-        producers[producer_id] = producer
-        return producer
+    # Forgetting
 
-    def _evict(self) -> None:
-        for seen, (producer_id, producer) in enumerate(self._producers.items()):
-            if producer.transaction_start == NO_OFFSET:
-                del self._producers[producer_id]
-                return
-            if seen == EVICTION_SCAN_MAX:
-                return
+    def _added(self) -> None:
+        """There is a producer more."""
+        if len(self._producers) > self.producers_max:
+            self.forget_idlest()
+        if self._bound is not None:
+            self._bound.added(self)
+
+    def _removed(self, count: int = 1) -> None:
+        if self._bound is not None:
+            self._bound.count -= count
+
+    def idlest(self) -> KnownProducer | None:
+        """The producer idle for longest without an open transaction; None: there is none."""
+        return self._idle[-1][1] if self._find_idle() else None
+
+    def forget_idlest(self) -> bool:
+        """Forget that one; whether there was one."""
+        if not self._find_idle():
+            return False
+        del self._producers[self._idle.pop()[0]]
+        self._removed()
+        return True
+
+    def _find_idle(self) -> bool:
+        """Whether there is one; it is the last of `_idle` then."""
+        idle, producers = self._idle, self._producers
+        while idle:
+            producer_id, producer = idle[-1]
+            if producers.get(producer_id) is producer:
+                return True
+            idle.pop()
+        part = 1 + len(producers) // IDLE_PART
+        rows = islice(producers.items(), BUSY_SCAN_MAX + part)
+        self._idle = list(islice((row for row in rows if row[1][TRANSACTION_START] == NO_OFFSET), part))
+        self._idle.reverse()
+        return bool(self._idle)
 
     # Stability
 
@@ -277,11 +290,14 @@ class ProducerStates:
             for producer_id in some:
                 producer = self._producers.get(producer_id)
                 if producer is not None and self._is_expired(
-                    producer.last_timestamp, producer.transaction_start, now_ms
+                    producer[LAST_TIMESTAMP], producer[TRANSACTION_START], now_ms
                 ):
                     del self._producers[producer_id]
+                    self._removed()
                     gone += 1
             yield len(some)
+        if self._bound is not None:
+            self._bound.queue(self)
         return gone
 
     def _is_expired(self, last_timestamp: int, transaction_start: int, now_ms: int) -> bool:
@@ -294,14 +310,15 @@ class ProducerStates:
 
     def reset(self, end_offset: int) -> None:
         """Forget everything: before a snapshot is loaded, or because the log begins anew at `end_offset`."""
+        self._removed(len(self._producers))
         self._producers.clear()
+        self._idle.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.end_offset = end_offset
 
     def freeze(self) -> FrozenProducers:
-        """All producers as they are now. Those that go on are copied before they change."""
-        self._stamp += 1
+        """All producers as they are now."""
         return FrozenProducers(self._producers.copy())
 
     def snapshot(self) -> bytes:
@@ -316,22 +333,20 @@ class ProducerStates:
         snapshot = decode_snapshot(data)
         self.reset(end_offset)
         open_transactions = []
+        producers = self._producers
         for entry in snapshot.entries:
             if self._is_expired(entry.last_timestamp, entry.transaction_start, now_ms):
                 continue
-            producer = self._touch(entry.producer_id)
-            producer.epoch = entry.producer_epoch
-            producer.last_timestamp = entry.last_timestamp
-            producer.coordinator_epoch = entry.coordinator_epoch
-            producer.transaction_start = entry.transaction_start
-            producer.batches = _told(entry)
+            producers[entry.producer_id] = told_by(entry)
             if entry.transaction_start != NO_OFFSET:
                 open_transactions.append((entry.transaction_start, entry.producer_id))
         self._ongoing = dict(sorted(open_transactions))
         for producer_id, rows in groupby(snapshot.batches, itemgetter(0)):
-            known = self._producers.get(producer_id)
+            known = producers.get(producer_id)
             if known is not None:
-                known.batches = [_Batch.from_end(*row[1:]) for row in rows][-BATCHES_KEPT:]
+                producers[producer_id] = with_batches(known, list(rows))
+        while len(producers) > self.producers_max and self.forget_idlest():
+            pass
 
     # Views
 
@@ -345,76 +360,14 @@ class ProducerStates:
             producer = self._producers.get(producer_id)
             if producer is None:
                 continue
-            last_sequence = producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE
             yield ProducerView(
                 producer_id,
-                producer.epoch,
-                last_sequence,
-                producer.last_timestamp,
-                producer.coordinator_epoch,
-                producer.transaction_start,
+                producer[EPOCH],
+                last_sequence_of(producer),
+                producer[LAST_TIMESTAMP],
+                producer[COORDINATOR_EPOCH],
+                producer[TRANSACTION_START],
             )
-
-
-class FrozenProducers:
-    """The producers of one partition as they stood at one offset; nothing of it changes any more."""
-
-    __slots__ = ("_producers",)
-
-    def __init__(self, producers: dict[int, _Producer]) -> None:
-        self._producers = producers
-
-    def encode(self) -> Work[SnapshotParts]:
-        """Their snapshot."""
-        entries: list[bytes] = []
-        batches: list[bytes] = []
-        rows = iter(self._producers.items())
-        while some := list(islice(rows, FROZEN_STEP)):
-            entries.append(encode_entries([_entry(producer_id, producer) for producer_id, producer in some]))
-            told = [row for producer_id, producer in some for row in _batches_behind_entry(producer_id, producer)]
-            if told:
-                batches.append(encode_batches(told, is_first=not batches))
-            yield len(some) * ENTRY_COST + len(told)
-        return SnapshotParts(len(self._producers), entries + batches)
-
-    def last_records(self) -> dict[int, LastRecord]:
-        """By producer id: what compaction must leave in the log. In a thread."""
-        return {
-            producer_id: LastRecord(
-                producer.batches[-1].last_offset if producer.batches else NO_OFFSET,
-                producer.epoch,
-            )
-            for producer_id, producer in self._producers.items()
-        }
-
-
-def _entry(producer_id: int, producer: _Producer) -> SnapshotEntry:
-    last = producer.batches[-1] if producer.batches else None
-    return SnapshotEntry(
-        producer_id,
-        producer.epoch,
-        last.last_sequence if last else NO_SEQUENCE,
-        last.last_offset if last else NO_OFFSET,
-        last.offset_delta if last else 0,
-        producer.last_timestamp,
-        producer.coordinator_epoch,
-        producer.transaction_start,
-    )
-
-
-def _batches_behind_entry(producer_id: int, producer: _Producer) -> list[SnapshotBatch]:
-    """All batches, where the entry does not tell the one there is."""
-    batches = producer.batches
-    if len(batches) > 1 or (batches and batches[-1].timestamp != producer.last_timestamp):
-        return [(producer_id, *batch[1:]) for batch in batches]
-    return []
-
-
-def _told(entry: SnapshotEntry) -> list[_Batch]:
-    """The batches that a snapshot's entry tells by itself."""
-    if entry.last_offset < 0:
-        return []
-    return [_Batch.from_end(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.last_timestamp)]
 
 
 def _out_of_order(header: BatchHeader, what: str) -> ProtocolError:

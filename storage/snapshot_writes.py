@@ -15,9 +15,9 @@ from common.pacing import Pacer
 from common.ports import Disk
 from common.whole_files import TEMPORARY_SUFFIX
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
+from storage.frozen_producers import FrozenProducers
 from storage.log_flusher import FlushDepth
 from storage.producer_snapshot import SnapshotParts, write_parts
-from storage.producer_state import FrozenProducers
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
 
 if TYPE_CHECKING:

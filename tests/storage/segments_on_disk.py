@@ -11,8 +11,9 @@ from records.record import Record, decode_records
 from storage import transaction_index
 from storage.cleaning_pass import CleaningPass, PassInput
 from storage.compaction import CompactionSegment, plan_cleaning
+from storage.frozen_producers import LastRecord
 from storage.log_config import LogConfig
-from storage.producer_state import LastRecord, ProducerStates
+from storage.producer_state import ProducerStates
 from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_stem
 from storage.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, settle
 from storage.transaction_index import AbortedTransaction

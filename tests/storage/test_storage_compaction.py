@@ -19,8 +19,8 @@ from storage.compaction import (
     group_segments,
     plan_cleaning,
 )
+from storage.frozen_producers import LastRecord
 from storage.log_config import LogConfig
-from storage.producer_state import LastRecord
 from tests.storage.segments_on_disk import CAP, SegmentsOnDisk, header_of, latest
 
 NOW = 1_000_000

@@ -18,13 +18,14 @@ from common.ports import Disk, File
 from records.batch import BatchHeader, read_header, stamp
 from storage import producer_marks
 from storage.batch_walk import walk
+from storage.known_producer import BATCHES_KEPT
 from storage.log_config import DAY_MS, LogConfig
 from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
 from storage.producer_marks import MARK_BATCHES, MARKS_KEPT
 from storage.producer_reload import READ_PER_BATCH_BYTES
 from storage.producer_replay import Replay
-from storage.producer_state import BATCHES_KEPT, Duplicate
+from storage.producer_state import Duplicate
 from storage.segment import Segment
 from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, truncate
 
