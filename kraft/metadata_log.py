@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
-from kraft.records import BATCH_BYTES_MAX, Batch, decode_batch, encode_batch
+from common.pacing import Work, at_once
+from kraft.batch_codec import decoding_batch
+from kraft.records import BATCH_BYTES_MAX, Batch, encode_batch
 from records.batch import MAGIC, NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader, iterate_batches
 from records.builder import assemble
 from records.record import decode_records, encode_record
@@ -22,10 +24,10 @@ TAIL_BATCHES_MAX = 20_000
 TAIL_BYTES_MAX = 32 << 20
 
 
-def frame_batch(batch: Batch) -> bytes:
-    """`batch` as a record batch of Kafka's format."""
+def frame_batch(batch: Batch, encoded: bytes | None = None) -> bytes:
+    """`batch` as a record batch of Kafka's format; `encoded` is its `encode_batch`, where that is at hand."""
     last_delta = len(batch.records) - 1
-    body = encode_record(0, last_delta, None, encode_batch(batch), ())
+    body = encode_record(0, last_delta, None, encode_batch(batch) if encoded is None else encoded, ())
     header = BatchHeader(
         base_offset=batch.header.base_offset,
         batch_length=0,
@@ -44,6 +46,41 @@ def frame_batch(batch: Batch) -> bytes:
     return bytes(assemble(header, body))
 
 
+class Frame(NamedTuple):
+    """A metadata batch as its frame holds it, and where that lies."""
+
+    value: bytes
+    base_offset: int
+    next_offset: int
+    position: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """The position behind it."""
+        return self.position + self.size
+
+    def decoding(self) -> Work[Batch]:
+        """Raises ProtocolError(CORRUPT_MESSAGE) for bytes that are no metadata batch, or not the frame's."""
+        batch = yield from decoding_batch(self.value)
+        if batch is None or (batch.header.base_offset, batch.end_offset) != (self.base_offset, self.next_offset):
+            raise _no_batch(self.position)
+        return batch
+
+
+def frames_in(view: memoryview, position: int = 0) -> Iterator[Frame]:
+    """Each whole frame in `view` from `position` on; a cut-off last one is left out.
+
+    Raises ProtocolError(CORRUPT_MESSAGE) at bytes that are no frame; everything before it was yielded.
+    """
+    for at, header in iterate_batches(view, position, len(view)):
+        records = decode_records(view, at, header.size, inflated_bytes_max=FRAMED_BYTES_MAX)
+        value = records[0].value if len(records) == 1 else None
+        if value is None:
+            raise _no_batch(at)
+        yield Frame(value, header.base_offset, header.next_offset, at, header.size)
+
+
 class FramedBatch(NamedTuple):
     """A metadata batch and where its frame lies."""
 
@@ -57,13 +94,12 @@ def unframe_batches(view: memoryview) -> Iterator[FramedBatch]:
 
     Raises ProtocolError(CORRUPT_MESSAGE) at bytes that are no metadata batch; everything before it was yielded.
     """
-    for position, header in iterate_batches(view, 0, len(view)):
-        records = decode_records(view, position, header.size, inflated_bytes_max=FRAMED_BYTES_MAX)
-        value = records[0].value if len(records) == 1 else None
-        batch = decode_batch(value) if value is not None else None
-        if batch is None or batch.header.base_offset != header.base_offset or batch.end_offset != header.next_offset:
-            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no metadata batch at position {position}")
-        yield FramedBatch(batch, position, header.size)
+    for frame in frames_in(view):
+        yield FramedBatch(at_once(frame.decoding()), frame.position, frame.size)
+
+
+def _no_batch(position: int) -> ProtocolError:
+    return ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no metadata batch at position {position}")
 
 
 class MetadataLog:
@@ -89,11 +125,11 @@ class MetadataLog:
     def batch_count(self) -> int:
         return len(self._frames)
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, encoded: bytes | None = None) -> None:
         """A committed batch that begins at `end_offset`."""
         if batch.header.base_offset != self.end_offset:
             raise ValueError(f"a batch at {batch.header.base_offset} after {self.end_offset}")
-        frame = frame_batch(batch)
+        frame = frame_batch(batch, encoded)
         self._bases.append(self.end_offset)
         self._epochs.append(batch.header.epoch)
         self._frames.append(frame)

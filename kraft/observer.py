@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
 from common.identifiers import ONE_UUID
 from common.lifecycle import duty
-from common.pacing import Pacer
+from common.pacing import Pacer, Work
 from common.ports import Address, Ports
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
@@ -26,7 +26,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decoding
 from kraft.links import Link, Links
 from kraft.local_copy import LocalCopy, NoRoom
-from kraft.metadata_log import unframe_batches
+from kraft.metadata_log import frames_in
 from kraft.records import METADATA_TOPIC, PIECE_RECORDS_MAX
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
 from wire.messages import FetchRequest, FetchSnapshotRequest, schema_uuid
@@ -250,31 +250,19 @@ class MetadataObserver:
             )
 
     async def _advance(self, frames: bytes) -> None:
-        """Fold whole batches, a piece of a thousand records at a time; what does not follow on what is known, or is
-        damaged, is fetched again elsewhere."""
+        """Fold whole batches, a piece of some hundred records at a time, or one batch of more; what does not follow on
+        what is known, or is damaged, is fetched again elsewhere."""
+        view, at = memoryview(frames), 0
         begin = self.image.next_offset
-        delta, expected, epoch = MetadataDelta(self.image), begin, self.image.epoch
-        first, end = 0, 0
         try:
-            for framed in unframe_batches(memoryview(frames)):
-                header = framed.batch.header
-                if framed.batch.end_offset <= expected:
-                    first = end = framed.position + framed.size
-                    continue
-                if header.base_offset != expected or header.epoch < epoch:
-                    raise _Unusable("its records do not follow")
-                delta.replay_batch(framed.batch)
-                expected, epoch, end = framed.batch.end_offset, header.epoch, framed.position + framed.size
-                if expected - self.image.next_offset >= PIECE_RECORDS_MAX:
-                    self._take(frames[first:end], delta)
-                    await self._pacer.rest(LANE)
-                    delta, first = MetadataDelta(self.image), end
+            while (piece := await self._pacer.run(_folding(self.image, view, at), LANE, own=True)) is not None:
+                at = piece.end
+                self._take(frames[piece.first : piece.end], piece.delta)
+                await self._pacer.rest(LANE)
         except (ProtocolError, ValueError) as error:
             raise _Unusable("its records are damaged") from error
-        if expected == begin:
+        if self.image.next_offset == begin:
             raise _Unusable("its answer holds no new record")
-        if expected > self.image.next_offset:
-            self._take(frames[first:end], delta)
 
     def _take(self, frames: bytes, delta: MetadataDelta) -> None:
         self._unsaved.append(frames)
@@ -400,3 +388,33 @@ class MetadataObserver:
             max_bytes=SNAPSHOT_PART_BYTES,
             topics=[topic(name=METADATA_TOPIC, partitions=[partition])],
         )
+
+
+class _Piece(NamedTuple):
+    """Batches that lie in the bytes from `first` to before `end`, and what they change."""
+
+    first: int
+    end: int
+    delta: MetadataDelta
+
+
+def _folding(image: MetadataImage, frames: memoryview, at: int) -> Work[_Piece | None]:
+    """The next piece after `image`, from the position `at` on; None when nothing new is left. Raises ProtocolError and
+    ValueError."""
+    delta, expected, epoch = MetadataDelta(image), image.next_offset, image.epoch
+    first, end = at, at
+    for frame in frames_in(frames, at):
+        if frame.next_offset <= expected:
+            first = end = frame.end
+            continue
+        batch = yield from frame.decoding()
+        if batch.header.base_offset != expected or batch.header.epoch < epoch:
+            raise _Unusable("its records do not follow")
+        yield from delta.replaying(batch)
+        expected, epoch, end = batch.end_offset, batch.header.epoch, frame.end
+        if expected - image.next_offset >= PIECE_RECORDS_MAX:
+            break
+    if expected == image.next_offset:
+        return None
+    yield from delta.imaging()
+    return _Piece(first, end, delta)

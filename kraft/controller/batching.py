@@ -6,7 +6,7 @@ resource. What is a matter of its own may be parted, so that a batch is replayed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from kraft.records import (
     PIECE_BYTES_MAX,
@@ -18,7 +18,6 @@ from kraft.records import (
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
-    encoded_size,
 )
 
 
@@ -48,40 +47,32 @@ class _Units:
         return False
 
 
-def pieces(records: Iterable[MetadataRecord], bytes_max: int) -> Iterator[list[MetadataRecord]]:
-    """Batches of bounded size, but for one whose records belong together; that is at most `bytes_max`."""
+def pieces(records: Sequence[MetadataRecord], sizes: Sequence[int], bytes_max: int) -> Iterator[slice]:
+    """Batches of bounded size, but for one whose records belong together; that is at most `bytes_max`. `sizes` are the
+    records' encoded sizes."""
     units = _Units()
-    piece: list[MetadataRecord] = []
-    size = cut = 0  # the piece may end before its record number `cut`
-    sizes: list[int] = []
-    for record in records:
+    start = cut = size = 0  # a batch from `start` on may end before the record number `cut`
+    for number, record in enumerate(records):
         if units.begins(record):
-            cut = len(piece)
-        if cut and (len(piece) >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
-            yield piece[:cut]
-            piece, sizes, cut = piece[cut:], sizes[cut:], 0
-            size = sum(sizes)
-        record_size = encoded_size(record)
-        if piece and size + record_size > bytes_max:
-            yield piece
-            piece, sizes, size, cut = [], [], 0, 0
-        piece.append(record)
-        sizes.append(record_size)
-        size += record_size
-    if piece:
-        yield piece
+            cut = number
+        if cut > start and (number - start >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
+            yield slice(start, cut)
+            start, size = cut, sum(sizes[cut:number])
+        if number > start and size + sizes[number] > bytes_max:
+            yield slice(start, number)
+            start, size = number, 0
+        size += sizes[number]
+    if records:
+        yield slice(start, len(records))
 
 
-def chunks(records: Iterable[MetadataRecord], bytes_max: int) -> Iterator[list[MetadataRecord]]:
+def chunks(records: Sequence[MetadataRecord], sizes: Sequence[int], bytes_max: int) -> Iterator[slice]:
     """Batches of up to `bytes_max`, while nodes may run that know nothing of pieces."""
-    chunk: list[MetadataRecord] = []
-    size = 0
-    for record in records:
-        record_size = encoded_size(record)
-        if chunk and size + record_size > bytes_max:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(record)
-        size += record_size
-    if chunk:
-        yield chunk
+    start = size = 0
+    for number in range(len(records)):
+        if number > start and size + sizes[number] > bytes_max:
+            yield slice(start, number)
+            start, size = number, 0
+        size += sizes[number]
+    if records:
+        yield slice(start, len(records))

@@ -26,12 +26,13 @@ from common.invariants import InvariantViolation, check
 from common.lifecycle import duty
 from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Ports
+from kraft.batch_codec import assembled_batch, encoding_records
 from kraft.controller.batching import chunks, pieces
 from kraft.controller.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
-from kraft.image.delta import replayed
+from kraft.image.delta import REPLAY_COST, MetadataDelta, replayed
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.records import (
@@ -215,7 +216,7 @@ class ControllerDriver:
         self._sequence += 1
         header = self._header(term, BatchKind.LEADER_CHANGE)
         try:
-            verdict = await self._propose(Batch(header, [LeaderChangeRecord(self._node_id, term)]))
+            verdict = await self._propose(encode_batch(Batch(header, [LeaderChangeRecord(self._node_id, term)])))
         except (NotLeader, QuorumBusy, OutcomeUnknown):
             verdict = None
         if verdict is Verdict.APPLIED and self._leading_term == term and self._machine.image.epoch == term:
@@ -311,16 +312,18 @@ class ControllerDriver:
         Raises NotLeader when something else was applied meanwhile, and OutcomeUnknown when that was not the very first:
         then part of it all has taken effect.
         """
-        if self._machine.image is not group.base or not self._active:
-            raise NotLeader(self._quorum.leader_id)
         records = group.records
         level = group.base.features.get(TIDELOG_VERSION, 0)
         cut = pieces if level >= PIECES_LEVEL else chunks
-        for number, piece in enumerate(cut(records, self._config.proposal_bytes_max)):
+        encoded = await self._pacer.run(encoding_records(records), _LANE, own=True)
+        if self._machine.image is not group.base or not self._active:
+            raise NotLeader(self._quorum.leader_id)
+        sizes = list(map(len, encoded))
+        for number, piece in enumerate(cut(records, sizes, self._config.proposal_bytes_max)):
             self._sequence += 1
-            batch = Batch(self._header(self._machine.image.epoch, BatchKind.RECORDS), piece)
+            header = self._header(self._machine.image.epoch, BatchKind.RECORDS)
             try:
-                verdict = await self._propose(batch)
+                verdict = await self._propose(assembled_batch(header, encoded[piece]))
             except (NotLeader, QuorumBusy) as error:
                 if number:
                     raise OutcomeUnknown("a part was committed") from error
@@ -331,8 +334,8 @@ class ControllerDriver:
                 return verdict
         return Verdict.APPLIED
 
-    async def _propose(self, batch: Batch) -> Verdict:
-        outcome = await self._quorum.propose(encode_batch(batch), self._config.propose_timeout_s)
+    async def _propose(self, batch: bytes) -> Verdict:
+        outcome = await self._quorum.propose(batch, self._config.propose_timeout_s)
         if not isinstance(outcome.result, Applied):
             raise OutcomeUnknown("the quorum gave no verdict")
         return outcome.result.verdict
@@ -364,8 +367,11 @@ def not_controller() -> ProtocolError:
 def _folding(image: MetadataImage, records: list[MetadataRecord]) -> Work[MetadataImage]:
     at_a_time = SLICE_COST // RECORD_COST
     for at in range(0, len(records), at_a_time):
-        image = replayed(image, records[at : at + at_a_time])
-        yield SLICE_COST
+        delta = MetadataDelta(image)
+        some = records[at : at + at_a_time]
+        delta.replay_all(some)
+        yield len(some) * REPLAY_COST
+        image = yield from delta.imaging()
     return image
 
 

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import msgspec
 
 from common.invariants import check
-from common.pacing import Work
+from common.pacing import Work, at_once
+from kraft.batch_codec import decoding_batch
 from kraft.image.delta import MetadataDelta, ReplayError
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import decoding, encoding
 from kraft.metadata_log import MetadataLog
-from kraft.records import Batch, BatchKind, LeaderChangeRecord, decode_batch
+from kraft.records import Batch, BatchKind, LeaderChangeRecord
 
 
 class Verdict(IntEnum):
@@ -54,28 +55,35 @@ class MetadataStateMachine:
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, callback: Subscriber) -> None:
-        """Call `callback(delta, image)` after each change, within `apply`: it must not raise, and only take note."""
+        """Call `callback(delta, image)` after each change, within `applying`: it must not raise, and only take note."""
         self._subscribers.append(callback)
 
     def apply(self, index: int, data: bytes) -> Applied:
-        """Judge and fold one committed batch; `index` plays no part."""
+        """`applying` at once."""
+        return at_once(self.applying(index, data))
+
+    def applying(self, index: int, data: bytes) -> Work[Applied]:
+        """Judge and fold one committed batch; `index` plays no part. A batch is seen as a whole or not at all."""
         image = self.image
-        batch = decode_batch(data)
+        batch = yield from decoding_batch(data)
         verdict = _judge(image, batch)
         if batch is None or verdict is not Verdict.APPLIED:
             return Applied(verdict, image.next_offset, image.next_offset)
+        encoded: bytes | None = data
         if batch.header.kind is BatchKind.LEADER_CHANGE:  # takes its place wherever the log ends
             header = msgspec.structs.replace(batch.header, base_offset=image.next_offset)
-            batch = Batch(header, batch.records)
+            batch, encoded = Batch(header, batch.records), None
         delta = MetadataDelta(image)
         try:
-            delta.replay_batch(batch)
+            yield from delta.replaying(batch)
         except ReplayError:
             return Applied(Verdict.REJECTED, image.next_offset, image.next_offset)
-        self.image = delta.image()
-        self.log.append(batch)
+        following = yield from delta.imaging()
+        check(self.image is image, "entries are applied one after another")
+        self.image = following
+        self.log.append(batch, encoded)
         for callback in self._subscribers:
-            callback(delta, self.image)
+            callback(delta, following)
         return Applied(Verdict.APPLIED, batch.header.base_offset, batch.end_offset)
 
     def snapshot(self) -> Work[bytes]:

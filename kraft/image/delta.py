@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.invariants import check
+from common.pacing import Work, at_once
 from kraft.image.access_delta import AccessDelta
 from kraft.image.brokers import BrokerImage
 from kraft.image.configs import ConfigsImage, ResourceKey
@@ -47,6 +48,10 @@ from kraft.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+
+STRETCH = 50  # records that are replayed between two yields
+REPLAY_COST, TOPIC_COST, ACL_COST = 3, 2, 5
+"""Of a record, and of a changed topic or ACL in the next image; units of `common.pacing`."""
 
 
 class ReplayError(ValueError):
@@ -110,6 +115,15 @@ class MetadataDelta:
         self._epoch, self._leader_id, self._sequence = header.epoch, header.leader_id, header.sequence
         self.replay_all(batch.records)
 
+    def replaying(self, batch: Batch) -> Work[None]:
+        """The work of `replay_batch`; until it has ended, this delta is of no use to others."""
+        header, records = batch.header, batch.records
+        self._epoch, self._leader_id, self._sequence = header.epoch, header.leader_id, header.sequence
+        for at in range(0, len(records), STRETCH):
+            some = records[at : at + STRETCH]
+            self.replay_all(some)
+            yield len(some) * REPLAY_COST
+
     def replay_all(self, records: Iterable[MetadataRecord]) -> None:
         for record in records:
             self.replay(record)
@@ -136,26 +150,35 @@ class MetadataDelta:
 
     def image(self) -> MetadataImage:
         """The image after all replayed records, which ends the delta: nothing can be replayed after it."""
+        return self._result if self._result is not None else at_once(self.imaging())
+
+    def imaging(self) -> Work[MetadataImage]:
+        """The work of `image`."""
         if self._result is not None:
             return self._result
-        base = self.base
+        base, access = self.base, self.access
+        topics = yield from self._topics_imaging()
+        configs = self._configs_image()
+        yield len(self.configs_changed)
+        scram, acls = access.scram_image(), access.acls_image()
+        yield len(access.scram_changed) + ACL_COST * len(access.acls_changed)
         self._result = MetadataImage(
             self._offset,
             self._epoch,
             self._leader_id,
             self._sequence,
             self._cluster_id,
-            self._topics_image(),
+            topics,
             base.brokers if self._brokers is None else self._brokers,
-            self._configs_image(),
+            configs,
             base.features if self._features is None else self._features,
             self._next_producer_id,
             self._incarnation,
-            self.access.scram_image(),
-            self.access.acls_image(),
-            self.access.tenants_image(),
-            self.access.keys_image(),
-            self.access.cells_image(),
+            scram,
+            acls,
+            access.tenants_image(),
+            access.keys_image(),
+            access.cells_image(),
         )
         return self._result
 
@@ -176,7 +199,7 @@ class MetadataDelta:
                 changes.deleted[key] = old
         return changes
 
-    def _topics_image(self) -> TopicsImage:
+    def _topics_imaging(self) -> Work[TopicsImage]:
         base = self.base.topics
         if not (self.topics_created or self.topics_deleted or self._partitions or self._ranges):
             return base
@@ -186,22 +209,26 @@ class MetadataDelta:
         for topic_id, topic in self.topics_deleted.items():
             changed[topic_id] = None
             count -= len(topic.partitions)
-            index.remove(topic_id, topic.partitions.values())
+            yield TOPIC_COST + index.remove(topic_id, topic.partitions)
         changed.update(self.topics_created)
         for topic_id, partitions in self._partitions.items():
             topic = self._topic(topic_id)
             after = partitions_changed(topic.partitions, partitions)
             count += len(after) - len(topic.partitions)
-            for number, partition in partitions.items():
-                index.change(topic_id, number, topic.partitions.get(number), partition)
             changed[topic_id] = TopicImage(topic.name, topic_id, after, topic.adopts_tier, topic.ranges)
+            yield TOPIC_COST + len(partitions) // 4
+            yield from index.changing(topic_id, topic.partitions, partitions)
         for topic_id, ranges in self._ranges.items():
             changed[topic_id] = replace(changed.get(topic_id) or self._topic(topic_id), ranges=ranges)
         ids: dict[str, bytes | None] = {topic.name: None for topic in self.topics_deleted.values()}
         ids.update({topic.name: topic_id for topic_id, topic in self.topics_created.items()})
         names = names_changed(base.names_by_tenant, self.topics_deleted.values(), self.topics_created.values())
         by_name = base.ids.changed(ids) if ids else base.ids
-        return TopicsImage(base.by_id.changed(changed), by_name, names, index.done(), count)
+        yield TOPIC_COST * len(ids)
+        by_id = base.by_id.changed(changed)
+        yield TOPIC_COST * len(changed)
+        edited = yield from index.done()
+        return TopicsImage(by_id, by_name, names, edited, count)
 
     def _configs_image(self) -> ConfigsImage:
         if not self.configs_changed:

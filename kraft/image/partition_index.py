@@ -6,9 +6,10 @@ megabyte, and what two sets have in common is found by topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from common.pacing import Work
 from kraft.image.partitions import PartitionImage
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import NO_LEADER
@@ -16,6 +17,9 @@ from kraft.records import NO_LEADER
 PartitionKey = tuple[bytes, int]
 """(topic id, index)"""
 _WORD_BYTES = 8
+STRETCH = 50  # partitions that are changed between two yields
+CHANGE_COST, REMOVAL_COST, TOPIC_COST = 4, 4, 2
+"""Of a changed partition, of a broker whose partitions of a topic go, and of a topic in a set that changes."""
 
 
 class PartitionSet:
@@ -43,6 +47,9 @@ class PartitionSet:
 
     def __hash__(self) -> int:
         return hash(self._count)
+
+    def has_topic(self, topic_id: bytes) -> bool:
+        return topic_id in self._masks
 
     def of_topic(self, topic_id: bytes) -> Iterator[PartitionKey]:
         for index in _bits(self._masks.get(topic_id, 0)):
@@ -115,16 +122,16 @@ class _SetEdit:
 class _BrokersEdit:
     """Changes of the sets of all brokers, of one kind."""
 
-    __slots__ = ("_base", "_edits")
+    __slots__ = ("_edits", "base")
 
     def __init__(self, base: Mapping[int, PartitionSet]) -> None:
-        self._base = base
+        self.base = base
         self._edits: dict[int, _SetEdit] = {}
 
     def put(self, broker_id: int, topic_id: bytes, bit: int, present: bool) -> None:
         edit = self._edits.get(broker_id)
         if edit is None:
-            edit = self._edits[broker_id] = _SetEdit(self._base.get(broker_id, NO_PARTITIONS))
+            edit = self._edits[broker_id] = _SetEdit(self.base.get(broker_id, NO_PARTITIONS))
         edit.put(topic_id, bit, present)
 
     def members(self, topic_id: bytes, bit: int, old: tuple[int, ...], new: tuple[int, ...]) -> None:
@@ -135,10 +142,13 @@ class _BrokersEdit:
             if broker_id not in old:
                 self.put(broker_id, topic_id, bit, True)
 
-    def done(self) -> Mapping[int, PartitionSet]:
+    def done(self) -> Work[Mapping[int, PartitionSet]]:
         if not self._edits:
-            return self._base
-        changed = {**self._base, **{broker_id: edit.done() for broker_id, edit in self._edits.items()}}
+            return self.base
+        changed = dict(self.base)
+        for broker_id, edit in self._edits.items():
+            changed[broker_id] = edit.done()
+            yield TOPIC_COST * len(edit.masks)
         return {broker_id: changed[broker_id] for broker_id in sorted(changed) if changed[broker_id]}
 
 
@@ -155,6 +165,13 @@ class IndexEdit:
         self._moving = _SetEdit(base.moving)
         self._unsettled = _SetEdit(base.unsettled)
         self._astray = _SetEdit(base.astray)
+        self._flags = (
+            self._leaderless,
+            self._short,
+            self._moving,
+            self._unsettled,
+            self._astray,
+        )  # in the index's order
 
     def change(self, topic_id: bytes, index: int, old: PartitionImage | None, new: PartitionImage) -> None:
         """`old` is None for a new partition. A field that a record leaves as it is, is the same object."""
@@ -186,33 +203,51 @@ class IndexEdit:
         if was.adding is not new.adding or was.removing is not new.removing:
             self._flag(self._moving, topic_id, bit, was.is_reassigning, new.is_reassigning)
 
-    def remove(self, topic_id: bytes, partitions: Iterable[PartitionImage]) -> None:
-        """A topic goes, whose partitions in the base image these are."""
+    def changing(
+        self, topic_id: bytes, before: Mapping[int, PartitionImage], changes: Mapping[int, PartitionImage]
+    ) -> Work[None]:
+        """Change each of a topic's partitions in `changes`."""
+        cost = 0
+        for index, partition in changes.items():
+            self.change(topic_id, index, before.get(index), partition)
+            cost += CHANGE_COST
+            if cost == STRETCH * CHANGE_COST:
+                yield cost
+                cost = 0
+        yield cost
+
+    def remove(self, topic_id: bytes, partitions: Mapping[int, PartitionImage]) -> int:
+        """A topic goes, whose partitions in the base image these are; what that cost."""
         brokers: dict[int, None] = {}
-        for partition in partitions:
-            brokers.update(dict.fromkeys((*partition.replicas, *partition.isr, *partition.elr, partition.leader)))
+        if len(partitions) > len(self._replicas.base):
+            for base in (self._replicas.base, self._in_sync.base, self._eligible.base, self._leads.base):
+                brokers.update(dict.fromkeys(base))
+        else:
+            for partition in partitions.values():
+                brokers.update(dict.fromkeys((*partition.replicas, *partition.isr, *partition.elr, partition.leader)))
         for broker_id in brokers:
             for edit in (self._replicas, self._in_sync, self._eligible, self._leads):
-                edit.put(broker_id, topic_id, -1, False)
-        for flag in (self._leaderless, self._short, self._moving, self._unsettled, self._astray):
-            flag.put(topic_id, -1, False)
+                if edit.base.get(broker_id, NO_PARTITIONS).has_topic(topic_id):
+                    edit.put(broker_id, topic_id, -1, False)
+        for flag in self._flags:
+            if flag.base.has_topic(topic_id):
+                flag.put(topic_id, -1, False)
+        return REMOVAL_COST * len(brokers)
 
     @staticmethod
     def _flag(edit: _SetEdit, topic_id: bytes, bit: int, was: bool, now: bool) -> None:
         if was != now:
             edit.put(topic_id, bit, now)
 
-    def done(self) -> PartitionIndex:
-        return PartitionIndex(
-            self._replicas.done(),
-            self._in_sync.done(),
-            self._eligible.done(),
-            self._leads.done(),
-            *(
-                flag.done() if flag.masks else flag.base
-                for flag in (self._leaderless, self._short, self._moving, self._unsettled, self._astray)
-            ),
-        )
+    def done(self) -> Work[PartitionIndex]:
+        """The changed index, which ends the edit."""
+        replicas = yield from self._replicas.done()
+        in_sync = yield from self._in_sync.done()
+        eligible = yield from self._eligible.done()
+        leads = yield from self._leads.done()
+        flags = [edit.done() if edit.masks else edit.base for edit in self._flags]
+        yield TOPIC_COST * sum(len(edit.masks) for edit in self._flags)
+        return PartitionIndex(replicas, in_sync, eligible, leads, *flags)
 
 
 _NOTHING = PartitionImage(b"", 0, (), (), NO_LEADER)

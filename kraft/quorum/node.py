@@ -30,6 +30,7 @@ from pysyncobj.node import Node
 from pysyncobj.version import VERSION
 
 from common.invariants import check
+from kraft.quorum.application import ENTRY_COST, STEP_COST, Application
 from kraft.quorum.candidacy import INTRODUCTION, Candidacy, LogEnd, answer_to, is_introduction
 from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import (
@@ -70,11 +71,6 @@ def _given_journal(journal: WriteAheadLog) -> WriteAheadLog:
 library.monotonicTime = _time_of_the_running_loop
 library.createJournal = _given_journal
 
-# What one step applies, in units of `common.pacing`: a piece of a large decision, or some twenty small ones.
-APPLY_COST_MAX = 4_000
-ENTRY_COST = 200
-BYTES_PER_UNIT = 3
-
 NOTHING_SENT = (0, 0, 0)
 
 
@@ -114,6 +110,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._keeper = keeper
         self._is_compacting = self._is_installing = False
         self._state_machine = state_machine
+        self._application = Application(state_machine)
         self._rng = rng
         self._settings = config
         self._backlog = backlog
@@ -378,21 +375,21 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
 
     def _SyncObj__applyLogEntries(self) -> bool:
         applied = self.raftLastApplied
-        count = min(self.raftCommitIndex - applied, APPLY_COST_MAX // ENTRY_COST)
+        count = min(self.raftCommitIndex - applied, STEP_COST // ENTRY_COST)
         if count <= 0 or self._is_installing:
             return False
-        start, cost = applied + 1 - self.journal.first_index, 0
+        start = applied + 1 - self.journal.first_index
+        self._application.begin_step()
         for command, index, term in self.journal[start : start + count]:
-            if cost >= APPLY_COST_MAX:
-                break  # `has_more` says so: the loop serves others first
-            cost += ENTRY_COST + len(command) // BYTES_PER_UNIT
             check(index == self.raftLastApplied + 1, "entries are applied in order, each once")
-            result = self._state_machine.apply(index, command[1:]) if command[0] == COMMAND else None
+            done = self._application.apply(index, command)
+            if done is None:
+                break  # `has_more` says so: the loop serves others first
             self._SyncObj__raftLastApplied = index
             proposal = self._proposals.pop(index, None)
             if proposal is not None:
                 self.proposed_bytes -= proposal.size
-                proposal.applied(AppliedResult(index, term, result) if proposal.term == term else None)
+                proposal.applied(AppliedResult(index, term, done.result) if proposal.term == term else None)
         return False
 
     def _checkCommandsToApply(self) -> None:
@@ -453,6 +450,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._is_installing = False
         self.journal.restart_at(snapshot.base)
         self._transfer.offer(arrived.encoded, snapshot.end)
+        self._application.forget()
         restore()
         self._SyncObj__raftLastApplied = snapshot.end[0]
         self._SyncObj__raftCommitIndex = max(self.raftCommitIndex, snapshot.end[0])

@@ -12,12 +12,14 @@ from common.pacing import Work
 class StateMachine(Protocol):
     """Replicated by the quorum; the same commands in the same order must give the same state on every node.
 
-    `apply` and `restoring` may use neither time, chance, hash order, the environment nor any I/O: the proposer puts
+    `applying` and `restoring` may use neither time, chance, hash order, the environment nor any I/O: the proposer puts
     such values into the command. An exception in any of the three stops the node, as it would on every node.
     """
 
-    def apply(self, index: int, data: bytes) -> object:
-        """Replay one committed command. `index` grows by at least 1 from call to call, in the same way everywhere.
+    def applying(self, index: int, data: bytes) -> Work[object]:
+        """The replay of one committed command. `index` grows by at least 1 from call to call, in the same way
+        everywhere. The work is done in parts, with others in between, and changes the state at its end alone; it is
+        given up without an end when a snapshot replaces all state.
 
         The result goes to the proposer, when it is this node and still waits. A command that cannot be decoded
         must give a result that says so, not an exception: it is committed and will come again at each restart.

@@ -16,6 +16,7 @@ from unittest import mock
 import msgpack
 
 from common.pacing import Work, at_once
+from kraft.quorum.application import STEP_COST
 from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import Delivery, Message, RaftView, check_message
 from kraft.quorum.node import RaftNode
@@ -30,6 +31,7 @@ from tests.kraft.works import at_hand
 
 DIRECTORY = "quorum"
 STEP_S = 0.005
+BYTES_PER_STEP = 20_000  # of a command: what a step applies
 QUEUED_MESSAGES_MAX = 20_000
 
 
@@ -46,7 +48,9 @@ class Sequence:
         self.commands: list[bytes] = []
         self.index = 1
 
-    def apply(self, index: int, data: bytes) -> object:
+    def applying(self, index: int, data: bytes) -> Work[object]:
+        for _ in range(len(data) // BYTES_PER_STEP):
+            yield STEP_COST
         self._world.applied(self._name, index, data, after=self.index)
         self.index = index
         self.commands.append(data)

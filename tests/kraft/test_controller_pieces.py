@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from common.decision import Decision
-from common.pacing import SLICE_COST
+from common.pacing import SLICE_COST, at_once
+from kraft.batch_codec import encoding_records
 from kraft.controller.batching import pieces
 from kraft.controller.brokers import decide_heartbeat, decide_unregister, fence
 from kraft.controller.configs import decide_incremental_alter_configs
@@ -193,20 +194,25 @@ def test_elrs_are_cleared_before_the_setting_changes_that_makes_them_worthless()
     assert not image.topics.index.unsettled
 
 
+def parted(records: list[MetadataRecord], bytes_max: int) -> list[list[MetadataRecord]]:
+    sizes = list(map(len, at_once(encoding_records(records))))
+    return [records[piece] for piece in pieces(records, sizes, bytes_max)]
+
+
 def test_a_batch_ends_where_nothing_is_parted() -> None:
     records: list[MetadataRecord] = []
     for number in range(5):
         records += topic_records(number, f"t-{number}", 399)
         records.append(ConfigRecord(ResourceType.TOPIC, f"t-{number}", "retention.ms", "5"))
-    parts = list(pieces(records, 1 << 20))
+    parts = parted(records, 1 << 20)
     assert [len(part) for part in parts] == [802, 802, 401]
     assert [record for part in parts for record in part] == records
     whole = topic_records(0, "big", 3_000)
-    parts = list(pieces([NoOpRecord(), *whole, *topic_records(1, "t", 3)], 1 << 20))
+    parts = parted([NoOpRecord(), *whole, *topic_records(1, "t", 3)], 1 << 20)
     assert [len(part) for part in parts] == [1, 3_001, 4]
     changes: list[MetadataRecord] = [PartitionChangeRecord(topic_id(0), index, leader=1) for index in range(2_500)]
-    assert [len(part) for part in pieces(changes, 1 << 20)] == [1_000, 1_000, 500]
-    assert max(map(len, pieces(whole, 20_000))) < 1_000, "never more than the quorum takes"
+    assert [len(part) for part in parted(changes, 1 << 20)] == [1_000, 1_000, 500]
+    assert max(map(len, parted(whole, 20_000))) < 1_000, "never more than the quorum takes"
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kraft.quorum import node as quorum_node
+from kraft.quorum import application
 from kraft.quorum.node import RaftNode
 from tests.kraft.quorum_world import STEP_S, QuorumWorld, UseClock, run_in_virtual_time
 
@@ -18,7 +18,7 @@ BEHIND = 150  # entries: more than a second of steps
 
 @pytest.fixture(autouse=True)
 def one_entry_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum_node, "ENTRY_COST", quorum_node.APPLY_COST_MAX)
+    monkeypatch.setattr(application, "ENTRY_COST", application.STEP_COST)
 
 
 class Play:

@@ -35,7 +35,8 @@ class Commands:
     def __init__(self) -> None:
         self.seen: list[bytes] = []
 
-    def apply(self, index: int, data: bytes) -> object:
+    def applying(self, index: int, data: bytes) -> Work[object]:
+        yield 1
         check(data != POISON, "poison")
         self.seen.append(data)
         return len(self.seen)

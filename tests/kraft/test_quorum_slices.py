@@ -11,15 +11,16 @@ from common.pacing import SLICE_COST, Pacer
 from kraft.controller.state_machine import MetadataStateMachine
 from kraft.image.delta import replayed
 from kraft.metadata_log import MetadataLog
+from kraft.quorum.application import ENTRY_COST, STEP_COST
 from kraft.quorum.journal_format import SnapshotBase
 from kraft.quorum.message_filter import APPEND_ENTRIES
-from kraft.quorum.node import APPLY_COST_MAX, BYTES_PER_UNIT, ENTRY_COST, RaftNode
+from kraft.quorum.node import RaftNode
 from kraft.quorum.snapshot_file import Snapshot, SnapshotFile, encode_snapshot
 from kraft.quorum.snapshot_keeper import BackgroundKeeper
 from kraft.quorum.snapshot_transfer import Arrived
-from kraft.records import PIECE_BYTES_MAX, MetadataRecord, PartitionRecord, TopicRecord
+from kraft.records import MetadataRecord, PartitionRecord, TopicRecord
 from tests.kraft.images import with_brokers
-from tests.kraft.quorum_world import STEP_S, QuorumWorld, UseClock, run_in_virtual_time
+from tests.kraft.quorum_world import BYTES_PER_STEP, STEP_S, QuorumWorld, UseClock, run_in_virtual_time
 
 
 def applied_by_steps(data: bytes, count: int) -> list[int]:
@@ -49,12 +50,12 @@ def applied_by_steps(data: bytes, count: int) -> list[int]:
 
 def test_a_step_applies_some_small_entries() -> None:
     steps = applied_by_steps(b"x", 500)
-    assert max(steps) <= APPLY_COST_MAX // ENTRY_COST
+    assert max(steps) <= STEP_COST // ENTRY_COST
 
 
-def test_a_step_applies_one_piece_of_a_large_decision() -> None:
-    assert PIECE_BYTES_MAX // BYTES_PER_UNIT > APPLY_COST_MAX
-    assert applied_by_steps(bytes(PIECE_BYTES_MAX), 5) == [1] * 5
+def test_an_entry_that_costs_more_than_a_step_is_applied_in_several() -> None:
+    """The work of one step, and then the end of that entry's in the next one."""
+    assert applied_by_steps(bytes(BYTES_PER_STEP), 5) == [1] * 5
 
 
 def test_a_follower_that_is_far_behind_gets_a_little_at_a_time_and_everything_in_the_end() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from common.errors import OutcomeUnknown, StorageFailure
 from common.pacing import Pacer, Work
 from common.ports import Ports
+from kraft.quorum.application import STEP_COST
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from tests.kraft.works import at_hand
@@ -25,6 +26,7 @@ NAMES = [address[0] for address in VOTERS.values()]
 SECRET = b"the secret of a simulated quorum"
 FAULTS_MS = (1_000, 6_000)
 SERVES_AGAIN_S = 6.0
+LARGE_ENTRY_EACH = 7  # every so many entries one takes several steps to apply
 TERMS_PER_FAULT_MAX = 2
 LEADER_PAUSE_MS_MAX = 180  # with a heartbeat's interval on top, less than any election time-out here
 AT_A_FOLLOWER = ("cut", "one_way", "isolate", "slow_link", "stall", "reset", "kill", "power", "pause", "slow_disk")
@@ -65,7 +67,12 @@ class Register:
         self._node, self._agreement = node, agreement
         self.commands: list[tuple[int, bytes]] = []
 
-    def apply(self, index: int, data: bytes) -> object:
+    def applying(self, index: int, data: bytes) -> Work[object]:
+        for _ in range(3 if index % LARGE_ENTRY_EACH == 0 else 0):
+            yield STEP_COST
+        return self._apply(index, data)
+
+    def _apply(self, index: int, data: bytes) -> object:
         if self.commands and index <= self.commands[-1][0]:
             raise QuorumBroken(f"{self._node} applies {index} after {self.commands[-1][0]}")
         self.commands.append((index, data))
@@ -83,7 +90,7 @@ class Register:
         self.commands = []
         for line in data.split(b"\n") if data else []:
             index, _, command = line.partition(b" ")
-            self.apply(int(index), command)
+            self._apply(int(index), command)
 
 
 class QuorumStopped(Exception):

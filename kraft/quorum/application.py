@@ -1,0 +1,57 @@
+"""Applying committed entries: so much in one step, also of one entry that costs more. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from common.pacing import Work
+from kraft.quorum.message_filter import COMMAND
+from kraft.quorum.state_machine import StateMachine
+
+STEP_COST = 4_000
+"""What one step applies, in units of `common.pacing`: some twenty small entries, or a part of a large one."""
+ENTRY_COST = 200
+
+
+class Done(NamedTuple):
+    """`result` is the state machine's."""
+
+    result: object
+
+
+class Application:
+    """What is left of this step, and the entry that an earlier one began. An entry counts as applied, and what it
+    changes can be seen, at its end alone."""
+
+    def __init__(self, state_machine: StateMachine) -> None:
+        self._state_machine = state_machine
+        self._left = 0
+        self._begun: Work[object] | None = None
+
+    def begin_step(self) -> None:
+        self._left = STEP_COST
+
+    def apply(self, index: int, command: bytes) -> Done | None:
+        """None when the step is used up before the entry is applied; it goes on with the same entry then."""
+        if self._left <= 0:
+            return None
+        work = self._begun
+        if work is None:
+            self._left -= ENTRY_COST
+            if command[0] != COMMAND:
+                return Done(None)
+            work = self._state_machine.applying(index, command[1:])
+        while self._left > 0:
+            try:
+                self._left -= next(work)
+            except StopIteration as end:
+                self._begun = None
+                return Done(end.value)
+        self._begun = work
+        return None
+
+    def forget(self) -> None:
+        """A snapshot that holds the entry has taken the state's place."""
+        if self._begun is not None:
+            self._begun.close()
+            self._begun = None
