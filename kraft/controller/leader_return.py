@@ -53,6 +53,8 @@ class LeaderReturn:
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.brokers_changed:
             self._note_brokers(image)
+        if self._all_were_down and not self._driver.is_active and _is_whole(image):
+            self._all_were_down = False  # the controller that is active returns the leaders; who follows it need not
 
     def became_active(self) -> None:
         image = self._driver.image
@@ -80,7 +82,7 @@ class LeaderReturn:
         while True:
             image = self._driver.image
             restarted = self._driver.is_active and self._has_restarted(image)
-            if loop.time() >= due_s or (restarted and not image.topics.index.short):
+            if loop.time() >= due_s or (restarted and _is_whole(image)):
                 if restarted:
                     self._all_were_down, self._since = False, image.offset
                 await self._return_all()
@@ -102,10 +104,9 @@ class LeaderReturn:
 
     def _has_restarted(self, image: MetadataImage) -> bool:
         """Whether every broker has been away and is back."""
-        brokers = image.brokers.values()
-        if not brokers or not all(broker.is_active for broker in brokers):  # none yet is no restart of all
+        if not _all_are_active(image):
             return False
-        return self._all_were_down or all(broker.epoch > self._since for broker in brokers)
+        return self._all_were_down or all(broker.epoch > self._since for broker in image.brokers.values())
 
     async def _step(self) -> bool:
         """Whether a whole step's worth was moved, so that there may be more."""
@@ -122,3 +123,13 @@ class LeaderReturn:
         if moved:
             log.info("leaderships returned", extra={"count": moved})
         return moved >= limit
+
+
+def _is_whole(image: MetadataImage) -> bool:
+    """Whether every broker is active, and every replica in sync."""
+    return not image.topics.index.short and _all_are_active(image)
+
+
+def _all_are_active(image: MetadataImage) -> bool:
+    """Of brokers, of which there have to be some: none yet is no restart of all."""
+    return bool(image.brokers) and all(broker.is_active for broker in image.brokers.values())

@@ -381,6 +381,49 @@ async def test_a_controller_that_takes_over_while_the_cluster_starts_knows_that_
     await bench.stop()
 
 
+class Standby:
+    """The driver of a controller that follows another one's log."""
+
+    def __init__(self, bench: LiveBench) -> None:
+        self._bench = bench
+        self.is_active = False
+        self.asked = 0
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._bench.machine.image
+
+    async def write(self, decide: Any) -> int:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return 0
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_restart_that_another_controller_has_seen_through_is_over_for_its_successor(*, is_whole: bool) -> None:
+    bench = await restart_bench()
+    standby = Standby(bench.bench)
+    config = LeaderReturnConfig(interval_s=300, restart_look_s=0.001)
+    successor = LeaderReturn(standby, bench.bench.policy, config)  # type: ignore[arg-type]
+    bench.bench.machine.subscribe(successor.applied)
+    await bench.restart([0, 1, 2])
+    if is_whole:
+        await bench.bench.driver.write(_isr_restored)
+        await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
+    await bench.returning.stop()
+    successor.start()
+    standby.is_active = True
+    successor.became_active()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not standby.asked
+    if not is_whole:  # the restart goes on under the successor
+        await bench.bench.driver.write(_isr_restored)
+        await bench.bench.settle(lambda: standby.asked)
+    await successor.stop()
+    await bench.stop()
+
+
 async def test_a_broker_that_stays_away_leaves_the_return_to_its_time() -> None:
     bench = await restart_bench()
     await bench.restart([0, 1, 2])
