@@ -3,7 +3,8 @@
 `__consumer_offsets` has one partition with 10,000 groups of 100 offsets each. Its leader is killed while somebody else
 produces to two brokers that stay, 200 records a second. Figures: when the first of a hundred groups is answered again,
 when all of them are, with the offsets that they committed; and the producer's p99 before the blow and until then. Both
-systems run in turn in one run, see `bench.peers`; without Java, Tidelog alone.
+systems run in turn in one run, see `bench.peers`; without Java, Tidelog alone. `--alone` kills and
+starts the one broker of a cluster instead, which has to take the groups from its own disk.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from bench.peers import KAFKA_VERSION, KafkaPeer, MissingTool, Peer, TidelogPeer, kafka_jars, resident_mb
+from bench.embedded import EmbeddedCluster
+from bench.peers import (
+    KAFKA_VERSION,
+    KafkaPeer,
+    MissingTool,
+    Peer,
+    TidelogPeer,
+    cpu_seconds,
+    kafka_jars,
+    resident_mb,
+)
 
 WORK = Path(__file__).resolve().parent / "work"
 OFFSETS_TOPIC, TOPIC, STEADY = "__consumer_offsets", "flights", "steady"
@@ -257,11 +268,34 @@ def show(results: dict[str, list[Figures]], groups: int) -> None:
     Console().print(table)
 
 
+def measure_alone(groups: int) -> str:
+    """A broker alone: seconds from its start by command, which waits until it is ready, until its groups are served."""
+    with EmbeddedCluster(1, SETTINGS) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, OFFSETS_EACH, 1)])[TOPIC].result(60)
+        asker = Asker(cluster.bootstrap)
+        while not asker.commit(0):
+            time.sleep(0.2)
+        commit_all(cluster.bootstrap, groups)
+        cluster.command("kill", "broker-0")
+        blow = time.monotonic()
+        cluster.command("start", "broker-0")
+        asker = Asker(cluster.bootstrap)
+        first_s = until_served(asker, [0], blow)
+        all_s = until_served(asker, list(range(0, groups, max(groups // SAMPLE, 1))), blow)
+        cpu_s = cpu_seconds([node["pid"] for node in cluster.nodes() if node["node"] == "broker-0"])
+    return f"a broker alone, killed and started: first group {first_s:.2f} s, all {all_s:.2f} s, its CPU {cpu_s:.2f} s"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--alone", action="store_true", help="one broker that nobody takes over from")
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
+    if arguments.alone:
+        Console().print(measure_alone(arguments.groups))
+        return
     WORK.mkdir(exist_ok=True)
     results: dict[str, list[Figures]] = {}
     for number in range(arguments.rounds):

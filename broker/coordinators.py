@@ -98,6 +98,7 @@ class Coordinators:
             here = partitions.by_name.get(GROUP_TOPIC.encode(), {})
             return [partition for partition in here.values() if partition.role is Role.FOLLOWER]
 
+        self.runtime.keep_snapshots(ports.disk)
         standby = StandbyLimits(value("tidelog.coordinator.standby.bytes.max"))
         self.runtime.keep_standbys(followed, standby)
         partitions.on_leadership(GROUP_TOPIC, self._leadership)

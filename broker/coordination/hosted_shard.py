@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.shard import PARKED, CoordinatorRecord, Decide, Now, Query, Reply, ShardType, Ticket
+from broker.coordination.snapshots import Progress
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Clock
 from records.builder import build_batch
@@ -105,6 +106,15 @@ class HostedShard(Generic[ShardType]):
     def begin(self) -> None:
         """The log was replayed: start the shard's timers."""
         self._take(self.shard.loaded(self.now()), None)
+
+    @property
+    def end(self) -> int:
+        """What is below is in the shard and in the log."""
+        return self._end
+
+    def progress(self) -> Progress:
+        """For a snapshot that is made while the shard goes on."""
+        return Progress(lambda: self._end, lambda: self._end + len(self._open), lambda: -1 if self.closed else 0)
 
     # decisions ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from struct import Struct
 from typing import NamedTuple
 
 from broker.coordination.partition_access import CoordinatedPartition
@@ -17,6 +18,7 @@ from records.record import inflate_records
 
 WRITTEN_POLL_S = 0.01
 BATCH_COST = 3
+_BATCH = Struct(">qi4xb4xhi30xi")  # of a header: base offset, length, magic, attributes, last offset's delta, count
 
 _log = logging.getLogger(__name__)
 
@@ -48,14 +50,15 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
     pairs: list[Pair] = []
     unreadable, size, cost = 0, len(data), 0
     while size - at >= HEADER_BYTES:
-        header = read_header(data, at)
-        end = at + header.batch_length + PREFIX_BYTES
-        if header.magic != MAGIC or end - at < HEADER_BYTES or header.last_offset_delta < 0:
+        base_offset, batch_length, magic, attributes, last_offset_delta, left = _BATCH.unpack_from(data, at)
+        end = at + batch_length + PREFIX_BYTES
+        if magic != MAGIC or end - at < HEADER_BYTES or last_offset_delta < 0:
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no record batch at offset {offset}")
-        if end > size or header.attributes & COMPRESSION_MASK or header.next_offset > until:
+        next_offset = base_offset + last_offset_delta + 1
+        if end > size or attributes & COMPRESSION_MASK or next_offset > until:
             break
-        if not header.attributes & CONTROL:
-            position, left = at + HEADER_BYTES, header.count
+        if not attributes & CONTROL:
+            position = at + HEADER_BYTES
             while left > 0:
                 some = min(left, limits.records_at_once)
                 position = read_pairs(data, position, end, some, pairs)
@@ -66,7 +69,7 @@ def replay_chunk(shard: Shard, data: bytes, at: int, offset: int, until: int, li
                     cost = 0
                     pairs = []
         cost += BATCH_COST
-        offset = header.base_offset + header.last_offset_delta + 1
+        offset = next_offset
         at = end
     unreadable += shard.replay_all(pairs)
     yield cost + len(pairs)

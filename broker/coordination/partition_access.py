@@ -16,6 +16,19 @@ class ByteRegion(Protocol):
     def release(self) -> None: ...
 
 
+class KnownEpochs(Protocol):
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which `offset` was written."""
+        ...
+
+
+class CleanedLog(Protocol):
+    @property
+    def delete_retention_ms(self) -> int:
+        """For how long a tombstone stays at least."""
+        ...
+
+
 class CoordinatedLog(Protocol):
     @property
     def log_start_offset(self) -> int: ...
@@ -27,6 +40,17 @@ class CoordinatedLog(Protocol):
     def generation(self) -> int:
         """Counts truncations."""
         ...
+
+    @property
+    def directory(self) -> str:
+        """Where its files are, below the disk's root."""
+        ...
+
+    @property
+    def leader_epochs(self) -> KnownEpochs: ...
+
+    @property
+    def config(self) -> CleanedLog: ...
 
 
 class CoordinatedPartition(Protocol):

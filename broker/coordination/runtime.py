@@ -30,12 +30,13 @@ from broker.coordination.shard import (
     Shard,
     ShardType,
 )
+from broker.coordination.snapshots import ShardSnapshots, SnapshotLimits, begin_shard
 from broker.coordination.standby import StandbyLimits, Standbys
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.lateness import Lateness
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.pacing import Pacer, Work
-from common.ports import Clock
+from common.ports import Clock, Disk
 
 PartitionKey = tuple[str, int]
 MakeShard = Callable[[int], Shard]
@@ -80,6 +81,8 @@ class CoordinatorRuntime:
         self._holds_lease = holds_lease
         self._makers: dict[str, MakeShard] = {}
         self._standbys: Standbys | None = None
+        self._snapshots: ShardSnapshots | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._slots: dict[PartitionKey, _Slot] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._load_places = asyncio.Semaphore(config.loads_at_once)
@@ -94,13 +97,29 @@ class CoordinatorRuntime:
         """Partitions of `topic` hold shards that `make_shard(partition index)` builds, empty."""
         self._makers[topic] = make_shard
 
+    def keep_snapshots(self, disk: Disk, limits: SnapshotLimits | None = None) -> None:
+        """From now on shards that can be packed are on the disk too. Before `keep_standbys`."""
+        self._snapshots = ShardSnapshots(disk, self._clock, self._pacer, limits or SnapshotLimits())
+        self._writing = asyncio.get_running_loop().create_task(
+            self._write_snapshots(self._snapshots), name=duty("shard-snapshots")
+        )
+
+    async def _write_snapshots(self, snapshots: ShardSnapshots) -> None:
+        """Of the shards that serve here, one after another."""
+        while True:
+            await asyncio.sleep(snapshots.interval_s)
+            for slot in list(self._slots.values()):
+                hosted = slot.hosted
+                if hosted is not None and snapshots.is_due(slot.partition, hosted.shard, hosted.end):
+                    await snapshots.write(slot.partition, hosted.shard, hosted.progress())
+
     def keep_standbys(self, followed: Callable[[], list[CoordinatedPartition]], limits: StandbyLimits) -> None:
         """From now on shards of these partitions, which others lead, are kept ready."""
 
         def make(topic: str, index: int) -> Shard:
             return self._makers[topic](index)
 
-        self._standbys = Standbys(followed, make, self._config.load, limits, self._pacer)
+        self._standbys = Standbys(followed, make, self._config.load, limits, self._pacer, self._snapshots)
         self._standbys.start()
 
     @property
@@ -148,12 +167,16 @@ class CoordinatorRuntime:
     async def _load(self, slot: _Slot, pause_s: float) -> None:
         """Load until it succeeds or the slot is dropped, which cancels this task."""
         partition = slot.partition
+
+        def make() -> Shard:
+            return self._makers[partition.topic](partition.index)
+
         while True:
             await asyncio.sleep(pause_s)
             ready = self._standbys.take(partition) if self._standbys is not None else None
-            shard, begin = ready or (self._makers[partition.topic](partition.index), None)
             try:
                 async with self._load_places:
+                    shard, begin = ready or await begin_shard(partition, make, self._snapshots)
                     end = await load_shard(partition, shard, self._config.load, self._pacer, begin)
             except (ProtocolError, StorageFailure, OSError, ValueError) as error:
                 fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
@@ -341,6 +364,7 @@ class CoordinatorRuntime:
         for key in list(self._slots):
             self._drop(key)
         self._heap.clear()
+        await end_task(self._writing)
         if self._standbys is not None:
             await self._standbys.stop()
         for task in list(self._ending.values()):

@@ -8,10 +8,11 @@ Whatever a decision, an expiry or an answer has seen, the runtime shows to nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from broker.coordination.packed_records import Run
 from common.decision import Decision
 
 Ticket = int
@@ -83,6 +84,20 @@ class Shard(Protocol):
 
     def take_answers(self) -> list[Answer]:
         """Late replies since the last call."""
+        ...
+
+
+@runtime_checkable
+class PackedShard(Shard, Protocol):
+    """A shard that can be written to the disk and read back, see `snapshots`."""
+
+    def pack(self) -> Iterator[tuple[bytes, int]]:
+        """Its hard state in short parts, runs of records; and how many each has. It may change between two parts: what
+        comes meanwhile may be left out."""
+        ...
+
+    def unpack(self, run: Run) -> None:
+        """`replay` of a run's records, before anything else is replayed. Raises ValueError."""
         ...
 
 

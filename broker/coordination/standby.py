@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from broker.coordination.loading import LoadLimits, load_shard
 from broker.coordination.partition_access import CoordinatedLog, CoordinatedPartition
 from broker.coordination.shard import Shard
+from broker.coordination.snapshots import ShardSnapshots, begin_shard, still
 from common.errors import ProtocolError, StorageFailure
 from common.lifecycle import duty, end_task
 from common.pacing import Pacer
@@ -56,12 +57,14 @@ class Standbys:
         load: LoadLimits,
         limits: StandbyLimits,
         pacer: Pacer,
+        snapshots: ShardSnapshots | None,
     ) -> None:
         self._followed = followed
         self._make_shard = make_shard
         self._load = load
         self._limits = limits
         self._pacer = pacer
+        self._snapshots = snapshots
         self._kept: dict[Key, _Standby] = {}
         self._advancing: tuple[Key, asyncio.Task[None]] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -105,8 +108,9 @@ class Standbys:
         standby = self._kept.get(key)
         if standby is None or not _is_of(standby, partition):
             log = partition.log
-            shard = self._make_shard(*key)
-            standby = self._kept[key] = _Standby(shard, log, log.generation, log.log_start_offset)
+            generation = log.generation
+            shard, begin = await begin_shard(partition, lambda: self._make_shard(*key), self._snapshots)
+            standby = self._kept[key] = _Standby(shard, log, generation, begin)
         if standby.shard is None or standby.applied >= partition.high_watermark:
             return
         step = asyncio.get_running_loop().create_task(self._advance(key, partition, standby, standby.shard))
@@ -131,6 +135,9 @@ class Standbys:
                 standby.shard, standby.size = None, 0
                 fields = {"topic": partition.topic, "partition": partition.index}
                 _log.info("standby takes more memory than there is for it", extra=fields)
+                return
+        if self._snapshots is not None and self._snapshots.is_due(partition, shard, standby.applied):
+            await self._snapshots.write(partition, shard, still(standby.applied))
 
 
 def _is_of(standby: _Standby, partition: CoordinatedPartition) -> bool:

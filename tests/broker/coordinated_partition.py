@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import read_header, stamp
+from storage.leader_epochs import LeaderEpochCache
+from storage.log_config import LogConfig
 
 
 @dataclass
@@ -27,6 +29,9 @@ class MemoryLog:
     log_start_offset: int = 0
     log_end_offset: int = 0
     generation: int = 0
+    directory: str = ""
+    leader_epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
+    config: LogConfig = field(default_factory=LogConfig)
 
 
 @dataclass
@@ -57,6 +62,7 @@ class MemoryPartition:
         if leader_epoch != self.leader_epoch or not self.is_leader:
             raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         stamp(batch, 0, self.log.log_end_offset, leader_epoch)
+        self.log.leader_epochs.assign(leader_epoch, self.log.log_end_offset)
         self.log.batches.append(bytes(batch))
         self.log.log_end_offset += read_header(batch, 0).count
         if self.auto_commit:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from broker.coordination.deadlines import DeadlineQueue
@@ -18,9 +18,7 @@ from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, Cla
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.membership import STRING_BYTES_MAX, Memberships
 from broker.coordination.groups.offsets import (
-    PLACE_OVERHEAD,
     CommittedOffsets,
-    Places,
     TopicOffsets,
     read_value,
     split_place,
@@ -53,6 +51,7 @@ from broker.coordination.groups.values import (
     SyncReply,
     SyncRequest,
 )
+from broker.coordination.packed_records import Run, pack_runs
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -126,27 +125,21 @@ class GroupShard:
             self._forget(decoded.group_id)
 
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
-        """Records of one group often follow each other: then all that is done is to put the value where it belongs."""
-        unreadable, size = 0, 0
-        begin = b""  # of the keys of the group's offsets
-        places: Places | None = None
-        for key, value in records:
-            if places is not None and value is not None and key.startswith(begin):
-                place = key[size:]
-                if len(place) >= PLACE_OVERHEAD and (place[0] << 8 | place[1]) + PLACE_OVERHEAD == len(place):
-                    places[place] = value
-                    continue
-            places = None
-            try:
-                self.replay(key, value)
-            except ValueError:
-                unreadable += 1
-                continue
-            if key[:2] in OFFSET_KEY_PREFIXES:
-                size = 4 + int.from_bytes(key[2:4], "big")
-                begin = key[:size]
-                places = self.offsets.places_of(key[2:size])
-        return unreadable
+        return self.offsets.put_all(records, self.replay)
+
+    def pack(self) -> Iterator[tuple[bytes, int]]:
+        yield from self.offsets.pack()
+        for group_id in list(self.committed):
+            value = self.committed.get(group_id)
+            if value is not None:
+                yield pack_runs(b"", [(encode_group_key(group_id), value)]), 1
+
+    def unpack(self, run: Run) -> None:
+        if run.begin:
+            self.offsets.unpack(run)
+            return
+        for key, value in run.pairs:
+            self.replay(key, value)
 
     def held_bytes(self) -> int:
         return self.offsets.held_bytes() + len(self.committed) * GROUP_BYTES + sum(map(len, self.committed.values()))

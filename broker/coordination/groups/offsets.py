@@ -6,9 +6,11 @@ for each, and the garbage collector does not walk through bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from struct import Struct
 
 from broker.coordination.groups.records import (
+    OFFSET_KEY_PREFIXES,
     OFFSET_KEY_VERSION,
     UnreadableRecord,
     decode_offset_value,
@@ -16,6 +18,7 @@ from broker.coordination.groups.records import (
 )
 from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import CommittedOffset
+from broker.coordination.packed_records import RUN_RECORDS_MAX, Run, pack_runs
 from broker.coordination.shard import CoordinatorRecord
 
 _KEY_VERSION = OFFSET_KEY_VERSION.to_bytes(2, "big")
@@ -61,9 +64,51 @@ class CommittedOffsets:
         self._by_group[group_id] = self._by_name[name] = places
         return places
 
-    def places_of(self, name: bytes) -> Places | None:
-        """A group's, by its id as a key has it; to be filled by a load alone."""
-        return self._by_name.get(name)
+    def put_all(self, records: list[tuple[bytes, bytes | None]], replay: Callable[[bytes, bytes | None], None]) -> int:
+        """Put what are offsets of known groups, and `replay` the others, in order; how many could not be read.
+
+        Records of one group often follow each other: then all that is done is to put the value where it belongs.
+        """
+        unreadable, size = 0, 0
+        begin = b""  # of the keys of the group's offsets
+        places: Places | None = None
+        for key, value in records:
+            if places is None or not key.startswith(begin):
+                places = None
+                if key[:2] in OFFSET_KEY_PREFIXES and len(key) > PLACE_OVERHEAD:
+                    size = 4 + (key[2] << 8 | key[3])
+                    begin = key[:size]
+                    places = self._by_name.get(key[2:size])
+            if places is not None and value is not None:
+                place = key[size:]
+                if len(place) >= PLACE_OVERHEAD and (place[0] << 8 | place[1]) + PLACE_OVERHEAD == len(place):
+                    places[place] = value
+                    continue
+            places = None
+            try:
+                replay(key, value)
+            except ValueError:
+                unreadable += 1
+        return unreadable
+
+    def pack(self) -> Iterator[tuple[bytes, int]]:
+        """All of them in runs, and how many each has; what comes or goes meanwhile may be in it or not."""
+        for name in list(self._by_name):
+            begin = _KEY_VERSION + name
+            places = self._by_name.get(name, _NO_PLACES)
+            wanted = list(places)
+            for at in range(0, len(wanted), RUN_RECORDS_MAX):
+                some = wanted[at : at + RUN_RECORDS_MAX]
+                pairs = [(place, places[place]) for place in some if place in places]
+                yield pack_runs(begin, pairs), len(pairs)
+
+    def unpack(self, run: Run) -> None:
+        """One of these runs, into a group that nothing was replayed of yet."""
+        name = run.begin[2:]
+        places = self._by_name.get(name)
+        if places is None:
+            places = self._begin(name)
+        places.update(run.pairs)
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         places = self._by_group.get(group_id)

@@ -1,0 +1,293 @@
+"""Shards on the disk, beside their logs, so that a broker that starts alone need not replay a log from its beginning.
+
+A snapshot is written while its shard goes on. It holds all records below `begin`, and some of those from there to
+`end`. The log replayed from `begin` on makes it whole, because a key's newest record stands. It counts while the log
+still has the record before `end`, as its leader epoch tells: two logs that agree there agree below. A tombstone that
+followed may be gone from the log after `delete.retention.ms`, so an older snapshot counts for nothing.
+
+Nothing rests on it. One that is missing, damaged or of another log is as good as none, so nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+from broker.coordination.packed_records import read_runs
+from broker.coordination.partition_access import CoordinatedLog, CoordinatedPartition
+from broker.coordination.shard import PackedShard, Shard
+from common.outlasting import outlast
+from common.pacing import Pacer, Work
+from common.ports import Clock, Disk, File
+from common.whole_files import TEMPORARY_SUFFIX, join, write_fully
+
+FILE_NAME = "coordinator-snapshot"
+PIECE_BYTES = 1 << 20
+PIECE_BYTES_MAX = 64 << 20  # a part may be one long run
+RUN_COST = 3  # units of `common.pacing`
+PACKED_PER_UNIT, RECORDS_PER_UNIT = 2, 4
+
+_MAGIC = b"TLCS\0\1"
+_HEAD = Struct(">6sqqqiqI")  # magic, begin, end, log start, leader epoch before `end`, made at (ms), CRC of these
+_PIECE = Struct(">II")  # bytes, their CRC-32; the last piece has none
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """A shard is written when its log has grown by `records_min`, and by half as many records as it had last time."""
+
+    records_min: int = 20_000
+    interval_s: float = 2.0
+
+
+class Extent(NamedTuple):
+    """What a snapshot says of itself; see the module. `made_ms` is wall-clock time."""
+
+    begin: int
+    end: int
+    log_start: int
+    epoch: int
+    made_ms: int
+
+
+class _Known(NamedTuple):
+    """The newest snapshot of a shard that leads or follows here."""
+
+    begin: int
+    records: int
+    made_ms: int
+
+
+class Progress(NamedTuple):
+    """How far a shard is while it goes on."""
+
+    log_end: Callable[[], int]
+    """All records below are in the shard and in the log."""
+    decided_end: Callable[[], int]
+    """No record at or above is in the shard."""
+    undone: Callable[[], int]
+    """How often records that were in the shard were taken back. -1: the shard is closed."""
+
+
+def still(offset: int) -> Progress:
+    """Of a shard that has what is below `offset` and does not change."""
+    return Progress(lambda: offset, lambda: offset, lambda: 0)
+
+
+class ShardSnapshots:
+    """One per broker; calls on the loop, files in threads."""
+
+    def __init__(self, disk: Disk, clock: Clock, pacer: Pacer, limits: SnapshotLimits) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._pacer = pacer
+        self._limits = limits
+        self._known: dict[Key, _Known] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The pause between two looks at the shards."""
+        return self._limits.interval_s
+
+    def is_due(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> bool:
+        """Whether the shard, which has everything below `offset`, is to be written."""
+        if not isinstance(shard, PackedShard):
+            return False
+        known = self._known.get((partition.topic, partition.index))
+        if known is None or offset < known.begin:
+            return offset - partition.log.log_start_offset >= self._limits.records_min
+        if offset - known.begin >= max(self._limits.records_min, known.records // 2):
+            return True
+        age_ms = self._clock.wall_ms() - known.made_ms
+        return known.records >= self._limits.records_min and age_ms > partition.log.config.delete_retention_ms // 2
+
+    # writing -----------------------------------------------------------------------------------------------
+
+    async def write(self, partition: CoordinatedPartition, shard: Shard, progress: Progress) -> bool:
+        """Write `shard` as it is now and a little later; whether the file is there."""
+        if not isinstance(shard, PackedShard):
+            return False
+        log = partition.log
+        begin, generation, undone = progress.log_end(), log.generation, progress.undone()
+        made_ms = self._clock.wall_ms()
+        path = join(log.directory, FILE_NAME)
+        temporary = path + TEMPORARY_SUFFIX
+        try:
+            file = await _in_thread(self._begin_file, temporary)
+            try:
+                records = await self._write_pieces(shard, file, (partition.topic, partition.index))
+                end = progress.decided_end()
+                extent = Extent(begin, end, log.log_start_offset, log.leader_epochs.epoch_of(end - 1), made_ms)
+                await _in_thread(write_fully, file, _encode_head(extent), 0)
+            finally:
+                await _in_thread(file.close)
+            sound = progress.undone() == undone and progress.log_end() >= end and log.generation == generation
+            if not sound:
+                await _in_thread(self._disk.remove, temporary)
+                return False
+            await _in_thread(self._disk.rename, temporary, path)
+        except OSError as error:
+            fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
+            _log.warning("no snapshot of a shard written", extra=fields)
+            return False
+        self._known[partition.topic, partition.index] = _Known(begin, records, made_ms)
+        return True
+
+    def _begin_file(self, path: str) -> File:
+        file = self._disk.open(path, create=True)
+        file.truncate(0)
+        return file
+
+    async def _write_pieces(self, shard: PackedShard, file: File, lane: Key) -> int:
+        """All that the shard has, behind a head that is still to come; how many records."""
+        at, records = _HEAD.size, 0
+        parts = shard.pack()
+        while True:
+            piece, count = await self._pacer.run(gather(parts), lane, own=True)
+            await _in_thread(_write_piece, file, piece, at)
+            if not piece:
+                return records
+            at += _PIECE.size + len(piece)
+            records += count
+
+    # reading -----------------------------------------------------------------------------------------------
+
+    async def restore(self, partition: CoordinatedPartition, shard: Shard) -> int | None:
+        """Put the snapshot into the new `shard`; the offset from which the log has to be replayed.
+
+        None where there is none that counts; then `shard` may have a part of it and has to be thrown away.
+        """
+        if not isinstance(shard, PackedShard):
+            return None
+        key = (partition.topic, partition.index)
+        pieces = _Pieces(self._disk, join(partition.log.directory, FILE_NAME))
+        records = 0
+        try:
+            extent = await _in_thread(pieces.open)
+            if extent is None or not self._counts(extent, partition.log):
+                return None
+            while piece := await _in_thread(pieces.next):
+                records += await self._pacer.run(_unpack(shard, piece), key, own=True)
+        except (OSError, ValueError) as error:
+            fields = {"topic": key[0], "partition": key[1], "error": str(error)}
+            _log.warning("the snapshot of a shard cannot be read", extra=fields)
+            return None
+        finally:
+            await _in_thread(pieces.close)
+        self._known[key] = _Known(extent.begin, records, extent.made_ms)
+        return extent.begin
+
+    def _counts(self, extent: Extent, log: CoordinatedLog) -> bool:
+        """Whether what follows it in the log makes it whole."""
+        age_ms = self._clock.wall_ms() - extent.made_ms
+        return (
+            extent.log_start == log.log_start_offset
+            and extent.end <= log.log_end_offset
+            and extent.epoch == log.leader_epochs.epoch_of(extent.end - 1)
+            and age_ms < log.config.delete_retention_ms
+        )
+
+
+async def _in_thread(act: Callable[..., T], *arguments: object) -> T:
+    """A cancelled caller waits for its end too: the file is closed next."""
+    return await outlast(asyncio.ensure_future(asyncio.to_thread(act, *arguments)))
+
+
+def gather(parts: Iterator[tuple[bytes, int]]) -> Work[tuple[bytes, int]]:
+    """The next parts as one piece, and how many records they are; no bytes behind the last."""
+    gathered, size, records = [], 0, 0
+    for data, count in parts:
+        gathered.append(data)
+        size += len(data)
+        records += count
+        yield RUN_COST + count // PACKED_PER_UNIT
+        if size >= PIECE_BYTES:
+            break
+    return b"".join(gathered), records
+
+
+async def begin_shard(
+    partition: CoordinatedPartition, make: Callable[[], Shard], snapshots: ShardSnapshots | None
+) -> tuple[Shard, int]:
+    """A new shard with what its snapshot has, if there is one, and the offset from which the log has to be replayed."""
+    if snapshots is not None:
+        shard = make()
+        begin = await snapshots.restore(partition, shard)
+        if begin is not None:
+            return shard, begin
+    return make(), partition.log.log_start_offset
+
+
+def _unpack(shard: PackedShard, piece: bytes) -> Work[int]:
+    records = 0
+    for run in read_runs(piece):
+        shard.unpack(run)
+        records += run.records
+        yield RUN_COST + run.records // RECORDS_PER_UNIT
+    return records
+
+
+def _encode_head(extent: Extent) -> bytes:
+    data = _HEAD.pack(_MAGIC, *extent, 0)[:-4]
+    return data + crc32(data).to_bytes(4, "big")
+
+
+def _write_piece(file: File, data: bytes, at: int) -> None:
+    write_fully(file, _PIECE.pack(len(data), crc32(data)) + data, at)
+
+
+class _Pieces:
+    """A snapshot that is read piece by piece; in threads. Raises ValueError for damaged bytes."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: File | None = None
+        self._at = _HEAD.size
+
+    def open(self) -> Extent | None:
+        """None when there is none."""
+        try:
+            file = self._file = self._disk.open(self._path)
+        except FileNotFoundError:
+            return None
+        head = file.pread(_HEAD.size, 0)
+        try:
+            magic, *numbers, checksum = _HEAD.unpack(head)
+        except struct_error as error:
+            raise ValueError("a head that is cut off") from error
+        if magic != _MAGIC or checksum != crc32(head[:-4]):
+            raise ValueError("no head of a snapshot")
+        return Extent(*numbers)
+
+    def next(self) -> bytes:
+        """The next piece; empty behind the last one."""
+        if self._file is None:
+            return b""
+        try:
+            size, checksum = _PIECE.unpack(self._file.pread(_PIECE.size, self._at))
+        except struct_error as error:
+            raise ValueError("a piece that is cut off") from error
+        if size > PIECE_BYTES_MAX:
+            raise ValueError("a piece that is too long")
+        data = self._file.pread(size, self._at + _PIECE.size)
+        if len(data) != size or crc32(data) != checksum:
+            raise ValueError("a damaged piece")
+        self._at += _PIECE.size + size
+        return data
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
