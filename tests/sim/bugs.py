@@ -15,7 +15,9 @@ from broker.handlers.fetch import FetchHandler
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import ReplicaSet
-from kraft.controller import departures, elections, partitions, piecework, reassignment
+from common.decision import Decision
+from kraft.controller import brokers, departures, elections, liveness, partitions, piecework, reassignment
+from kraft.controller.piecework import Piecework
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.node import RaftNode
@@ -173,6 +175,42 @@ def stand_without_pre_vote(replace: Replace) -> None:
     replace(RaftNode, "_canvass_when_due", lambda self: None)
 
 
+def unfence_before_the_last_piece(replace: Replace) -> None:
+    """A broker may lead again while partitions list it from before it was lost."""
+    for module in (brokers, liveness):
+        replace(module, "is_listed", lambda image, broker_id: False)
+
+
+def forget_departures_of_the_last_controller(replace: Replace) -> None:
+    """The pieces that are left are known to the controller that began, and not read from the metadata."""
+    became_active, departure = Piecework.became_active, Piecework._departure
+
+    def forget(self: Any) -> None:
+        self.forgotten = gone_in(self._driver.image)
+        became_active(self)
+
+    def remembered(self: Any, image: MetadataImage) -> Any:
+        return Decision(0) if gone_in(image) <= self.forgotten else departure(self, image)
+
+    def gone_in(image: MetadataImage) -> frozenset[tuple[int, int]]:
+        gone = departures.gone(elections.standing_of(image))
+        return frozenset((broker, image.brokers[broker].epoch) for broker in gone if broker in image.brokers)
+
+    replace(Piecework, "became_active", forget)
+    replace(Piecework, "_departure", remembered)
+
+
+def fence_in_one_go(replace: Replace) -> None:
+    """All that a broker leaves is decided at once."""
+    replace(departures, "piece_of", lambda image, policy: departures.WHOLE)
+
+
+FLEET_BUGS: dict[str, Callable[[Replace], None]] = {
+    plant.__name__: plant
+    for plant in (unfence_before_the_last_piece, forget_departures_of_the_last_controller, fence_in_one_go)
+}
+"""Found by `tests.sim.fleet_scenario`, which has thousands of partitions."""
+
 QUORUM_BUGS: dict[str, Callable[[Replace], None]] = {"stand_without_pre_vote": stand_without_pre_vote}
 """Found by `tests.sim.quorum_scenario`, which runs no brokers."""
 
@@ -208,7 +246,7 @@ def planted(name: str) -> Iterator[None]:
 
     try:
         if name:
-            (BUGS | QUORUM_BUGS)[name](replace)
+            (BUGS | QUORUM_BUGS | FLEET_BUGS)[name](replace)
         yield
     finally:
         for owner, attribute, value in reversed(undo):

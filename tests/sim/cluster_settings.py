@@ -63,7 +63,7 @@ def controller_name(number: int) -> str:
     return f"controller-{number}"
 
 
-def _voters(port: int) -> dict[int, Address]:
+def voters(port: int) -> dict[int, Address]:
     return {CONTROLLER_ID_BASE + number: (controller_name(number), port) for number in range(CONTROLLER_COUNT)}
 
 
@@ -82,7 +82,7 @@ def broker_settings(
     return BrokerConfig(
         node_id=broker,
         listeners=(Listen("PLAINTEXT", clients, clients), Listen("INTERNAL", internal, internal, "internal")),
-        controllers=_voters(INTERNAL_PORT),
+        controllers=voters(INTERNAL_PORT),
         secret=SECRET,
         rack=rack,
         broker_session_timeout_ms=900,
@@ -127,7 +127,7 @@ def controller_settings(number: int, *, snapshots: bool, piece: int = 1) -> Cont
         node.compaction_entries_min = SNAPSHOT_AFTER_ENTRIES
     return ControllerConfig(
         node_id=CONTROLLER_ID_BASE + number,
-        voters=_voters(QUORUM_PORT),
+        voters=voters(QUORUM_PORT),
         listener=ListenerConfig("INTERNAL", address, address, ListenerKind.INTERNAL),
         secret=SECRET,
         policy=ControllerPolicy(

@@ -18,6 +18,7 @@ from types import FrameType
 from tests.sim.loop import SimLoop, SimulationFailure, label, run_callback
 
 UNITS_MAX = 200_000
+UNIT_NS = 250
 COUNTED_EVERY = 16
 FRAMES_TOLD = 8
 
@@ -27,14 +28,18 @@ class LoopHeld(SimulationFailure):
 
 
 class WorkCount:
-    """Counts what each callback of some nodes does. One that does more than `units_max` fails the run."""
+    """Counts what each callback of some nodes does. One that does more than `units_max` fails the run.
 
-    def __init__(self, nodes: Iterable[str], units_max: int = UNITS_MAX) -> None:
+    With `takes_time` a callback lasts as long as it would on a slow core, so that a node that is held is late.
+    """
+
+    def __init__(self, nodes: Iterable[str], units_max: int = UNITS_MAX, *, takes_time: bool = False) -> None:
         self.costliest = 0
         self.costliest_is = ""  # units, node and name of that callback
         self.units = 0  # of the newest callback
         self.nodes = frozenset(nodes)
         self._units_max = units_max
+        self._takes_time = takes_time
         self._where: list[str] = []
 
     def run(self, loop: SimLoop, handle: asyncio.Handle) -> None:
@@ -48,6 +53,8 @@ class WorkCount:
             run_callback(loop, handle)
         finally:
             sys.setprofile(None)
+            if self._takes_time:
+                loop.stall(self.units * UNIT_NS)
             if self.units > self.costliest:
                 self.costliest = self.units
                 self.costliest_is = f"{self.units} units, {loop.name}: {label(handle)}"
