@@ -34,7 +34,7 @@ class Reason(NamedTuple):
 DIVERGED = Reason("diverged from the leader")
 
 
-def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED) -> int:
+def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED, *, only_in_memory: bool = False) -> int:
     """The new log end: `offset`, or the base of the batch that holds it."""
     _check_idle(log)
     if offset >= log.log_end_offset:
@@ -50,6 +50,8 @@ def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED) -> in
     number = segment_at(log, offset)
     segment = log.segments[number]
     try:
+        if only_in_memory:
+            _require_in_memory(log, segment, offset)
         position, end_offset = _cut_point(segment, offset)
         if end_offset <= log.log_start_offset:  # that batch was cut by the log's start already
             truncate_fully_and_start_at(log, log.log_start_offset, reason)
@@ -99,6 +101,16 @@ def _check_announced(
         message = f"checkpoints past offset {end_offset} are being withdrawn"
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
     require(audit, act)
+
+
+def _require_in_memory(log: PartitionLog, segment: Segment, offset: int) -> None:
+    """PagesMissing unless all that a cut at `offset` reads of the segment is in memory."""
+    cold = log.context.open_files.cold
+    cold.is_strict = True
+    try:
+        segment.look_at_cut(offset)
+    finally:
+        cold.is_strict = False
 
 
 def _cut_point(segment: Segment, offset: int) -> tuple[int, int]:

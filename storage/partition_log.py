@@ -218,14 +218,17 @@ class PartitionLog(AppendableLog):
 
     # Truncation, removal, flush
 
-    def truncate_to(self, offset: int, reason: Reason = log_truncation.DIVERGED) -> int:
+    def truncate_to(
+        self, offset: int, reason: Reason = log_truncation.DIVERGED, *, only_in_memory: bool = False
+    ) -> int:
         """Cut everything from the batch that holds `offset` on; the new log end, which the follower fetches next.
 
         Raises ProtocolError(KAFKA_STORAGE_ERROR), nothing being cut, while the log is barred, bytes of it wait for a
         slow disk, or checkpoints that tell of what is to be cut are being withdrawn: try again later. It is an
-        AuditPending when only the audit's event is still to become durable.
+        AuditPending when only the audit's event is still to become durable. With `only_in_memory` PagesMissing, nothing
+        being cut, where the device would have to be waited for to know where the cut lies.
         """
-        return log_truncation.truncate_to(self, offset, reason)
+        return log_truncation.truncate_to(self, offset, reason, only_in_memory=only_in_memory)
 
     def truncate_fully_and_start_at(self, offset: int, reason: Reason = TOO_FAR_BEHIND) -> None:
         """Drop everything and begin at `offset`: this replica is too far behind its leader's log start.

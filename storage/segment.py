@@ -229,6 +229,13 @@ class Segment:
                     return position, header
         return None
 
+    def look_at_cut(self, offset: int) -> None:
+        """Read what `find` and `truncate` will: PagesMissing while reads are strict and some of it is not in memory."""
+        self.find(offset)
+        indexes = self.indexes
+        indexes.times.look_at_cut(indexes.time_file.pread, offset)
+        self.aborted_until(offset, OFFSET_MAX)
+
     def truncate(self, position: int, offset: int) -> None:
         """Cut the files at a batch boundary; nothing at or after `offset` is left."""
         self.indexes.truncate_to(offset)

@@ -86,6 +86,12 @@ class TimeIndex:
             TimestampOffset(timestamp, self.base_offset + relative) for timestamp, relative in _ENTRY.iter_unpack(data)
         ]
 
+    def look_at_cut(self, pread: Pread, offset: int) -> None:
+        """Read what `truncate_to` will."""
+        slot = search(pread, self.count, ENTRY_BYTES, _relative_offset, offset - 1 - self.base_offset)
+        if slot >= 0:
+            self.entry(pread, slot)
+
     def truncate_to(self, pread: Pread, offset: int) -> int:
         """Drop entries at or after `offset`; the length to which the file must be cut."""
         slot = search(pread, self.count, ENTRY_BYTES, _relative_offset, offset - 1 - self.base_offset)

@@ -15,6 +15,7 @@ from kraft.image.metadata import MetadataImage
 from records.audit_event import AuditEvent, AuditSource, decode_audit_event
 from records.batch import BatchHeader, iterate_batches
 from records.record import Record, decode_records
+from storage.region import Region
 from tiering.audit_export import AuditPiece
 from tiering.tier_audit import tier_event
 
@@ -44,7 +45,11 @@ class LogFeed:
         first = max(position, log.local_log_start_offset)
         if first >= partition.high_watermark:
             return None
-        region = log.read(first, READ_BYTES, partition.high_watermark)
+
+        def read() -> Region | None:
+            return log.read(first, READ_BYTES, partition.high_watermark, only_in_memory=True)
+
+        region = await log.when_in_memory(read)
         if region is None:
             return None
         try:

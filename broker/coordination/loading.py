@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
-from broker.coordination.partition_access import CoordinatedPartition
+from broker.coordination.partition_access import ByteRegion, CoordinatedPartition
 from broker.coordination.shard import Shard
 from common.errors import ErrorCode, ProtocolError
+from common.outlasting import outlast
 from common.pacing import Pacer, Work
 from records.batch import COMPRESSION_MASK, CONTROL, HEADER_BYTES, MAGIC, PREFIX_BYTES, read_header
 from records.pairs import Pair, read_pairs
@@ -116,12 +117,12 @@ async def load_shard(
     end = partition.log.log_end_offset if until is None else until
     offset = partition.log.log_start_offset if begin is None else begin
     while offset < end:
-        region = partition.read_as_replica(offset, limits.chunk_bytes, at_least_one=True)
+        region = await _region(partition, offset, limits.chunk_bytes)
         if region is None:
             await asyncio.sleep(WRITTEN_POLL_S)
             continue
         try:
-            data = await asyncio.to_thread(region.read)
+            data = await outlast(asyncio.ensure_future(asyncio.to_thread(region.read)))
         finally:
             region.release()
         reached = await _replay(partition, shard, data, offset, end, limits, pacer)
@@ -135,6 +136,15 @@ async def load_shard(
         fields = {"topic": partition.topic, "partition": partition.index, "count": unreadable}
         _log.warning("unreadable records", extra=fields)
     return offset
+
+
+async def _region(partition: CoordinatedPartition, offset: int, bytes_max: int) -> ByteRegion | None:
+    """Batches from `offset` on; what leads to them, an index say, is read in threads."""
+
+    def read() -> ByteRegion | None:
+        return partition.read_as_replica(offset, bytes_max, at_least_one=True, only_in_memory=True)
+
+    return await partition.log.when_in_memory(read)
 
 
 async def _replay(

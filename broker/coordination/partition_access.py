@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from common.errors import ErrorCode
+
+T = TypeVar("T")
 
 
 class ByteRegion(Protocol):
@@ -44,6 +46,10 @@ class CoordinatedLog(Protocol):
     @property
     def directory(self) -> str:
         """Where its files are, below the disk's root."""
+        ...
+
+    async def when_in_memory(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns of this log; what it reads from the device, threads bring into memory first."""
         ...
 
     @property
@@ -101,6 +107,9 @@ class CoordinatedPartition(Protocol):
         """Whether every ISR follower has fetched in this leader's epoch within the last `seconds`."""
         ...
 
-    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> ByteRegion | None:
-        """Batches from `offset` on, committed or not; None where the log has nothing written yet."""
+    def read_as_replica(
+        self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool
+    ) -> ByteRegion | None:
+        """Batches from `offset` on, committed or not; None where the log has nothing written yet. `only_in_memory`: to
+        be asked in `log.when_in_memory`."""
         ...

@@ -142,9 +142,10 @@ class Replica:
         return Reason(cause, f"broker-{self.leader_id}", self.leader_epoch)
 
     def truncate(self, offset: int) -> None:
-        """Give up what the leader of this epoch does not have, from `offset` on."""
+        """Give up what the leader of this epoch does not have, from `offset` on. Raises as `PartitionLog.truncate_to`,
+        and PagesMissing."""
         check(self.role is Role.FOLLOWER, "only a follower truncates")
-        end = self.log.truncate_to(offset, self._reason("diverged from the leader"))
+        end = self.log.truncate_to(offset, self._reason("diverged from the leader"), only_in_memory=True)
         # An epoch that this replica once led without writing has no records to cut, yet the leader does not know it.
         self.log.leader_epochs.truncate_from_end(end)
         self.high_watermark = min(self.high_watermark, end)

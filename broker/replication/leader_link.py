@@ -21,6 +21,7 @@ from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailu
 from common.lifecycle import duty
 from common.ports import Address, Ports
 from storage.audit_trail import AuditPending
+from storage.cold_reads import PagesMissing
 from wire.buffers import BufferPool
 from wire.client import ClientConnection, ConnectionLost
 from wire.connection import Connection
@@ -304,7 +305,10 @@ class LeaderLink:
             self._obey(followed, verdict, row, view)
         except AuditPending as pending:
             self.followed.rest(followed, self._loop.time())
-            pending.then(lambda: self._audited(followed))
+            pending.then(lambda: self._may_go_on(followed))
+        except PagesMissing as missing:
+            self.followed.rest(followed, self._loop.time())
+            missing.wait.call(followed, lambda: self._may_go_on(followed))
         except ProtocolError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 self._complain(logging.ERROR, "a leader sent a damaged batch", followed, error.message)
@@ -411,7 +415,7 @@ class LeaderLink:
         if due is not None and self._rest_timer is None:
             self._rest_timer = self._loop.call_at(due, self._rested)
 
-    def _audited(self, followed: Followed) -> None:
+    def _may_go_on(self, followed: Followed) -> None:
         """What was put off may be done now: ask the leader again, whose answer says the same."""
         self.followed.wake(followed, self._loop.time())
         if not self._task.done():

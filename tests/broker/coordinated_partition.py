@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import read_header, stamp
 from storage.leader_epochs import LeaderEpochCache
 from storage.log_config import LogConfig
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -32,6 +35,9 @@ class MemoryLog:
     directory: str = ""
     leader_epochs: LeaderEpochCache = field(default_factory=LeaderEpochCache)
     config: LogConfig = field(default_factory=LogConfig)
+
+    async def when_in_memory(self, ask: Callable[[], T]) -> T:
+        return ask()
 
 
 @dataclass
@@ -91,7 +97,9 @@ class MemoryPartition:
     def followers_fetched_within(self, seconds: float) -> bool:
         return self.fresh
 
-    def read_as_replica(self, offset: int, bytes_max: int, *, at_least_one: bool) -> MemoryRegion | None:
+    def read_as_replica(
+        self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool
+    ) -> MemoryRegion | None:
         chosen: list[bytes] = []
         size = 0
         for batch in self.log.batches:

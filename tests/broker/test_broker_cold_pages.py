@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.audit.feeds import LogFeed
+from broker.coordination.loading import LoadLimits, load_shard
+from common.pacing import Pacer
 from tests.broker.cold_disk import ColdDisk
-from tests.broker.replication_lab import TOPIC, Lab, batch, fetch, list_offset, produce, row_of, values_of
+from tests.broker.replication_lab import TOPIC, Lab, batch, eventually, fetch, list_offset, produce, row_of, values_of
+from tests.broker.test_groups_scale import new_shard
 
 SEGMENTS = 3
 
@@ -73,3 +77,50 @@ async def test_a_look_up_by_time_in_a_cold_log(tmp_path: Path, monkeypatch: pyte
         assert found.error_code == 0
         assert found.offset >= 0
         assert disk.waits == []
+
+
+async def test_a_coordinator_loads_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = ColdDisk(monkeypatch)
+    async with Lab(tmp_path, count=1) as lab:
+        await filled(lab, 2_000, 12)
+        evict_log(disk, lab)
+        assert await load_shard(lab[0].partition, new_shard(), LoadLimits(chunk_bytes=5_000), Pacer()) == 12
+        assert disk.waits == []
+
+
+async def test_the_audit_is_exported_from_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = ColdDisk(monkeypatch)
+    async with Lab(tmp_path, count=1) as lab:
+        await filled(lab, 2_000, 12)
+        evict_log(disk, lab)
+        feed, position = LogFeed(lab[0].partition, "broker", lambda _, __: None), 0
+        while (piece := await feed.take(position)) is not None:
+            position = piece.end
+        assert position == 12
+        assert disk.waits == []
+
+
+async def test_a_follower_cuts_a_cold_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = ColdDisk(monkeypatch)
+    async with Lab(tmp_path, count=3) as lab:
+        lab.controller.create_topic((0, 1, 2))
+        client = await lab[0].connect()
+        assert (await produce(client, batch(b"committed"))).error_code == 0
+        lab.controller.publishes = False
+        await lab[1].plane.fetchers.stop()
+        await lab[2].plane.fetchers.stop()
+        for _ in range(4):
+            for _ in range(5):
+                await produce(client, batch(b"lost" * 2_000), acks=1)
+            lab[0].partition.log.roll_now(0)
+        await lab[0].stop()
+        lab.controller.elect(1, isr=(1, 2))
+        for broker in (lab[1], lab[2]):
+            broker.plane.fetchers._stopped = False
+            broker.catch_up(lab.controller.image)
+        assert (await produce(await lab[1].connect(), batch(b"instead"))).error_code == 0
+        evict_log(disk, lab)
+        await lab[0].start()
+        await eventually(lambda: lab[0].partition.log.log_end_offset == 2)
+        assert disk.waits == []
+        assert lab[0].values() == [b"committed", b"instead"]

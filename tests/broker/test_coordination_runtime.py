@@ -382,12 +382,12 @@ async def test_a_load_that_fails_is_tried_again(world: World, monkeypatch: pytes
     reads = 0
     whole = MemoryPartition.read_as_replica
 
-    def failing(self: MemoryPartition, offset: int, bytes_max: int, *, at_least_one: bool) -> Any:
+    def failing(self: MemoryPartition, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool) -> Any:
         nonlocal reads
         reads += 1
         if reads < 3:
             raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return whole(self, offset, bytes_max, at_least_one=at_least_one)
+        return whole(self, offset, bytes_max, at_least_one=at_least_one, only_in_memory=only_in_memory)
 
     monkeypatch.setattr(MemoryPartition, "read_as_replica", failing)
     world.partition.leader_epoch = 2
