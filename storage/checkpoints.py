@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from common.lifecycle import duty
 from common.pacing import Pacer, Work
@@ -24,6 +24,13 @@ from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
 T = TypeVar("T")
 
 Offsets = Mapping[TopicPartition, int]
+
+
+class Held(Protocol):
+    """A log, opened."""
+
+    recovery_point: int
+    log_end_offset: int
 
 
 class _Limit(NamedTuple):
@@ -45,10 +52,11 @@ def collector(logs: Mapping[TopicPartition, T], of: Callable[[T], int | None]) -
     """Collects what `of` tells of each log; None: nothing."""
 
     def collect(into: dict[TopicPartition, int]) -> Work[None]:
-        rows = iter(list(logs.items()))
-        while some := list(islice(rows, STEP)):
-            for who, log in some:
-                offset = of(log)
+        every = iter(list(logs))
+        while some := list(islice(every, STEP)):
+            for who in some:
+                log = logs.get(who)
+                offset = of(log) if log is not None else None
                 if offset is not None:
                     into[who] = offset
             yield len(some) // 2
@@ -59,7 +67,7 @@ def collector(logs: Mapping[TopicPartition, T], of: Callable[[T], int | None]) -
 def _differ(offsets: Offsets, said: Offsets) -> Work[bool]:
     if len(offsets) != len(said):
         return True
-    rows = iter(list(offsets.items()))
+    rows = iter(offsets.items())
     while some := list(islice(rows, STEP)):
         if any(said.get(who) != offset for who, offset in some):
             return True
@@ -173,6 +181,17 @@ class Checkpoints:
         self._limits[who] = _Limit(recovery_point, offset, done)
         if self._withdrawal is None:
             self._withdrawal = self._begin(self._withdraw())
+
+    def fit(self, logs: Mapping[TopicPartition, Held]) -> Work[None]:
+        """Have them say no more than each log holds: one that lost its end may grow past their offsets again, with
+        other records and unflushed."""
+        every = iter(list(logs))
+        while some := list(islice(every, STEP)):
+            for who in some:
+                log = logs.get(who)
+                if log is not None and self.exceed(who, log.recovery_point, log.log_end_offset):
+                    self.limit(who, log.recovery_point, log.log_end_offset)
+            yield len(some) * 2
 
     async def _withdraw(self) -> bool:
         """All that wait at once: a deleted topic may have thousands of partitions."""

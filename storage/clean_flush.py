@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 
+from common.pacing import Pacer
 from common.ports import Disk
 from storage.log_flusher import FlushDepth, FlushJob
 from storage.partition_log import PartitionLog
@@ -12,24 +13,32 @@ CHUNK_LOGS = 64
 THREADS = 4  # the device merges what they wait for
 
 
-async def flush_completely(disk: Disk, logs: Sequence[PartitionLog]) -> None:
-    """Write and flush `logs` to their ends, a few threads at a time. Raises OSError and ProtocolError."""
-    lacking = {log: None for log in logs if _lacks_snapshot(log)}
-    for log in lacking:
-        log.write_producer_snapshot(log.log_end_offset)
-    for log in lacking:  # of many producers it comes later, and asks for a flush of its own
-        await log.context.snapshots.idle()
-        await log.context.flusher.idle()
-    planned = [(log, job) for log in logs if (job := _plan_complete(log, is_new=log in lacking)) is not None]
-    chunks = iter([planned[at : at + CHUNK_LOGS] for at in range(0, len(planned), CHUNK_LOGS)])
+async def flush_completely(disk: Disk, logs: Sequence[PartitionLog], pacer: Pacer) -> None:
+    """Write and flush `logs` to their ends, a few threads at a time. Nothing is appended meanwhile. Raises OSError and
+    ProtocolError."""
+    lacking: dict[PartitionLog, None] = {}
+    for at in range(0, len(logs), CHUNK_LOGS):
+        for log in logs[at : at + CHUNK_LOGS]:
+            if _lacks_snapshot(log):
+                lacking[log] = None
+                log.write_producer_snapshot(log.log_end_offset)
+        await pacer.rest("clean-stop")
+    if lacking:  # of many producers it comes later, and asks for a flush of its own
+        await logs[0].context.snapshots.idle()
+        await logs[0].context.flusher.idle()
+    starts = iter(range(0, len(logs), CHUNK_LOGS))
 
-    async def work(remaining: Iterator[list[tuple[PartitionLog, FlushJob]]]) -> None:
-        for chunk in remaining:
-            await asyncio.to_thread(_run_jobs, disk, [job for _, job in chunk])
+    async def work(remaining: Iterator[int]) -> None:
+        for at in remaining:
+            planned = [(log, _plan_complete(log, is_new=log in lacking)) for log in logs[at : at + CHUNK_LOGS]]
+            chunk = [(log, job) for log, job in planned if job is not None]
+            if chunk:
+                await asyncio.to_thread(_run_jobs, disk, [job for _, job in chunk])
+            await pacer.rest("clean-stop")
             for log, job in chunk:
                 log.flush_finished(job)
 
-    await asyncio.gather(*[asyncio.create_task(work(chunks)) for _ in range(THREADS)])
+    await asyncio.gather(*[asyncio.create_task(work(starts)) for _ in range(THREADS)])
 
 
 def _run_jobs(disk: Disk, jobs: list[FlushJob]) -> None:

@@ -65,3 +65,9 @@ def _load(
         except NotAgreed as error:
             pending.append((one, error.act))
     return loaded, pending
+
+
+def noted_start(log: PartitionLog) -> int | None:
+    """The log start where it has to be written down: it follows from no segment's name."""
+    is_noted = log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
+    return log.log_start_offset if is_noted and not log.closed else None

@@ -26,6 +26,7 @@ from storage.checkpoint_files import (
 )
 from storage.checkpoints import Checkpoints, Collect, collector
 from storage.clean_flush import flush_completely
+from storage.directory_acts import noted_start
 from storage.directory_files import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -50,6 +51,7 @@ from storage.recovery import RecoveryInput
 from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash, remove_all
 
+CLOSED_PER_TURN = 256
 SCARCE_TIMES = 8  # with less than so many times log.dir.free.bytes.min free, fast writers could be past it ...
 SCARCE_LOOKS = 10  # ... between two looks, so there are so many times as many
 
@@ -195,10 +197,7 @@ class LogDirectory:
         self._is_recovered = True
 
     async def _withdraw_checkpoints(self) -> None:
-        """A log that lost its end may grow past their offsets again, with other records and unflushed."""
-        for who, log in self._logs.items():
-            if self._checkpoints.exceed(who, log.recovery_point, log.log_end_offset):
-                self._checkpoints.limit(who, log.recovery_point, log.log_end_offset)
+        await self._paced().run(self._checkpoints.fit(self._logs), "recovery", own=True)
         await self._checkpoints.idle()
         if self._health.offline is not None:
             raise self._health.error()
@@ -395,7 +394,7 @@ class LogDirectory:
     async def _checkpoint_log_starts(self) -> bool:
         if self._context.log_starts_changed:
             self._context.log_starts_changed = False
-            if not await self._checkpoints.write_collected(LOG_STARTS, collector(self._logs, _noted_start)):
+            if not await self._checkpoints.write_collected(LOG_STARTS, collector(self._logs, noted_start)):
                 self._context.log_starts_changed = True
         return not self._context.log_starts_changed
 
@@ -418,11 +417,14 @@ class LogDirectory:
                 async with asyncio.timeout(self._config.upkeep_interval_ms / 1000 / hurry):
                     await self._stopping.wait()
 
+    def _paced(self) -> Pacer:
+        self._pacer = self._pacer or Pacer()
+        return self._pacer
+
     async def _trim_producers(self) -> None:
         """Many may have come at once, with a log or from the tier."""
         if self._context.producers.is_exceeded:
-            pacer = self._pacer = self._pacer or Pacer()
-            await pacer.run(self._context.producers.trim(), "producers", own=True)
+            await self._paced().run(self._context.producers.trim(), "producers", own=True)
 
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
         """Remove what is due, make new names durable, look how much room is left; one turn of a thread."""
@@ -465,19 +467,19 @@ class LogDirectory:
         if self._health.offline is None and self._is_recovered:
             try:
                 self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
-                await flush_completely(self._disk, list(self._logs.values()))
+                await flush_completely(self._disk, list(self._logs.values()), self._paced())
                 self._context.log_starts_changed = True
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
                     marker = checkpoint_files.encode_clean_stop(broker_epoch)
                     await asyncio.to_thread(replace_file, self._disk, self._path, CLEAN_STOP, marker)
             except (OSError, ProtocolError) as error:
                 self._health.fail(f"clean stop: {error}")
-        self._close_logs()
+        await self._close_logs()
 
     async def close(self) -> None:
         """Stop without the marker: the next start recovers."""
         await self._stop_tasks()
-        self._close_logs()
+        await self._close_logs()
 
     async def _stop_tasks(self) -> None:
         self._stopping.set()
@@ -487,14 +489,10 @@ class LogDirectory:
             self._upkeep = None
         await self.settle()
 
-    def _close_logs(self) -> None:
-        for log in self._logs.values():
-            log.close()
-        self._logs.clear()
+    async def _close_logs(self) -> None:
+        for number, who in enumerate(list(self._logs)):
+            if number % CLOSED_PER_TURN == CLOSED_PER_TURN - 1:
+                await self._paced().rest("close-logs")
+            if (log := self._logs.pop(who, None)) is not None:
+                log.close()
         self._context.open_files.close_all()
-
-
-def _noted_start(log: PartitionLog) -> int | None:
-    """The log start where it has to be written down: it follows from no segment's name."""
-    is_noted = log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
-    return log.log_start_offset if is_noted and not log.closed else None

@@ -9,6 +9,7 @@ never tried again: the kernel may have dropped the pages.
 import asyncio
 import enum
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from common.errors import ErrorCode, ProtocolError
@@ -142,7 +143,7 @@ class LogFlusher:
     async def _run(self) -> None:
         try:
             while self._wanted and self._health.offline is None:
-                logs = dict(list(self._wanted.items())[:JOBS_PER_TURN_MAX])
+                logs = dict(islice(self._wanted.items(), JOBS_PER_TURN_MAX))
                 for log in logs:
                     del self._wanted[log]
                 await self._take_turn(logs)

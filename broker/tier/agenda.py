@@ -10,6 +10,9 @@ from __future__ import annotations
 import heapq
 
 from broker.tier.led import LedPartition
+from common.pacing import Work
+
+POP_COST = 4
 
 
 class Agenda:
@@ -42,13 +45,14 @@ class Agenda:
         self._blocked[kind][led] = None
         return False
 
-    def take(self, now: float) -> list[LedPartition]:
+    def take(self, now: float) -> Work[list[LedPartition]]:
         """Those whose turn it is; they are not on the list any more."""
         later = self._later
         while later and later[0][0] <= now:
             when, _, led = heapq.heappop(later)
             if led.next_look == when:  # else another time was named since
                 self._soon[led] = None
+            yield POP_COST
         for kind, blocked in self._blocked.items():
             for _ in range(min(self._places[kind] - self.running[kind], len(blocked))):
                 led = next(iter(blocked))

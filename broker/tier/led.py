@@ -145,7 +145,12 @@ class LedPartition:
         if self.partition.log.config.remote_log_copy_disable:
             return 0
         tier_end = self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
-        return sum(one.size for one in self.partition.log.segments[:-1] if one.base_offset >= tier_end)
+        lag, segments = 0, self.partition.log.segments
+        for at in range(len(segments) - 2, -1, -1):
+            if segments[at].base_offset < tier_end:
+                break
+            lag += segments[at].size
+        return lag
 
     def is_due(self, config: TierConfig, now: float) -> bool:
         """Whether it is time for retention and deletion."""

@@ -18,7 +18,7 @@ def register_tier_metrics(metrics: Metrics, service: TierService) -> None:
     metrics.gauge(
         "tidelog_tier_copy_lag_bytes",
         "Bytes of closed segments that the tier does not hold yet.",
-        service.copy_lag_bytes,
+        lambda: service.copy_lag.bytes,
     )
     metrics.counter("tidelog_tier_copied_segments_total", "Segments copied.", lambda: copied.segments)
     metrics.counter("tidelog_tier_copied_bytes_total", "Bytes of objects written.", lambda: copied.bytes)

@@ -15,7 +15,8 @@ from broker.tier.exports import BrokerExports
 from broker.tier.metrics import register_tier_metrics
 from broker.tier.opening import LateStore, OpenStore
 from broker.tier.proposals import Proposals
-from broker.tier.service import TierService, TierServices
+from broker.tier.service import TierService
+from broker.tier.services import TierServices
 from common.metrics import Metrics
 from common.pacing import Pacer
 from common.ports import Ports
@@ -64,7 +65,7 @@ class TierPlane:
         self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random, pacer)
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         services = TierServices(
-            ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit
+            ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit, pacer
         )
         self.service = TierService(services, config)
         self.proposals = Proposals(services, self.service, config)

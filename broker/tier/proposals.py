@@ -20,7 +20,8 @@ import msgspec
 
 from broker.tier.config import TierConfig
 from broker.tier.led import Fenced, LedPartition, NotNow, Refusal, check_owned
-from broker.tier.service import TierService, TierServices
+from broker.tier.service import TierService
+from broker.tier.services import TierServices
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from object_store.errors import ObjectExists, ObjectMissing, StoreError

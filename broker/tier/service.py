@@ -9,56 +9,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import DELETE_RECORDS, Partition
 from broker.partitions.replica import Role
 from broker.tier.adoption import adopt
 from broker.tier.agenda import Agenda
 from broker.tier.config import TierConfig
+from broker.tier.copy_lag import CopyLag
 from broker.tier.copying import Copier, next_segment
-from broker.tier.deletion import DeleteDelays, Deleter, Manifests, erased_objects
+from broker.tier.deletion import DeleteDelays, Deleter, erased_objects
 from broker.tier.erasing import LocalErasure
-from broker.tier.led import Fenced, Guard, LedPartition, NotNow, TierCalls
+from broker.tier.led import Fenced, LedPartition, NotNow
+from broker.tier.services import TierServices
 from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
 from broker.tier.starts import TierStarts, tell_start
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
-from common.ports import Ports
+from common.pacing import Work
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.partitions import PartitionImage
-from object_store.store import ObjectStore
 from storage import tier_start
-from storage.audit_trail import AuditTrail
-from tiering.keys import TierRoot
 from tiering.partition_tier import PartitionTier
 from tiering.shard_protocol import Claim, RefusalCode, Refused
 
 logger = logging.getLogger(__name__)
 
-PARTITIONS_PER_TURN = 128
+PARTITIONS_PER_TURN = 64
+ROLL_COST = 2
 CLAIM_POLL_S = 0.05
 ERASE_POLL_S = 1.0
 _IDLE = (Fenced, NotNow, ProtocolError, OutcomeUnknown)
-
-
-@dataclass(slots=True, frozen=True)
-class TierServices:
-    """What the service is built from. `broker_epoch` tells this broker's present registration."""
-
-    ports: Ports
-    hosted: HostedPartitions
-    store: ObjectStore
-    root: TierRoot
-    calls: TierCalls
-    guard: Guard
-    manifests: Manifests
-    broker_epoch: Callable[[], int]
-    audit: AuditTrail
 
 
 class TierService:
@@ -92,6 +75,7 @@ class TierService:
         self._start_places = asyncio.Semaphore(config.starts_max)
         self.starts = TierStarts(config.backoff_min_ms / 1000, config.backoff_max_ms / 1000)
         self._agenda = Agenda({"claim": config.claims_max, "copy": config.copies_max, "delete": config.deletions_max})
+        self.copy_lag = CopyLag()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -124,10 +108,6 @@ class TierService:
     @property
     def led(self) -> list[LedPartition]:
         return list(self._led.values())
-
-    def copy_lag_bytes(self) -> int:
-        """Bytes of closed segments that wait to be copied, over all led partitions."""
-        return sum(led.uncopied_bytes for led in self._led.values())
 
     async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:
         """See `hosted.Tier`. After REQUEST_TIMED_OUT the log's start may have moved or not."""
@@ -219,6 +199,7 @@ class TierService:
 
     def _forget(self, led: LedPartition) -> None:
         self._agenda.forget(led)
+        self.copy_lag.forget(led)
         if self._led.get(led.partition) is led:
             del self._led[led.partition]
             self._services.manifests.resign(led.partition.topic_id, led.partition.index)
@@ -239,14 +220,15 @@ class TierService:
                     await self._wake.wait()
 
     async def _look_around(self) -> None:
-        self._heed_rolls()
-        for number, led in enumerate(self._agenda.take(self._loop.time())):
+        pacer = self._services.pacer
+        await pacer.run(self._heed_rolls(), "tier", own=True)
+        for number, led in enumerate(await pacer.run(self._agenda.take(self._loop.time()), "tier", own=True)):
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
-                await asyncio.sleep(0)
+                await pacer.rest("tier")
             if self._led.get(led.partition) is led:
                 self._look(led)
 
-    def _heed_rolls(self) -> None:
+    def _heed_rolls(self) -> Work[None]:
         """Logs that have begun a segment, or have other settings, since the last round."""
         rolled = self._hosted.rolled_logs
         while rolled:
@@ -254,10 +236,12 @@ class TierService:
             led = self._led.get(partition) if partition is not None else None
             if led is not None:
                 self._agenda.soon(led)
+            yield ROLL_COST
 
     def _look(self, led: LedPartition) -> None:
         """Start what is due. It comes back when that has ended, when it asks for it again, or at its next time."""
         now = self._loop.time()
+        self.copy_lag.note(led)
         if not led.is_current:
             self._forget(led)
         elif led.retry_at > now:

@@ -49,7 +49,7 @@ async def test_what_is_closed_and_committed_is_copied_byte_for_byte(tmp_path: Pa
         assert bucket.index_positions(first) == starts[1:]
         assert (first.records, first.broker_id, first.leader_epoch) == (len(starts), 0, 0)
         await eventually(lambda: any("/manifest/" in key for key in bucket.store.objects))
-        assert lab.tiers[0].service.copy_lag_bytes() == 0
+        assert lab.tiers[0].service.copy_lag.bytes == 0
 
 
 async def test_an_untiered_topic_is_left_alone(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_store_that_is_away_costs_neither_producers_nor_entries(tmp_path
         tier.store.faults.down = True
         await filled(lab, 30)
         await eventually(lambda: tier.service.copier.counts.failures > 5 or tier.service.led[0].failures > 5)
-        assert tier.service.copy_lag_bytes() > 0
+        assert tier.service.copy_lag.bytes > 0
         assert lab.bucket.count(StartCopy) <= 1
         tier.store.faults.down = False
         await lab.copied()

@@ -9,8 +9,11 @@ from typing import cast
 from broker.partitions.partition import Partition
 from broker.tier.agenda import Agenda
 from broker.tier.config import TierConfig
+from broker.tier.copy_lag import CopyLag
 from broker.tier.led import LedPartition
+from common.pacing import SLICE_COST, Work, at_once
 from storage.log_config import LogConfig
+from storage.segment import Segment
 
 
 def led(*, size: int = 0, created_ms: int = 0) -> LedPartition:
@@ -23,11 +26,47 @@ def test_idle_partitions_are_not_looked_at_before_their_time() -> None:
     agenda, many = Agenda({"copy": 1}), [led() for _ in range(10_000)]
     for number, one in enumerate(many):
         agenda.at(one, 100.0 + number, now=0.0)
-    looks = [agenda.take(now) for now in range(99)]
+    looks = [at_once(agenda.take(now)) for now in range(99)]
     assert sum(len(taken) for taken in looks) == 0
     agenda.soon(many[7])
-    assert agenda.take(99.0) == [many[7]]
-    assert agenda.take(102.0) == many[:3]
+    assert at_once(agenda.take(99.0)) == [many[7]]
+    assert at_once(agenda.take(102.0)) == many[:3]
+
+
+def test_all_that_are_due_at_once_are_taken_in_slices() -> None:
+    agenda, many = Agenda({"copy": 1}), [led() for _ in range(5_000)]
+    for one in many:
+        agenda.at(one, 100.0, now=0.0)
+    costs: list[int] = []
+
+    def counted() -> Work[list[LedPartition]]:
+        work = agenda.take(100.0)
+        while True:
+            try:
+                costs.append(next(work))
+            except StopIteration as end:
+                taken: list[LedPartition] = end.value
+                return taken
+            yield costs[-1]
+
+    assert at_once(counted()) == many
+    assert len(costs) == len(many)
+    assert max(costs) <= SLICE_COST // 10
+
+
+def test_what_waits_to_be_copied_is_known_without_a_walk_over_all() -> None:
+    lag, first, second = CopyLag(), led(), led()
+    for one, sizes in ((first, [5, 7, 100]), (second, [9, 100])):
+        log = one.partition.log
+        log.segments = [cast(Segment, SimpleNamespace(base_offset=at, size=size)) for at, size in enumerate(sizes)]
+        one.partition.tier_end_offset = 0
+        lag.note(one)
+    assert lag.bytes == 21
+    first.partition.tier_end_offset = 1
+    lag.note(first)
+    assert lag.bytes == 16
+    lag.forget(second)
+    assert lag.bytes == 7
 
 
 def test_a_time_that_is_named_again_and_again_is_kept_once() -> None:
@@ -36,8 +75,8 @@ def test_a_time_that_is_named_again_and_again_is_kept_once() -> None:
         agenda.at(busy, 5_000.0 + now, now=float(now))
     assert len(agenda._later) == 1
     agenda.at(busy, 2_000.0, now=1_000.0)
-    assert agenda.take(2_000.0) == [busy]
-    assert agenda.take(10_000.0) == []
+    assert at_once(agenda.take(2_000.0)) == [busy]
+    assert at_once(agenda.take(10_000.0)) == []
 
 
 def test_who_finds_no_place_comes_in_turn_when_there_is_one() -> None:
@@ -46,11 +85,11 @@ def test_who_finds_no_place_comes_in_turn_when_there_is_one() -> None:
     agenda.running["copy"] += 1
     assert not agenda.may_begin(second, "copy")
     assert not agenda.may_begin(third, "copy")
-    assert agenda.take(0.0) == []
+    assert at_once(agenda.take(0.0)) == []
     agenda.running["copy"] -= 1
-    assert agenda.take(0.0) == [second]
+    assert at_once(agenda.take(0.0)) == [second]
     agenda.forget(third)
-    assert agenda.take(0.0) == []
+    assert at_once(agenda.take(0.0)) == []
 
 
 def test_it_is_due_for_its_retention_or_for_the_age_of_its_segment() -> None:

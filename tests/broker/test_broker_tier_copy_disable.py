@@ -53,7 +53,7 @@ async def test_nothing_more_is_copied_until_it_is_enabled_again(tmp_path: Path) 
         lab.create_tiered(0, 1)
         tier_end = await disabled(lab)
         copies, service = lab.bucket.count(StartCopy), lab.tiers[0].service
-        assert (lab.bucket.tier.tier_end_offset, service.copy_lag_bytes()) == (tier_end, 0)
+        assert (lab.bucket.tier.tier_end_offset, service.copy_lag.bytes) == (tier_end, 0)
         lab.controller.elect(1)
         await eventually(lambda: lab.view(1) is not None)
         await looked_after(lab, 1)

@@ -12,7 +12,8 @@ import msgspec
 from broker.partitions.partition import Partition
 from broker.tier.config import TierConfig
 from broker.tier.proposals import Proposals
-from broker.tier.service import TierService, TierServices
+from broker.tier.service import TierService
+from broker.tier.services import TierServices
 from common.errors import OutcomeUnknown
 from object_store.store import ObjectStore
 from storage.offset_index import OffsetIndex
@@ -157,8 +158,9 @@ class BrokerTier:
         )
         hosted = broker.plane.partitions
         services = TierServices(
-            ports, hosted, store, ROOT, self.calls, guard, self.publisher, lambda: broker.broker_epoch, broker.audit
-        )
+            ports, hosted, store, ROOT, self.calls, guard, self.publisher, lambda: broker.broker_epoch, broker.audit,
+            broker.machinery.pacer,
+        )  # fmt: skip
         self.service = TierService(services, config)
         self.proposals = Proposals(services, self.service, config)
         """Not started: tests have it `look`."""

@@ -1,0 +1,55 @@
+"""A directory with many logs starts and stops in slices of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from common.pacing import SLICE_COST
+from storage.clean_flush import CHUNK_LOGS
+from storage.log_directory import CLOSED_PER_TURN
+from tests.storage.log_workbench import Workbench, append, produced
+
+LOGS = 3 * CLOSED_PER_TURN
+
+
+async def steepest(count: Callable[[], int], done: asyncio.Task[None]) -> int:
+    """By how much `count` grew within one turn of the loop, at most, until `done`."""
+    before, most = count(), 0
+    while not done.done():
+        await asyncio.sleep(0)
+        now = count()
+        before, most = now, max(most, now - before)
+    return most
+
+
+async def test_many_logs_are_flushed_and_closed_in_slices(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    for partition in range(LOGS):
+        append(await bench.log("t", partition), produced(1, producer_id=partition))
+    logs = list(bench.directory.logs.values())
+    stop = asyncio.create_task(bench.directory.close_clean(7))
+    snapshots, closed = await asyncio.gather(
+        steepest(lambda: sum(len(log.snapshots) for log in logs), stop),
+        steepest(lambda: sum(log.closed for log in logs), stop),
+    )
+    assert 0 < snapshots <= CHUNK_LOGS
+    assert 0 < closed <= CLOSED_PER_TURN
+    assert all(log.flushed_end_offset == 1 for log in logs)
+    await bench.start()
+    assert bench.directory.stopped_cleanly
+    assert len(bench.directory.logs) == LOGS
+    await bench.directory.close()
+
+
+async def test_checkpoints_are_held_against_many_logs_in_slices(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    for partition in range(LOGS):
+        await bench.log("t", partition)
+    checkpoints = bench.directory.context.checkpoints
+    costs = list(checkpoints.fit(bench.directory.logs))
+    assert max(costs) <= SLICE_COST
+    assert len(costs) >= 3
+
+    await bench.directory.close()
