@@ -12,6 +12,7 @@ the turn of their idlest producer, as it was when it was last looked at: it has 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -52,7 +53,8 @@ class ProducerBound:
         self.turn = self._first_turn = now_ms // TURN_MS
         self.count = 0
         self.forgotten_count = 0  # for this bound, since the start
-        self._queue: dict[int, dict[Remembering, None]] = {}  # by turn
+        # by turn; an ordinary dictionary whose first keys go one by one is slow to find the next one
+        self._queue: dict[int, OrderedDict[Remembering, None]] = {}
         self._turns: list[int] = []  # a heap; each turn of the queue, and some that are there no more
 
     def grow_older(self, now_ms: int) -> None:
@@ -140,7 +142,7 @@ class ProducerBound:
     def _put_in(self, producers: Remembering, turn: int) -> None:
         queued = self._queue.get(turn)
         if queued is None:
-            queued = self._queue[turn] = {}
+            queued = self._queue[turn] = OrderedDict()
             if len(self._turns) > 2 * len(self._queue) + GONE_TURNS_MAX:
                 self._turns = sorted(self._queue)
             else:

@@ -39,6 +39,7 @@ from storage.producer_snapshot import NO_OFFSET, decode_snapshot, join_parts
 
 NO_EPOCH = -1
 EXPIRE_STEP = 512
+QUEUE_COST = 5
 BUSY_SCAN_MAX = 64  # producers with open transactions that are looked past for one that may be forgotten
 IDLE_PART = 64  # one scan finds so great a part of all producers, the idlest: what has gone lies before them as gaps
 
@@ -298,6 +299,7 @@ class ProducerStates:
             yield len(some)
         if self._bound is not None:
             self._bound.queue(self)
+            yield QUEUE_COST
         return gone
 
     def _is_expired(self, last_timestamp: int, transaction_start: int, now_ms: int) -> bool:
