@@ -1,8 +1,9 @@
 """One shard in one leader epoch: decisions in, one batch per turn of the loop out, replies when it is committed.
 
 Invariants: records are replayed in the order in which they are appended; a reply is given only when everything that
-its decision saw is committed; what the log will not take is refused before it is decided, and the shard stays. Only in
-another leader epoch, or when the disk fails under a decided record, the shard is given up as a whole.
+its decision saw is committed; what the log will not take is refused before it is decided, and the shard stays. Where
+the device fills in between, the decisions of that turn are taken back. Only in another leader epoch, or when the disk
+fails otherwise, the shard is given up as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from broker.coordination.partition_access import CoordinatedPartition
-from broker.coordination.shard import PARKED, CoordinatorRecord, Decide, Now, Query, Reply, ShardType, Ticket
+from broker.coordination.shard import (
+    PARKED,
+    CoordinatorRecord,
+    Decide,
+    Now,
+    Query,
+    Reply,
+    RevocableShard,
+    ShardType,
+    Ticket,
+)
 from broker.coordination.snapshots import Progress
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Clock
@@ -88,7 +99,10 @@ class HostedShard(Generic[ShardType]):
         self._end = loaded_end
         self._tickets = 0
         self._parked: dict[Ticket, asyncio.Future[Any]] = {}
+        self._revocable: RevocableShard | None = shard if isinstance(shard, RevocableShard) else None
+        self._undone = 0  # how often records were taken back
         self._open: list[CoordinatorRecord] = []
+        self._open_before: list[CoordinatorRecord] = []  # what the open ones have changed, newest last
         self._open_bytes = 0
         self._open_waiters: list[Waiter] = []
         self._flush_due = False
@@ -114,7 +128,9 @@ class HostedShard(Generic[ShardType]):
 
     def progress(self) -> Progress:
         """For a snapshot that is made while the shard goes on."""
-        return Progress(lambda: self._end, lambda: self._end + len(self._open), lambda: -1 if self.closed else 0)
+        return Progress(
+            lambda: self._end, lambda: self._end + len(self._open), lambda: -1 if self.closed else self._undone
+        )
 
     # decisions ---------------------------------------------------------------------------------------------
 
@@ -250,20 +266,19 @@ class HostedShard(Generic[ShardType]):
         bytes_max = self._limits.batch_bytes_max - BATCH_OVERHEAD_BYTES
         for record in records:
             size = _size(record)
-            if self._open_bytes + size > bytes_max or len(self._open) >= self._limits.batch_records_max:
-                self._flush()
-            if self.closed:
-                break
+            is_full = self._open_bytes + size > bytes_max or len(self._open) >= self._limits.batch_records_max
+            if (is_full and not self._flush()) or self.closed:
+                self._refuse_now(waiter)
+                return
+            if self._revocable is not None:
+                self._open_before.append(CoordinatorRecord(record.key, self._revocable.value_of(record.key)))
             self.shard.replay(record.key, record.value)
             self._open.append(record)
             self._open_bytes += size
         waiters = self._open_waiters
         if waiter is not None:
             waiters.append(waiter)
-        for ticket, reply in self.shard.take_answers():
-            parked = self._parked.pop(ticket, None)
-            if parked is not None:
-                waiters.append((parked, reply))
+        waiters += self._answered()
         if self.closed:
             self._refuse_all()
         elif self._open:
@@ -273,6 +288,22 @@ class HostedShard(Generic[ShardType]):
         elif waiters:
             self._open_waiters = []
             self._release_or_wait(waiters)
+
+    def _answered(self) -> list[Waiter]:
+        """Parked requests that the shard answers now."""
+        waiters: list[Waiter] = []
+        for ticket, reply in self.shard.take_answers():
+            parked = self._parked.pop(ticket, None)
+            if parked is not None:
+                waiters.append((parked, reply))
+        return waiters
+
+    def _refuse_now(self, waiter: Waiter | None) -> None:
+        """A part of a decision was not appended: nobody hears of the rest."""
+        refused = [*self._answered(), *([] if waiter is None else [waiter])]
+        code = ErrorCode.NOT_COORDINATOR if self.closed else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for future, _ in refused:
+            _settle(future, ProtocolError(code, "the log refuses appends"))
 
     def _release_or_wait(self, waiters: list[Waiter]) -> None:
         """They wait for the newest append, if one is not committed yet."""
@@ -291,26 +322,41 @@ class HostedShard(Generic[ShardType]):
             self._flush()
             self._deadline_moved()
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Append what is open. False when the log refused: it was taken back, or the shard is closed."""
         if not self._open:
-            return
+            return True
         now = self.now()
         records = [
             Record(offset, now.wall_ms, record.key, record.value, ())
             for offset, record in enumerate(self._open)
         ]  # fmt: skip
         batch = build_batch(records)
-        waiters, size = self._open_waiters, self._open_bytes
-        self._open, self._open_bytes, self._open_waiters = [], 0, []
+        waiters, size, before = self._open_waiters, self._open_bytes, self._open_before
+        self._open, self._open_bytes, self._open_waiters, self._open_before = [], 0, [], []
         try:
             self._end = self.partition.append_records(batch, self.leader_epoch, now.wall_ms)
-        except (ProtocolError, StorageFailure):
+        except (ProtocolError, StorageFailure) as error:
             self._open_waiters = waiters
-            self.close()
-            self._broken()
-            return
+            refused = isinstance(error, ProtocolError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            if refused and self._revocable is not None and self.partition.is_leader:
+                self._take_back(self._revocable, before)
+            else:
+                self.close()
+                self._broken()
+            return False
         deadline = now.monotonic_s + self._limits.commit_timeout_s
         self._await_commit(Unsettled(self._end, deadline, size, waiters))
+        return True
+
+    def _take_back(self, shard: RevocableShard, before: list[CoordinatorRecord]) -> None:
+        """The device filled between the decision and the append: those who have seen what was decided are refused."""
+        self._undone += 1
+        refused, self._open_waiters = self._open_waiters, []
+        for future, _ in refused:
+            _settle(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log refuses appends"))
+        shard.take_back(before[::-1], self.now())
+        self._release_or_wait(self._answered())
 
     def _await_commit(self, unsettled: Unsettled) -> None:
         self._unsettled.append(unsettled)

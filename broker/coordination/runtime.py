@@ -3,8 +3,8 @@
 Leadership of a partition loads its shard by replaying the log; meanwhile requests get COORDINATOR_LOAD_IN_PROGRESS.
 `write` decides, appends, replays and replies when the high watermark has passed; all decisions of one turn of the
 loop share a batch. `read` answers only while every ISR follower has lately fetched in this epoch, so that a deposed
-coordinator shows nothing stale. What the log will not take is refused before it is decided. A new epoch, or a disk that
-fails under a decided record, drops the shard and loads it anew: nothing is patched. One timer serves all shards.
+coordinator shows nothing stale. What the log will not take is refused before it is decided, or taken back. A new epoch,
+or a disk that fails otherwise, drops the shard and loads it anew. One timer serves all shards.
 """
 
 from __future__ import annotations

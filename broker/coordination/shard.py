@@ -88,6 +88,20 @@ class Shard(Protocol):
 
 
 @runtime_checkable
+class RevocableShard(Shard, Protocol):
+    """A shard that outlives an append that its log refuses; any other is dropped then, and loaded anew."""
+
+    def value_of(self, key: bytes) -> bytes | None:
+        """What the newest record with that key has said; None for a tombstone, and where there is none."""
+        ...
+
+    def take_back(self, records: list[CoordinatorRecord], now: Now) -> None:
+        """The log refused the newest records that were replayed. Replay `records`, which say what was before, and have
+        soft state follow. The requests that decided on them are refused elsewhere."""
+        ...
+
+
+@runtime_checkable
 class PackedShard(Shard, Protocol):
     """A shard that can be written to the disk and read back, see `snapshots`."""
 

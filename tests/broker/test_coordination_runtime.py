@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -228,6 +229,57 @@ async def test_a_new_epoch_replaces_a_shard_that_was_never_deposed(world: World)
     assert await code_of(world.runtime.read(TOPIC, 0, keys)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await world.elected()
     assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+
+
+class Revocable(Register):
+    """A register that outlives a refused append."""
+
+    def value_of(self, key: bytes) -> bytes | None:
+        return self.values.get(key)
+
+    def take_back(self, records: list[CoordinatorRecord], now: Now) -> None:
+        self.taken_back = len(records)
+        for record in records:
+            self.replay(*record)
+
+
+def put_all(*names: bytes) -> Callable[[Register, Now, Ticket], Decision[CoordinatorRecord, int]]:
+    return lambda shard, now, _: Decision(len(names), [CoordinatorRecord(name, b"new") for name in names])
+
+
+async def test_an_append_that_finds_no_room_is_taken_back_and_the_shard_stays(world: World) -> None:
+    shard = Revocable()
+    world.runtime.host(TOPIC, lambda _: shard)
+    await world.elected()
+    await world.runtime.write(TOPIC, 0, put(b"a", b"old"))
+    waiting = asyncio.ensure_future(world.runtime.write_or_park(TOPIC, 0, wait_for(b"never")))
+    await asyncio.sleep(0)
+    world.partition.refuse_append = ErrorCode.KAFKA_STORAGE_ERROR
+    lost = [world.runtime.write(TOPIC, 0, put_all(b"a", b"b")), world.runtime.write(TOPIC, 0, put_all(b"a", b"c"))]
+    for outcome in await asyncio.gather(*lost, return_exceptions=True):
+        assert isinstance(outcome, ProtocolError)
+        assert outcome.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (shard.values, shard.taken_back, shard.loads) == ({b"a": b"old"}, 4, 1)
+    assert world.runtime.active(TOPIC) == [0]
+    assert await world.runtime.read(TOPIC, 0, keys) == [b"a"]
+    assert not waiting.done()
+    world.partition.refuse_append = None
+    assert await world.runtime.write(TOPIC, 0, put(b"b")) == 2
+    waiting.cancel()
+
+
+async def test_what_does_not_fit_one_batch_is_refused_as_a_whole_where_the_second_finds_no_room() -> None:
+    world, shard = World(replace(QUICK, batch_records_max=10)), Revocable()
+    world.runtime.host(TOPIC, lambda _: shard)
+    await world.elected()
+    world.partition.refuse_append = ErrorCode.KAFKA_STORAGE_ERROR
+    assert await code_of(world.runtime.write(TOPIC, 0, put_all(*(b"%d" % at for at in range(25))))) is (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
+    assert (shard.values, world.partition.log.batches) == ({}, [])
+    world.partition.refuse_append = None
+    assert await world.runtime.write(TOPIC, 0, put(b"b")) == 1
+    await world.runtime.stop()
 
 
 async def test_a_failed_append_drops_what_was_decided(world: World) -> None:

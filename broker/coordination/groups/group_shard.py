@@ -2,8 +2,7 @@
 
 Hard state is `committed` (each group's newest record, as bytes) and `offsets`; `replay` alone changes it. Soft state is
 the groups in memory with their parked requests and timers. After a load a group comes into memory when it is first
-asked for, or when its turn comes. A group id names one group of one type; classic groups are
-the only type so far, records of other types are left alone.
+asked for, or when its turn comes. All groups are classic; records of other types are left alone.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from broker.coordination.groups.offsets import (
 from broker.coordination.groups.rebalance import Effects, Rebalances, TimerKey, TimerKind
 from broker.coordination.groups.records import (
     OFFSET_KEY_PREFIXES,
+    GroupKey,
     UnreadableRecord,
     decode_group_value,
     decode_key,
@@ -123,6 +123,24 @@ class GroupShard:
             self.committed.pop(decoded.group_id, None)
             self._untaken.pop(decoded.group_id, None)
             self._forget(decoded.group_id)
+
+    def value_of(self, key: bytes) -> bytes | None:
+        if key[:2] in OFFSET_KEY_PREFIXES:
+            return self.offsets.value_of(key)
+        decoded = decode_key(key)
+        return None if decoded is None else self.committed.get(decoded.group_id)
+
+    def take_back(self, records: list[CoordinatorRecord], now: Now) -> None:
+        """A generation without a record is none: its members join again."""
+        for key, value in records:
+            self.replay(key, value)
+            decoded = decode_key(key)
+            if isinstance(decoded, GroupKey):
+                group = self.groups.get(decoded.group_id)
+                if group is not None:
+                    self._rebalances.assignment_lost(group, now)
+                elif value is not None:
+                    self._untaken[decoded.group_id] = None
 
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
         return self.offsets.put_all(records, self.replay)
@@ -385,7 +403,7 @@ class GroupShard:
         return []
 
     def _expire_offsets(self, now: Now) -> None:
-        """Look at some offsets, and come back soon when there are more of them in this round."""
+        """Look at some offsets, and come back soon where there are more."""
         self._effects.records.extend(self._retention.step(now))
         pause_s = RETENTION_TURN_S if self._retention.is_under_way else self._retention_interval_s
         self._timers.set(TimerKey(TimerKind.RETENTION), now.monotonic_s + pause_s)
@@ -459,9 +477,8 @@ class GroupShard:
         """Groups of which anything is known here, and whose ids begin so."""
         known: dict[str, None] = {}
         for prefix in prefixes:
-            for holder in (self.groups.with_prefix(prefix), self.offsets.groups(prefix)):
-                known.update(dict.fromkeys(holder))
-            known.update(dict.fromkeys(self.committed.with_prefix(prefix)))
+            for holder in (self.groups.with_prefix, self.offsets.groups, self.committed.with_prefix):
+                known.update(dict.fromkeys(holder(prefix)))
         return list(known)
 
     def is_exported(self, group_id: str) -> bool:

@@ -64,6 +64,10 @@ class CommittedOffsets:
         self._by_group[group_id] = self._by_name[name] = places
         return places
 
+    def value_of(self, key: bytes) -> bytes | None:
+        at = 4 + int.from_bytes(key[2:4], "big")
+        return self._by_name.get(key[2:at], _NO_PLACES).get(key[at:])
+
     def put_all(self, records: list[tuple[bytes, bytes | None]], replay: Callable[[bytes, bytes | None], None]) -> int:
         """Put what are offsets of known groups, and `replay` the others, in order; how many could not be read.
 

@@ -240,6 +240,12 @@ class Rebalances:
                 member.sync_ticket = None
                 self.refresh_session(group, member, now)
 
+    def assignment_lost(self, group: ClassicGroup, now: Now) -> None:
+        """What made the group stable is not durable: another generation has to come."""
+        if group.state is GroupState.STABLE:
+            self._refuse_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
+            self.prepare(group, now)
+
     def assigned(self, group: ClassicGroup, member: Member) -> SyncReply:
         return SyncReply(ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
 
