@@ -232,10 +232,11 @@ class ControllerDriver:
         loop = asyncio.get_running_loop()
         self._writes.appendleft(_Write(self._decide_take_over, loop.create_future()))
 
-    def _decide_take_over(self, image: MetadataImage) -> Decision[MetadataRecord, Any]:
+    def _decide_take_over(self, image: MetadataImage) -> Work[Decision[MetadataRecord, Any]]:
         if image.cluster_id is not None:
             return Decision(None)
-        return Decision(None, first_records(image, self._config.rebuilt, self._ports.random))
+        records = yield from first_records(image, self._config.rebuilt, self._ports.random)
+        return Decision(None, records)
 
     async def _commit_group(self) -> None:
         group = _Group(self._machine.image, self._machine.image)

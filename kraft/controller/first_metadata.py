@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 
 from common.identifiers import random_uuid, uuid_text
+from common.pacing import Work
 from kraft.controller.features import INITIAL_LEVELS
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import ClusterRecord, FeatureLevelRecord, MetadataRecord, PartitionRecord, TopicRecord
 
+_STRETCH = 100  # records between two yields
+_RECORD_COST = 3
 
-def first_records(image: MetadataImage, rebuilt: MetadataImage | None, rng: random.Random) -> list[MetadataRecord]:
+
+def first_records(
+    image: MetadataImage, rebuilt: MetadataImage | None, rng: random.Random
+) -> Work[list[MetadataRecord]]:  # fmt: skip
     """What makes a cluster of `image`, which has no cluster id yet.
 
     The id comes last: until it is there no broker registers, and a controller that finds a part of the rest, which
@@ -20,8 +27,13 @@ def first_records(image: MetadataImage, rebuilt: MetadataImage | None, rng: rand
     if rebuilt is None or rebuilt.cluster_id is None:
         levels = [FeatureLevelRecord(name, level) for name, level in INITIAL_LEVELS.items()]
         return [*levels, ClusterRecord(uuid_text(random_uuid(rng)))]
-    records = [record for record in snapshot_records(rebuilt) if not _is_there(image, record)]
-    return [*records, ClusterRecord(rebuilt.cluster_id, rebuilt.incarnation)]
+    records: list[MetadataRecord] = []
+    target = snapshot_records(rebuilt)
+    while some := list(islice(target, _STRETCH)):
+        records += [record for record in some if not _is_there(image, record)]
+        yield len(some) * _RECORD_COST
+    records.append(ClusterRecord(rebuilt.cluster_id, rebuilt.incarnation))
+    return records
 
 
 def _is_there(image: MetadataImage, record: MetadataRecord) -> bool:

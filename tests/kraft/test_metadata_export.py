@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 import kraft.records
+from common.pacing import SLICE_COST, at_once
 from kraft.controller.brokers import decide_registration
 from kraft.controller.first_metadata import first_records
 from kraft.image.delta import replayed
@@ -185,7 +186,7 @@ def test_tenants_keys_acls_and_cells_are_rebuilt_as_they_were() -> None:
     assert not new.scram
     assert any("alice" in note and "password" in note for note in rebuild.notes)
     assert any("TKA" in note and "secret" in note for note in rebuild.notes)
-    begun = replayed(replayed(EMPTY_IMAGE, first_records(EMPTY_IMAGE, new, random.Random(1))), [])
+    begun = replayed(replayed(EMPTY_IMAGE, at_once(first_records(EMPTY_IMAGE, new, random.Random(1)))), [])
     assert dict(begun.tenants) == dict(new.tenants)
     assert list(begun.acls) == list(image.acls)
 
@@ -228,15 +229,27 @@ def test_an_event_of_a_later_version_is_told_and_passed_over() -> None:
 
 def test_a_controller_that_finds_a_part_of_the_first_records_adds_the_rest() -> None:
     target = rebuilt(old_cluster(), []).image
-    records = first_records(EMPTY_IMAGE, target, random.Random(0))
+    records = at_once(first_records(EMPTY_IMAGE, target, random.Random(0)))
     assert isinstance(records[-1], kraft.records.ClusterRecord)
     for cut in range(len(records)):
         half = replayed(EMPTY_IMAGE, records[:cut])
         assert half.cluster_id is None
-        whole = replayed(half, first_records(half, target, random.Random(0)))
+        whole = replayed(half, at_once(first_records(half, target, random.Random(0))))
         assert whole.topics.by_id == target.topics.by_id
         assert whole.configs == target.configs
         assert (whole.cluster_id, whole.incarnation) == (CLUSTER_ID, 2)
+
+
+def test_the_first_records_of_many_partitions_are_made_in_slices() -> None:
+    target = rebuilt(old_cluster(), []).image
+    many = [PartitionRecord(TIERED, number, (1, 2), (), NO_LEADER) for number in range(10, 1_510)]
+    costs = list(first_records(EMPTY_IMAGE, replayed(target, many), random.Random(0)))
+    assert max(costs) < SLICE_COST
+    assert sum(costs) > 3 * SLICE_COST
+
+
+def _begun(target: MetadataImage) -> MetadataImage:
+    return replayed(EMPTY_IMAGE, at_once(first_records(EMPTY_IMAGE, target, random.Random(0))))
 
 
 def _arrive(image: MetadataImage, broker: int) -> MetadataImage:
@@ -245,7 +258,9 @@ def _arrive(image: MetadataImage, broker: int) -> MetadataImage:
 
 
 def test_the_first_live_replica_leads_a_partition_that_nobody_has_led() -> None:
-    image = replayed(EMPTY_IMAGE, first_records(EMPTY_IMAGE, rebuilt(old_cluster(), []).image, random.Random(0)))
+    image = replayed(
+        EMPTY_IMAGE, at_once(first_records(EMPTY_IMAGE, rebuilt(old_cluster(), []).image, random.Random(0)))
+    )
     before = image.partition(TIERED, 0)
     assert before is not None
     image = _arrive(image, 2)
@@ -263,7 +278,9 @@ def test_the_first_live_replica_leads_a_partition_that_nobody_has_led() -> None:
 
 
 def test_a_partition_that_was_led_waits_for_who_led_it() -> None:
-    image = replayed(EMPTY_IMAGE, first_records(EMPTY_IMAGE, rebuilt(old_cluster(), []).image, random.Random(0)))
+    image = replayed(
+        EMPTY_IMAGE, at_once(first_records(EMPTY_IMAGE, rebuilt(old_cluster(), []).image, random.Random(0)))
+    )
     gone = PartitionChangeRecord(TIERED, 0, leader=NO_LEADER, isr=(), last_known_leader=1)
     image = _arrive(replayed(image, [gone]), 2)
     partition = image.partition(TIERED, 0)
