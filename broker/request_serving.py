@@ -22,7 +22,6 @@ from wire.codec import encode_response
 from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
 
 PACED_BY_HANDLERS = (3, 75)  # Metadata, DescribeTopicPartitions
-UNCUT_ELEMENTS_OF = {51: 1_000}  # AlterUserScramCredentials: a controller decides it in one go
 UNCUT_ELEMENTS_MAX = 10_000  # of a client's request that cannot be cut
 
 Parts = list[bytes]
@@ -81,9 +80,8 @@ class RequestServing:
         if listing is not None and is_long(listing, request):
             return self._admitted(context, request, handler, listing)
         is_bounded = listing is not None or context.internal or context.api_key in PACED_BY_HANDLERS
-        elements_max = UNCUT_ELEMENTS_OF.get(context.api_key, UNCUT_ELEMENTS_MAX)
-        if not is_bounded and longest_list(request) > elements_max:
-            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"it has more than {elements_max} elements")
+        if not is_bounded and longest_list(request) > UNCUT_ELEMENTS_MAX:
+            raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"it has more than {UNCUT_ELEMENTS_MAX} elements")
         answer = self._handled(context, request, handler)
         if inspect.isawaitable(answer):
             return self._later(context, answer)

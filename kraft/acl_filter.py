@@ -6,7 +6,7 @@ type MATCH finds whatever speaks of the named resource, be it literal, the wildc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 
@@ -96,13 +96,17 @@ class AclFilter:
         if name is None:
             return acls
         types = list(AclResource) if self.resource_type == ANY else [AclResource(self.resource_type)]
-        found: dict[bytes, AclImage] = {}
+        return self._named(acls, types, name)
+
+    def _named(self, acls: AclsImage, types: list[AclResource], name: str) -> Iterator[AclImage]:
+        """Each one once."""
         for resource_type in types:
             resource = acls.of_type(resource_type)
-            exact = (*resource.literal.get(name, ()), *resource.prefixed.get(name, ()))
-            for acl in (*exact, *resource.matching(name)) if self.pattern_type == MATCH else exact:
-                found[acl.id] = acl
-        return found.values()
+            if self.pattern_type == MATCH:  # its own name and each of its prefixes, of which it is the longest
+                yield from resource.matching(name)
+            else:
+                yield from resource.literal.get(name, ())
+                yield from resource.prefixed.get(name, ())
 
 
 def _known(number: int, kind: type[AclResource | AclPattern | AclOperation | AclPermission]) -> bool:

@@ -26,11 +26,16 @@ class TenantUsage:
 
 def topics_of(image: MetadataImage, tenant: TenantImage) -> Iterator[TopicImage]:
     """In order of creation."""
-    return iter(image.topics.of_tenant(tenant.id))
+    return image.topics.iterate_tenant(tenant.id)
 
 
-def partition_count(image: MetadataImage, tenant: TenantImage) -> int:
-    return sum(len(topic.partitions) for topic in topics_of(image, tenant))
+def counting_partitions(image: MetadataImage, tenant: TenantImage) -> Work[int]:
+    """How many partitions a tenant has."""
+    count = 0
+    for topic in topics_of(image, tenant):
+        count += len(topic.partitions)
+        yield 1
+    return count
 
 
 def home_ids(image: MetadataImage, tenant: TenantImage) -> frozenset[int]:
@@ -40,7 +45,7 @@ def home_ids(image: MetadataImage, tenant: TenantImage) -> frozenset[int]:
 
 def is_outside(partition: PartitionImage, home: frozenset[int]) -> bool:
     """Whether a replica is elsewhere, or is about to be."""
-    return any(replica not in home for replica in partition.replicas)
+    return not home.issuperset(partition.replicas)
 
 
 def usage_by_tenant(image: MetadataImage) -> dict[str, TenantUsage]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.acl_filter import AclFilter
+from common.pacing import Work, at_once
+from kraft.acl_filter import CHECKED_PER_STEP, AclFilter
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, tenant_limit
 from kraft.image.acls import CLUSTER_RESOURCE, AclImage, AclsImage
@@ -32,6 +33,9 @@ ACLS_PER_REQUEST_MAX = 10_000
 NAME_CHARACTERS_MAX = 1_000
 ID_BYTES = 16
 
+CREATION_COST, FILTER_COST, ROW_COST, FOUND_PER_UNIT = 15, 20, 5, 10
+"""Of an ACL that is created, of a filter, of an ACL that it finds first, and how many found ones cost one more."""
+
 _Created = CreateAclsResponse.AclCreationResult
 _Deleted = DeleteAclsResponse.DeleteAclsFilterResult
 
@@ -43,14 +47,16 @@ class AclDraft:
         self._image = image
         self._policy = policy
         self._random = rng
-        self._bindings: dict[tuple[Any, ...], None] = {}
+        self._bindings: dict[tuple[Any, ...], None] = {}  # of the resources met so far, and what is added
+        self._met: dict[tuple[int, int, str], None] = {}
         self._owned: dict[str, int] = {}
         self.records: list[MetadataRecord] = []
 
     def add(self, acl: AclImage) -> None:
         """`acl` without an id. Nothing for a binding that exists. Raises POLICY_VIOLATION at a limit."""
+        at_once(self.meeting(acl))
         acls = self._image.acls
-        if acl.binding in self._bindings or acls.find(acl) is not None:
+        if acl.binding in self._bindings:
             return
         if len(acls) + len(self.records) >= self._policy.access.acls_max:
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, "No more ACLs can be made: the limit is reached.")
@@ -71,6 +77,18 @@ class AclDraft:
                 record.permission,
             )
         )
+
+    def meeting(self, acl: AclImage) -> Work[None]:
+        """The look at what the resource has already, once for all ACLs that are added to it."""
+        resource = (acl.resource_type, acl.pattern_type, acl.resource_name)
+        if resource in self._met:
+            return
+        present = self._image.acls.like(acl)
+        for at in range(0, len(present), CHECKED_PER_STEP):
+            for other in present[at : at + CHECKED_PER_STEP]:
+                self._bindings[other.binding] = None
+            yield CHECKED_PER_STEP
+        self._met[resource] = None
 
     def _count(self, acls: AclsImage, owner: str) -> None:
         tenant = self._image.tenants.get(owner)
@@ -93,16 +111,26 @@ def decide_create_acls(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Decision[MetadataRecord, Any]:
     """CreateAcls (30): each succeeds or fails on its own."""
+    return at_once(create_acls(image, request, policy, rng))
+
+
+def create_acls(
+    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_create_acls`."""
     draft = AclDraft(image, policy, rng)
     results = []
     try:
         check_access_level(image)
         _check_size(len(request.creations))
     except ProtocolError as error:
-        return Decision(CreateAclsResponse(results=[_created(error) for _ in request.creations]))
+        return Decision(CreateAclsResponse(results=[_created(error)] * len(request.creations)))
     for creation in request.creations:
+        yield CREATION_COST
         try:
-            draft.add(_checked(creation))
+            acl = _checked(creation)
+            yield from draft.meeting(acl)
+            draft.add(acl)
             results.append(_created(None))
         except ProtocolError as error:
             results.append(_created(error))
@@ -111,9 +139,16 @@ def decide_create_acls(
 
 def decide_delete_acls(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
     """DeleteAcls (31): each filter names what it matched; an ACL that two filters match is removed once."""
+    return at_once(delete_acls(image, request))
+
+
+def delete_acls(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_delete_acls`."""
     removed: dict[bytes, None] = {}
+    rows: dict[bytes, Any] = {}
     results = []
     for wanted in request.filters:
+        yield FILTER_COST
         acl_filter = AclFilter(
             wanted.resource_type_filter,
             wanted.resource_name_filter,
@@ -125,14 +160,18 @@ def decide_delete_acls(image: MetadataImage, request: Any) -> Decision[MetadataR
         )
         try:
             acl_filter.check()
-            found = acl_filter.find(image.acls)
-            fresh = [acl.id for acl in found if acl.id not in removed]
+            found = yield from acl_filter.find_work(image.acls)
+            fresh = [acl for acl in found if acl.id not in removed]
             _check_size(len(removed) + len(fresh))
         except ProtocolError as error:
             results.append(_Deleted(error_code=int(error.code), error_message=error.message, matching_acls=[]))
             continue
-        removed.update(dict.fromkeys(fresh))
-        results.append(_Deleted(error_code=0, error_message=None, matching_acls=[_matched(acl) for acl in found]))
+        for acl in fresh:
+            removed[acl.id] = None
+            rows[acl.id] = _matched(acl)
+            yield ROW_COST
+        results.append(_Deleted(error_code=0, error_message=None, matching_acls=[rows[acl.id] for acl in found]))
+        yield len(found) // FOUND_PER_UNIT
     return Decision(DeleteAclsResponse(filter_results=results), [RemoveAclRecord(acl_id) for acl_id in removed])
 
 

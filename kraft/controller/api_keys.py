@@ -10,6 +10,7 @@ begin so. `read` and `write` without a prefix are for everything.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 from common.decision import Decision
@@ -90,16 +91,26 @@ def decide_delete_api_key(image: MetadataImage, request: Any) -> Decision[Metada
     if key is None:
         message = f"There is no key {request.key_id}."
         return Decision(DeleteApiKeyResponse(error_code=int(ErrorCode.RESOURCE_NOT_FOUND), error_message=message))
-    return Decision(DeleteApiKeyResponse(error_code=0, error_message=None), revocation(image, key))
+    return Decision(
+        DeleteApiKeyResponse(error_code=0, error_message=None),
+        revocation(image, key, acls_by_principal(image, key.tenant).get(key.principal, ())),
+    )
 
 
-def revocation(image: MetadataImage, key: ApiKeyImage) -> list[MetadataRecord]:
-    """The key, its verifiers, and every ACL that speaks of its principal."""
+def revocation(image: MetadataImage, key: ApiKeyImage, acls: Iterable[AclImage]) -> list[MetadataRecord]:
+    """The key, its verifiers, and `acls`, which are those that speak of its principal."""
     records: list[MetadataRecord] = [RemoveApiKeyRecord(key.id)]
     records += [RemoveScramCredentialRecord(key.id, mechanism) for mechanism in image.scram.get(key.id, {})]
-    principal = key.principal
-    records += [RemoveAclRecord(acl.id) for acl in image.acls.of_tenant(key.tenant) if acl.principal == principal]
+    records += [RemoveAclRecord(acl.id) for acl in acls]
     return records
+
+
+def acls_by_principal(image: MetadataImage, tenant_id: str) -> dict[str, list[AclImage]]:
+    """All of a tenant's."""
+    found: dict[str, list[AclImage]] = {}
+    for acl in image.acls.of_tenant(tenant_id):
+        found.setdefault(acl.principal, []).append(acl)
+    return found
 
 
 def parse_role(role: str) -> tuple[str, str]:

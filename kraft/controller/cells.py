@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy
@@ -34,6 +36,7 @@ from kraft.records import CellRecord, MetadataRecord
 from wire.messages import AlterCellResponse, DescribeCellsResponse
 
 CELLS_MAX = 1_000
+TENANTS_PER_STEP, TENANTS_PER_UNIT = 200, 2
 LOADS_ALIKE = 0.2
 _Described = DescribeCellsResponse.DescribedCell
 
@@ -51,7 +54,7 @@ class CellState:
     brokers: list[BrokerImage]
     replicas: int
     replicas_max: int
-    tenants: list[TenantImage]
+    tenants: Sequence[TenantImage]
     tenants_max: int
     broker_load: float
     bandwidth_share: float
@@ -83,16 +86,41 @@ class CellState:
         return None
 
 
-class Cells:
-    """All cells of one image. Cost: the brokers and the tenants, once."""
+Living = Mapping[str, Sequence[TenantImage]]
+"""The tenants of each cell by name: those that live in it or move there."""
 
-    def __init__(self, image: MetadataImage, policy: ControllerPolicy, loads: BrokerLoads | None = None) -> None:
-        """Without `loads`, brokers do nothing."""
+
+def tenants_by_cell(image: MetadataImage) -> Work[Living]:
+    living: dict[str, list[TenantImage]] = {}
+    for number, tenant in enumerate(image.tenants.values(), 1):
+        living.setdefault(tenant.home, []).append(tenant)
+        if number % TENANTS_PER_STEP == 0:
+            yield TENANTS_PER_STEP // TENANTS_PER_UNIT
+    return living
+
+
+def knowing_tenants(
+    image: MetadataImage, decide: Callable[[Living], Decision[MetadataRecord, Any]]
+) -> Work[Decision[MetadataRecord, Any]]:
+    """`decide` of the tenants of each cell, of whom there may be many."""
+    living = yield from tenants_by_cell(image)
+    return decide(living)
+
+
+class Cells:
+    """All cells of one image. Cost: the brokers, once."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        policy: ControllerPolicy,
+        loads: BrokerLoads | None = None,
+        living: Living | None = None,
+    ) -> None:
+        """Without `loads`, brokers do nothing. Without `living` all tenants are looked at."""
         loads = BrokerLoads() if loads is None else loads
         on_broker = Counter({broker: len(held) for broker, held in image.topics.index.replicas.items()})
-        living: dict[str, list[TenantImage]] = {}
-        for tenant in image.tenants.values():
-            living.setdefault(tenant.home, []).append(tenant)
+        living = at_once(tenants_by_cell(image)) if living is None else living
         self.by_name: dict[str, CellState] = {}
         self.replicas_of = on_broker
         for name in cell_names(image.cells, image.brokers):
@@ -104,7 +132,7 @@ class Cells:
                 brokers,
                 sum(on_broker[broker.broker_id] for broker in brokers),
                 cell_limit(said, REPLICAS_PER_BROKER_MAX, policy) * len(brokers),
-                living.get(name, []),
+                living.get(name, ()),
                 cell_limit(said, TENANTS_MAX, policy),
                 *_shares(brokers, cell_limit(said, BANDWIDTH_PER_BROKER, policy), loads),
             )
@@ -199,10 +227,14 @@ def changed_limits(present: Any, wanted: Any, known: tuple[str, ...]) -> dict[st
 
 
 def decide_describe_cells(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, loads: BrokerLoads | None = None
+    image: MetadataImage,
+    request: Any,
+    policy: ControllerPolicy,
+    loads: BrokerLoads | None = None,
+    living: Living | None = None,
 ) -> Decision[MetadataRecord, Any]:
     """DescribeCells (10012), from the controller, whose settings the limits are and whom brokers tell their load."""
-    cells = Cells(image, policy, loads)
+    cells = Cells(image, policy, loads, living)
     names = list(cells.by_name) if request.cells is None else list(dict.fromkeys(request.cells))
     unknown = [name for name in names if name not in cells.by_name]
     if unknown:

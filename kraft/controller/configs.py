@@ -28,6 +28,7 @@ from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
 
 OWN_PREFIX = "tidelog."
 CONNECTIONS_OF_ADDRESSES = "max.connections.per.ip.overrides"
+_RESOURCES_PER_STEP = 100  # that are counted
 _RESOURCE_COST, _SETTING_COST = 40, 5
 LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 
@@ -127,9 +128,11 @@ def _alter(
     records: list[MetadataRecord] = []
     results = []
     seen: dict[tuple[int, str], int] = {}
-    for resource in request.resources:
+    for number, resource in enumerate(request.resources, 1):
         key = (resource.resource_type, resource.resource_name)
         seen[key] = seen.get(key, 0) + 1
+        if number % _RESOURCES_PER_STEP == 0:
+            yield _RESOURCES_PER_STEP
     for resource in request.resources:
         code, message = ErrorCode.NONE, None
         yield _RESOURCE_COST + _SETTING_COST * len(resource.configs)
@@ -150,7 +153,7 @@ def _alter(
     reply = response_class(responses=results)
     if request.validate_only:
         return Decision(reply)
-    return with_effects(image, records, reply, policy)
+    return (yield from with_effects(image, records, reply, policy))
 
 
 def _resource_records(

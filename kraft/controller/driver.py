@@ -32,7 +32,7 @@ from kraft.controller.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
-from kraft.image.delta import REPLAY_COST, MetadataDelta, replayed
+from kraft.image.delta import replayed, replaying_all
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy
 from kraft.records import (
@@ -304,7 +304,7 @@ class ControllerDriver:
         if len(records) * RECORD_COST <= SLICE_COST:
             group.scratch = replayed(group.scratch, records) if records else group.scratch
         else:
-            group.scratch = await self._pacer.run(_folding(group.scratch, records), _LANE, own=True)
+            group.scratch = await self._pacer.run(replaying_all(group.scratch, records), _LANE, own=True)
         group.records += records
 
     async def _propose_all(self, group: _Group) -> Verdict:
@@ -363,17 +363,6 @@ class ControllerDriver:
 
 def not_controller() -> ProtocolError:
     return ProtocolError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
-
-
-def _folding(image: MetadataImage, records: list[MetadataRecord]) -> Work[MetadataImage]:
-    at_a_time = SLICE_COST // RECORD_COST
-    for at in range(0, len(records), at_a_time):
-        delta = MetadataDelta(image)
-        some = records[at : at + at_a_time]
-        delta.replay_all(some)
-        yield len(some) * REPLAY_COST
-        image = yield from delta.imaging()
-    return image
 
 
 def _answer(group: _Group) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
 from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord, MetadataRecord
 from wire.messages import UpdateFeaturesResponse
@@ -29,6 +30,7 @@ that lack room; from 2 on brokers leave their partitions in pieces."""
 
 INITIAL_LEVELS = {METADATA_VERSION: 27, TIDELOG_VERSION: 2}
 
+UPDATE_COST = 5  # of one level, beside the look at each broker
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
@@ -43,9 +45,15 @@ def check_access_level(image: MetadataImage) -> None:
 
 def decide_update_features(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
     """UpdateFeatures (57): all of the request's levels are finalised, or none."""
+    return at_once(update_features(image, request))
+
+
+def update_features(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_update_features`."""
     records: list[MetadataRecord] = []
     results, failure = [], None
     for update in request.feature_updates:
+        yield UPDATE_COST + len(image.brokers)
         try:
             record = _updated(image, update)
             if record is not None:

@@ -10,7 +10,7 @@ from common.pacing import Work, at_once
 from kraft.controller.elections import CHANGE_COST, LOOK_COST, Targets
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
-from kraft.controller.tenant_topics import check_home, check_range
+from kraft.controller.tenant_topics import Home, check_range
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
@@ -43,6 +43,8 @@ def alter_reassignments(
     seen: dict[tuple[str, int], None] = {}
     for topic in request.topics:
         partitions = []
+        home = Home(image, topic.name)
+        yield CHANGE_COST
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             yield 2 * CHANGE_COST
@@ -51,7 +53,9 @@ def alter_reassignments(
                 if key in seen:
                     raise ProtocolError(ErrorCode.INVALID_REQUEST, "The partition is given twice.")
                 seen[key] = None
-                record = _change(image, topic.name, wanted, policy, request.allow_replication_factor_change, targets)
+                record = _change(
+                    image, home, topic.name, wanted, policy, request.allow_replication_factor_change, targets
+                )
                 records += [record] if record is not None else []
             except ProtocolError as error:
                 code, message = error.code, error.message
@@ -69,7 +73,13 @@ def alter_reassignments(
 
 
 def _change(
-    image: MetadataImage, name: str, wanted: Any, policy: ControllerPolicy, other_factor: bool, targets: Targets
+    image: MetadataImage,
+    home: Home,
+    name: str,
+    wanted: Any,
+    policy: ControllerPolicy,
+    other_factor: bool,
+    targets: Targets,
 ) -> PartitionChangeRecord | None:
     topic = image.topics.get(name)
     partition = topic.partitions.get(wanted.partition_index) if topic is not None else None
@@ -82,7 +92,7 @@ def _change(
     if not other_factor and len(wanted.replicas) != factor:
         message = f"The partition has {factor} replicas, and the request forbids to change that."
         raise ProtocolError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    check_home(image, name, tuple(wanted.replicas))
+    home.check(tuple(wanted.replicas))
     check_range(image, name, wanted.partition_index, tuple(wanted.replicas))
     return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy, targets)
 

@@ -45,7 +45,7 @@ def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) 
     everywhere = request.topic_partitions is None
     asked: Iterable[tuple[str, Iterable[int]]]
     if everywhere:
-        asked = _concerned(image, kind)
+        asked = yield from _concerned(image, kind)
     else:
         asked = [(topic.topic, dict.fromkeys(topic.partitions)) for topic in request.topic_partitions]
     targets = Targets(image, policy)
@@ -68,13 +68,14 @@ def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) 
     return Decision(ElectLeadersResponse(error_code=0, replica_election_results=topics), records)
 
 
-def _concerned(image: MetadataImage, kind: ElectionType) -> list[tuple[str, list[int]]]:
+def _concerned(image: MetadataImage, kind: ElectionType) -> Work[Iterable[tuple[str, list[int]]]]:
     """Every partition that an election of that kind could change, by topic."""
     index = image.topics.index
     found: dict[bytes, list[int]] = {}
     for topic_id, number in chain(index.leaderless, index.astray if kind is ElectionType.PREFERRED else ()):
         found.setdefault(topic_id, []).append(number)
-    return [(image.topics.by_id[topic_id].name, sorted(numbers)) for topic_id, numbers in found.items()]
+        yield LOOK_COST
+    return ((image.topics.by_id[topic_id].name, sorted(numbers)) for topic_id, numbers in found.items())
 
 
 def _election(

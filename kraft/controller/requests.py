@@ -14,13 +14,14 @@ from typing import Any
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
 from common.pacing import Pacer
 from common.ports import Clock
-from kraft.controller.acls import decide_create_acls, decide_delete_acls
+from kraft.controller.acls import create_acls, delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
 from kraft.controller.attribution import actor_of, attributed
-from kraft.controller.cells import decide_alter_cell, decide_describe_cells
+from kraft.controller.broker_loads import BrokerLoads
+from kraft.controller.cells import decide_alter_cell, decide_describe_cells, knowing_tenants
 from kraft.controller.configs import alter_configs, incremental_alter_configs
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
-from kraft.controller.features import SUPPORTED_FEATURES, decide_update_features
+from kraft.controller.features import SUPPORTED_FEATURES, update_features
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.partitions import alter_partition
@@ -28,14 +29,14 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
 from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
 from kraft.controller.requested_elections import elect_leaders
-from kraft.controller.restored_topics import decide_restore_topic
-from kraft.controller.scram_credentials import decide_alter_user_scram_credentials
+from kraft.controller.restored_topics import restore_topic
+from kraft.controller.scram_credentials import alter_user_scram_credentials
 from kraft.controller.tenant_duties import TenantDuties
 from kraft.controller.tenants import (
     decide_alter_tenant,
     decide_create_tenant,
     decide_delete_tenant,
-    decide_move_tenant,
+    move_tenant,
 )
 from kraft.controller.topics import create_partitions, create_topics, delete_topics
 from kraft.records import METADATA_TOPIC
@@ -207,31 +208,7 @@ class ControllerRequests:
         )  # fmt: skip
 
     def _decision(self, header: RequestHeader, inner: Any) -> Decide:
-        policy, rng, now_ms = self._policy, self._random, self._clock.wall_ms()
-        loads = self._liveness.loads
-        decisions: dict[int, Decide] = {
-            19: lambda image: create_topics(image, inner, policy, rng),
-            20: lambda image: delete_topics(image, inner, policy),
-            30: lambda image: decide_create_acls(image, inner, policy, rng),
-            31: lambda image: decide_delete_acls(image, inner),
-            33: lambda image: alter_configs(image, inner, policy),
-            37: lambda image: create_partitions(image, inner, policy, rng),
-            43: lambda image: elect_leaders(image, inner, policy),
-            44: lambda image: incremental_alter_configs(image, inner, policy),
-            45: lambda image: alter_reassignments(image, inner, policy),
-            46: lambda image: list_reassignments(image, inner),
-            51: lambda image: decide_alter_user_scram_credentials(image, inner, policy),
-            57: lambda image: decide_update_features(image, inner),
-            10002: lambda image: decide_restore_topic(image, inner, policy, rng),
-            10004: lambda image: decide_create_tenant(image, inner, policy, rng, now_ms, loads),
-            10006: lambda image: decide_alter_tenant(image, inner),
-            10007: lambda image: decide_delete_tenant(image, inner, policy),
-            10008: lambda image: decide_move_tenant(image, inner, policy, rng, loads),
-            10009: lambda image: decide_create_api_key(image, inner, policy, rng, now_ms),
-            10010: lambda image: decide_delete_api_key(image, inner),
-            10012: lambda image: decide_describe_cells(image, inner, policy, loads),
-            10013: lambda image: decide_alter_cell(image, inner, policy),
-        }
+        decisions = decisions_of(inner, self._policy, self._random, self._clock.wall_ms(), self._liveness.loads)
         decide = decisions.get(header.api_key)
         if decide is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
@@ -260,3 +237,36 @@ class ControllerRequests:
         return DescribeQuorumResponse(
             error_code=0, topics=[topic(topic_name=METADATA_TOPIC, partitions=[partition])], nodes=[]
         )
+
+
+def decisions_of(
+    inner: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int, loads: BrokerLoads
+) -> dict[int, Decide]:
+    """How a client's request that a broker passes on is decided, by API."""
+    return {
+        19: lambda image: create_topics(image, inner, policy, rng),
+        20: lambda image: delete_topics(image, inner, policy),
+        30: lambda image: create_acls(image, inner, policy, rng),
+        31: lambda image: delete_acls(image, inner),
+        33: lambda image: alter_configs(image, inner, policy),
+        37: lambda image: create_partitions(image, inner, policy, rng),
+        43: lambda image: elect_leaders(image, inner, policy),
+        44: lambda image: incremental_alter_configs(image, inner, policy),
+        45: lambda image: alter_reassignments(image, inner, policy),
+        46: lambda image: list_reassignments(image, inner),
+        51: lambda image: alter_user_scram_credentials(image, inner, policy),
+        57: lambda image: update_features(image, inner),
+        10002: lambda image: restore_topic(image, inner, policy, rng),
+        10004: lambda image: knowing_tenants(
+            image, lambda living: decide_create_tenant(image, inner, policy, rng, now_ms, loads, living)
+        ),
+        10006: lambda image: decide_alter_tenant(image, inner),
+        10007: lambda image: decide_delete_tenant(image, inner, policy),
+        10008: lambda image: move_tenant(image, inner, policy, rng, loads),
+        10009: lambda image: decide_create_api_key(image, inner, policy, rng, now_ms),
+        10010: lambda image: decide_delete_api_key(image, inner),
+        10012: lambda image: knowing_tenants(
+            image, lambda living: decide_describe_cells(image, inner, policy, loads, living)
+        ),
+        10013: lambda image: decide_alter_cell(image, inner, policy),
+    }

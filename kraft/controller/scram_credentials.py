@@ -13,6 +13,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work, at_once
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
@@ -27,6 +28,8 @@ from wire.messages import AlterUserScramCredentialsResponse
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
 NAME_CHARACTERS_MAX = 249
 SECRET_BYTES_MAX = 1_024
+REMOVAL_COST, VERIFIER_COST, RESULT_COST = 5, 20, 5
+NAMES_PER_STEP, NAMES_PER_UNIT = 200, 2  # names that are looked at
 API_KEY_ID = re.compile(r"TK[A-Z2-7]{14}")
 _HASHES = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 
@@ -38,16 +41,27 @@ def decide_alter_user_scram_credentials(
     image: MetadataImage, request: Any, policy: ControllerPolicy
 ) -> Decision[MetadataRecord, Any]:
     """AlterUserScramCredentials (51): one result for each user that the request names."""
+    return at_once(alter_user_scram_credentials(image, request, policy))
+
+
+def alter_user_scram_credentials(
+    image: MetadataImage, request: Any, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_alter_user_scram_credentials`."""
     changes: _Changes = {}
     failures: dict[str, ProtocolError] = {}
     for wanted in (*request.deletions, *request.upsertions):
         changes.setdefault(wanted.name, {})
+    yield (len(request.deletions) + len(request.upsertions)) // NAMES_PER_UNIT
     for deletion in request.deletions:
+        yield REMOVAL_COST
         _take(changes, failures, deletion.name, lambda d=deletion: _removal(image, d))
     for upsertion in request.upsertions:
+        yield VERIFIER_COST
         _take(changes, failures, upsertion.name, lambda u=upsertion: _credential(u))
-    users = sum(name not in image.keys for name in image.scram)
+    users = yield from _user_count(image)
     for name, of_user in changes.items():
+        yield RESULT_COST
         try:
             check_access_level(image)
             adds = any(isinstance(record, ScramCredentialRecord) for record in of_user.values())
@@ -58,8 +72,22 @@ def decide_alter_user_scram_credentials(
         except ProtocolError as error:
             failures.setdefault(name, error)
     records = [r for name, of_user in changes.items() if name not in failures for r in of_user.values()]
-    results = [_result(name, failures.get(name)) for name in changes]
+    yield len(records)
+    results = []
+    for name in changes:
+        results.append(_result(name, failures.get(name)))
+        yield RESULT_COST
     return Decision(AlterUserScramCredentialsResponse(results=results), records)
+
+
+def _user_count(image: MetadataImage) -> Work[int]:
+    """How many have credentials, API keys apart."""
+    users = 0
+    for number, name in enumerate(image.scram, 1):
+        users += name not in image.keys
+        if number % NAMES_PER_STEP == 0:
+            yield NAMES_PER_STEP // NAMES_PER_UNIT
+    return users
 
 
 def _take(changes: _Changes, failures: dict[str, ProtocolError], name: str, make: Any) -> None:

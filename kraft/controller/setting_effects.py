@@ -7,12 +7,12 @@ changes, or with it: were they cleared after it, an election in between could ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
 from typing import Any
 
 from common.decision import Decision
+from common.pacing import Work
 from kraft.controller.departures import piece_of
-from kraft.controller.elections import changes_where_leaders_lack, changes_where_min_isr_changes
+from kraft.controller.elections import CHANGE_COST, changes_where_leaders_lack, changes_where_min_isr_changes
 from kraft.controller.policy import (
     MIN_ISR,
     UNCLEAN_ELECTION,
@@ -21,31 +21,51 @@ from kraft.controller.policy import (
     unclean_leader_election,
 )
 from kraft.controller.reassignment import changes_where_moves_may_end
-from kraft.image.delta import replayed
+from kraft.image.delta import replaying_all
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import PartitionKey, PartitionSet
 from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType
 
+LOOKS_PER_YIELD = 100  # partitions, each of which may be of another topic
+
 
 def with_effects(
     image: MetadataImage, records: list[MetadataRecord], reply: Any, policy: ControllerPolicy
-) -> Decision[MetadataRecord, Any]:
+) -> Work[Decision[MetadataRecord, Any]]:
     """Commits `records`, which change settings, with what follows for partitions; what is too much for one commit comes
     before it, or in pieces after it (`kraft.controller.piecework`)."""
     concerned = [r for r in records if isinstance(r, ConfigRecord) and r.name in (MIN_ISR, UNCLEAN_ELECTION)]
+    yield len(records)
     if not concerned:
         return Decision(reply, records)
-    piece, changes = piece_of(image, policy), _Changes(image, replayed(image, records), concerned, policy)
-    unsettled = list(islice(changes.of(image.topics.index.unsettled, changes.min_isr), piece + 1))
+    piece = piece_of(image, policy)
+    changes = _Changes(image, (yield from replaying_all(image, records)), concerned, policy)
+    unsettled = yield from _first(changes.of(image.topics.index.unsettled, changes.min_isr), piece + 1)
     cleared: list[MetadataRecord] = list(changes_where_min_isr_changes(image, unsettled[:piece]))
+    yield len(cleared) * CHANGE_COST
     if len(unsettled) > piece:
         return Decision(reply, cleared, again=True)
-    after = replayed(image, cleared + records)
-    leaderless = islice(changes.of(after.topics.index.leaderless, changes.either), piece)
+    after = yield from replaying_all(image, cleared + records)
+    leaderless = yield from _first(changes.of(after.topics.index.leaderless, changes.either), piece)
     elected = list(changes_where_leaders_lack(after, policy, leaderless, Cause.REQUESTED_ELECTION))
-    after = replayed(after, elected)
-    moving = islice(changes.of(after.topics.index.moving, changes.min_isr), piece)
+    yield len(leaderless) * CHANGE_COST
+    after = yield from replaying_all(after, list(elected))
+    moving = yield from _first(changes.of(after.topics.index.moving, changes.min_isr), piece)
+    yield len(moving) * CHANGE_COST
     return Decision(reply, [*cleared, *records, *elected, *changes_where_moves_may_end(after, policy, moving)])
+
+
+def _first(keys: Iterator[tuple[PartitionKey, bool]], most: int) -> Work[list[PartitionKey]]:
+    """The first of those that are marked as concerned."""
+    found: list[PartitionKey] = []
+    for number, (key, is_concerned) in enumerate(keys, 1):
+        if is_concerned:
+            found.append(key)
+            if len(found) == most:
+                break
+        if number % LOOKS_PER_YIELD == 0:
+            yield LOOKS_PER_YIELD
+    return found
 
 
 class _Changes:
@@ -57,26 +77,26 @@ class _Changes:
         self._before = before
         self._after = after
         self._policy = policy
-        self._everywhere = any(record.resource_type is ResourceType.BROKER for record in concerned)
-        self._named = dict.fromkeys(record.resource_name for record in concerned)
+        self._named = {record.resource_name: record.resource_type for record in concerned}
+        self._everywhere = ResourceType.BROKER in self._named.values()
 
-    def of(self, partitions: PartitionSet, differs: Callable[[str], bool]) -> Iterator[PartitionKey]:
-        """Those of `partitions` whose topics `differs` is true for."""
+    def of(self, partitions: PartitionSet, differs: Callable[[str], bool]) -> Iterator[tuple[PartitionKey, bool]]:
+        """Those of `partitions` whose topics may be concerned, each with whether `differs` is true for its topic."""
         topics = self._after.topics
         if not self._everywhere:
-            named = [
-                topic.topic_id for name in self._named if differs(name) and (topic := topics.get(name)) is not None
-            ]
-            return chain.from_iterable(partitions.of_topic(topic_id) for topic_id in named)
+            for name in self._named:
+                topic = topics.get(name)
+                if topic is not None and differs(name):
+                    yield from ((key, True) for key in partitions.of_topic(topic.topic_id))
+                elif topic is not None:
+                    yield (topic.topic_id, 0), False
+            return
         known: dict[bytes, bool] = {}
-
-        def concerns(key: PartitionKey) -> bool:
+        for key in partitions:
             found = known.get(key[0])
             if found is None:
                 found = known[key[0]] = differs(topics.by_id[key[0]].name)
-            return found
-
-        return filter(concerns, partitions)
+            yield key, found
 
     def min_isr(self, name: str) -> bool:
         before, after, policy = self._before, self._after, self._policy

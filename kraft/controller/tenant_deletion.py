@@ -6,24 +6,27 @@ remove them by themselves and say so (`kraft.controller.tenant_groups`).
 
 from __future__ import annotations
 
-from kraft.controller.api_keys import revocation
+from kraft.controller.api_keys import acls_by_principal, revocation
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.records import MetadataRecord, RemoveAclRecord, RemoveTenantRecord, RemoveTopicRecord
 from kraft.tenant_usage import topics_of
 
 RECORDS_PER_STEP_MAX = 1_000
-TOPICS_PER_STEP_MAX = 100
+TOPICS_PER_STEP_MAX, KEYS_PER_STEP_MAX = 100, 100
 
 
 def deletion_step(image: MetadataImage, tenant: TenantImage, groups_are_gone: bool) -> list[MetadataRecord]:
     """The next step of a DELETING tenant; nothing while it waits for its groups to go."""
     records: list[MetadataRecord] = []
-    for key_id in image.keys.of_tenant(tenant.id):
-        records += revocation(image, image.keys[key_id])
-        if len(records) >= RECORDS_PER_STEP_MAX:
-            return records
-    if records:
+    keys = image.keys.of_tenant(tenant.id)[:KEYS_PER_STEP_MAX]
+    if keys:
+        by_principal = acls_by_principal(image, tenant.id)
+        for key_id in keys:
+            key = image.keys[key_id]
+            records += revocation(image, key, by_principal.get(key.principal, ()))
+            if len(records) >= RECORDS_PER_STEP_MAX:
+                break
         return records
     acls = image.acls.of_tenant(tenant.id)[:RECORDS_PER_STEP_MAX]
     if acls:

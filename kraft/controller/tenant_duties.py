@@ -11,12 +11,13 @@ from typing import Any
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
+from common.pacing import Work
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.key_moves import KeyReports, Report
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_groups import TenantGroups
-from kraft.controller.tenant_moves import MoveStep, move_step
+from kraft.controller.tenant_moves import MoveStep, moving
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import MetadataRecord, TenantState
@@ -125,8 +126,8 @@ class TenantDuties:
     async def _advance(self, tenant_id: str) -> bool:
         """Commit the tenant's next step; False when it has to wait for others, or for a better time."""
 
-        def decide(image: MetadataImage) -> Decision[MetadataRecord, int]:
-            records = self._step(image, tenant_id)
+        def decide(image: MetadataImage) -> Work[Decision[MetadataRecord, int]]:
+            records = yield from self._step(image, tenant_id)
             return Decision(len(records), records)
 
         try:
@@ -135,7 +136,7 @@ class TenantDuties:
             return False
         return count > 0
 
-    def _step(self, image: MetadataImage, tenant_id: str) -> list[MetadataRecord]:
+    def _step(self, image: MetadataImage, tenant_id: str) -> Work[list[MetadataRecord]]:
         tenant = image.tenants.get(tenant_id)
         if tenant is None:
             return []
@@ -143,7 +144,7 @@ class TenantDuties:
             return deletion_step(image, tenant, self._groups.are_gone(image, tenant_id))
         if tenant.state is not TenantState.MOVING:
             return []
-        step = move_step(image, self._policy, tenant, self._random, self._keys)
+        step = yield from moving(image, self._policy, tenant, self._random, self._keys)
         self._tell(tenant_id, tenant.home, step)
         return step.records
 

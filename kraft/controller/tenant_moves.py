@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from common.errors import ProtocolError
+from common.pacing import Work, at_once
 from kraft.controller.key_moves import KeyReports, key_step
 from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.move_throttles import lifted, rate_lifted, throttles
@@ -31,6 +32,7 @@ from kraft.records import MetadataRecord, TenantState
 from kraft.tenant_usage import home_ids, is_outside, topics_of
 
 RECORDS_PER_STEP_MAX = 1_000
+LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions that are looked at, and what a topic costs beside them
 
 
 @dataclass(slots=True)
@@ -47,22 +49,32 @@ class MoveStep:
 def move_step(
     image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random, reports: KeyReports
 ) -> MoveStep:
+    """`moving` at once."""
+    return at_once(moving(image, policy, tenant, rng, reports))
+
+
+def moving(
+    image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random, reports: KeyReports
+) -> Work[MoveStep]:
     """The next step of a MOVING tenant; no records while it only has to wait."""
     home = home_ids(image, tenant)
     step = MoveStep()
     outside: list[tuple[TopicImage, PartitionImage]] = []
     for topic in topics_of(image, tenant):
-        for partition in topic.partitions.values():
+        for number, partition in enumerate(topic.partitions.values(), 1):
             if partition.is_reassigning:
                 step.running += 1
             elif is_outside(partition, home):
                 outside.append((topic, partition))
+            if number % LOOKS_PER_YIELD == 0:
+                yield LOOKS_PER_YIELD
+        yield TOPIC_COST + len(topic.partitions) % LOOKS_PER_YIELD
     step.waiting = len(outside)
     if not step.running and not outside:
         keys = key_step(image, tenant, reports)
         step.problem = keys.problem
         if keys.settled:
-            _end(image, policy, tenant, step)
+            yield from _ending(image, policy, tenant, step)
         elif keys.record is not None:
             step.records.append(keys.record)
         return step
@@ -98,10 +110,11 @@ def _begin(
     step.records += moves
 
 
-def _end(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, step: MoveStep) -> None:
+def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, step: MoveStep) -> Work[None]:
     """Take the throttles away, in so many steps as it takes, and let the tenant live where it is."""
     for topic in topics_of(image, tenant):
         step.records += lifted(image, topic.name)
+        yield TOPIC_COST
         if len(step.records) >= RECORDS_PER_STEP_MAX:
             return
     if not any(lifted(image, name) for name in KEYED_TOPICS):  # else whoever lifts that lifts the rate as well

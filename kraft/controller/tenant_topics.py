@@ -9,6 +9,7 @@ import random
 import re
 
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.controller.cells import Cells
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy, is_cordoned, tenant_limit
@@ -17,7 +18,7 @@ from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import PARTITIONS_MAX, TenantImage, tenant_of
 from kraft.records import TenantState
-from kraft.tenant_usage import home_ids, partition_count
+from kraft.tenant_usage import counting_partitions, home_ids
 
 _LIKE_A_TENANTS = re.compile(r"lkc-[a-z0-9]{6}\.")  # with the dot it would collide with a tenant's metrics
 
@@ -41,19 +42,25 @@ def check_owner(image: MetadataImage, topic_name: str) -> TenantImage | None:
     raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
 
-def check_home(image: MetadataImage, topic_name: str, replicas: tuple[int, ...]) -> None:
-    """Raises INVALID_REPLICATION_ASSIGNMENT when a tenant's replicas would leave the cell where it lives."""
-    tenant = image.tenants.owner(topic_name)
-    if tenant is None:
-        return
-    home = home_ids(image, tenant)
-    outside = [replica for replica in replicas if replica not in home and replica in image.brokers]
-    if outside:
-        raise ProtocolError(
-            ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
-            f"Broker {outside[0]} is not in cell {tenant.home}, where this tenant lives; "
-            "`tidelog tenants move` moves the tenant.",
-        )
+class Home:
+    """Where the replicas of one topic may be."""
+
+    def __init__(self, image: MetadataImage, topic_name: str) -> None:
+        self._image = image
+        self._tenant = image.tenants.owner(topic_name)
+        self._brokers = frozenset() if self._tenant is None else home_ids(image, self._tenant)
+
+    def check(self, replicas: tuple[int, ...]) -> None:
+        """Raises INVALID_REPLICATION_ASSIGNMENT when a tenant's replicas would leave the cell where it lives."""
+        if self._tenant is None:
+            return
+        outside = [r for r in replicas if r not in self._brokers and r in self._image.brokers]
+        if outside:
+            raise ProtocolError(
+                ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
+                f"Broker {outside[0]} is not in cell {self._tenant.home}, where this tenant lives; "
+                "`tidelog tenants move` moves the tenant.",
+            )
 
 
 def check_range(image: MetadataImage, topic_name: str, partition: int, replicas: tuple[int, ...]) -> None:
@@ -95,13 +102,13 @@ class TenantTopics:
             self._placers[key] = ReplicaPlacer([usable(self._image, broker) for broker in brokers], self._random)
         return self._placers[key]
 
-    def check_partitions(self, tenant: TenantImage | None, added: int) -> None:
+    def check_partitions(self, tenant: TenantImage | None, added: int) -> Work[None]:
         """Raises POLICY_VIOLATION where so many more partitions would be more than the tenant may have."""
         if tenant is None:
             return
         present = self._partitions.get(tenant.id)
         if present is None:
-            present = partition_count(self._image, tenant)
+            present = yield from counting_partitions(self._image, tenant)
         most = tenant_limit(tenant, PARTITIONS_MAX, self._policy)
         if present + added > most:
             raise ProtocolError(
@@ -114,7 +121,7 @@ class TenantTopics:
         """Count what was placed. Raises POLICY_VIOLATION where the cell has no room for it."""
         if tenant is None:
             return
-        self._cells = self._cells or Cells(self._image, self._policy)
+        self._cells = self._cells or Cells(self._image, self._policy, living={})
         cell = self._cells.by_name.get(tenant.home)
         added = self._replicas.get(tenant.home, 0) + sum(map(len, assignments))
         if cell is None or cell.replicas + added > cell.replicas_max:

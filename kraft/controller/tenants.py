@@ -10,15 +10,16 @@ import random
 import re
 import string
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.api_keys import revocation
+from common.pacing import Work, at_once
+from kraft.controller.api_keys import acls_by_principal, revocation
 from kraft.controller.broker_loads import BrokerLoads
-from kraft.controller.cells import Cells, changed_limits
+from kraft.controller.cells import Cells, Living, changed_limits, tenants_by_cell
 from kraft.controller.features import check_access_level
 from kraft.controller.key_moves import keys_are_home
 from kraft.controller.key_ranges import new_keys_cell
@@ -26,13 +27,14 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import LIMITS, TenantImage
 from kraft.records import KeysPhase, MetadataRecord, TenantRecord, TenantState
-from kraft.tenant_usage import topics_of, usage_by_tenant
+from kraft.tenant_usage import home_ids, is_outside, topics_of
 from wire.messages import AlterTenantResponse, CreateTenantResponse, DeleteTenantResponse, MoveTenantResponse
 
 TENANT_NAME = re.compile(r"[a-z0-9-]{1,40}")
 NETWORKS_MAX = 100
 ID_CHARACTERS = string.ascii_lowercase + string.digits
 ID_LENGTH = 6
+PARTITIONS_PER_STEP = 200  # that are looked at
 
 _Records = list[MetadataRecord]
 
@@ -44,6 +46,7 @@ def decide_create_tenant(
     rng: random.Random,
     now_ms: int,
     loads: BrokerLoads | None = None,
+    living: Living | None = None,
 ) -> Decision[MetadataRecord, Any]:
     """CreateTenant (10004): in the wanted cell, or the lighter of two that are drawn."""
     try:
@@ -57,7 +60,7 @@ def decide_create_tenant(
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {policy.access.tenants_max} tenants.")
         limits = changed_limits({}, request.limits, LIMITS)
         allow, deny = _networks(request.allow_networks), _networks(request.deny_networks)
-        cell = Cells(image, policy, loads).room(request.cell, rng, factor=policy.default_replication_factor)
+        cell = Cells(image, policy, loads, living).room(request.cell, rng, factor=policy.default_replication_factor)
     except ProtocolError as error:
         return Decision(CreateTenantResponse(error_code=int(error.code), error_message=error.message))
     tenant_id = _new_id(image, rng)
@@ -101,8 +104,9 @@ def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerP
                 epoch=tenant.epoch + 1,
             )
         ]
-        for key_id in image.keys.of_tenant(tenant.id):
-            records += revocation(image, image.keys[key_id])
+        by_principal = acls_by_principal(image, tenant.id)
+        for key in map(image.keys.__getitem__, image.keys.of_tenant(tenant.id)):
+            records += revocation(image, key, by_principal.get(key.principal, ()))
         return records
 
     return _decide(image, request, DeleteTenantResponse, delete)
@@ -115,9 +119,25 @@ def decide_move_tenant(
     rng: random.Random,
     loads: BrokerLoads | None = None,
 ) -> Decision[MetadataRecord, Any]:
-    """MoveTenant (10008). Towards the cell that it comes from, a move is taken back; towards the cell where it lives,
-    what lies elsewhere (after a rebuild, or a broker's change of cells) is gathered there."""
+    """MoveTenant (10008)."""
+    return at_once(move_tenant(image, request, policy, rng, loads))
+
+
+def move_tenant(
+    image: MetadataImage,
+    request: Any,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    loads: BrokerLoads | None = None,
+) -> Work[Decision[MetadataRecord, Any]]:
+    """The work of `decide_move_tenant`.
+
+    Towards the cell that it comes from, a move is taken back; towards the cell where it lives, what lies elsewhere
+    (after a rebuild, or a broker's change of cells) is gathered there.
+    """
     cell = ""
+    living = yield from tenants_by_cell(image)
+    holding = yield from _holding(image, request.tenant)
 
     def move(tenant: TenantImage) -> _Records:
         nonlocal cell
@@ -125,15 +145,13 @@ def decide_move_tenant(
             raise _invalid(f"Tenant {tenant.name} is being deleted.")
         cell = request.cell
         gathers = cell == tenant.home
-        if gathers and (tenant.state is TenantState.MOVING or _is_gathered(image, tenant)):
+        if gathers and (tenant.state is TenantState.MOVING or (holding.is_home and keys_are_home(image, tenant))):
             return []
-        partitions = [p for topic in topics_of(image, tenant) for p in topic.partitions.values()]
-        factors = [p.settled_replica_count for p in partitions]
         takes_back = tenant.state is TenantState.MOVING and request.cell == tenant.cell
         if not takes_back and not gathers:
-            factor = max(factors, default=policy.default_replication_factor)
-            room = Cells(image, policy, loads).room
-            cell = room(request.cell, rng, leaving=tenant.home, replicas=sum(factors), factor=factor)
+            factor = holding.factor or policy.default_replication_factor
+            room = Cells(image, policy, loads, living).room
+            cell = room(request.cell, rng, leaving=tenant.home, replicas=holding.replicas, factor=factor)
         new = msgspec.structs.replace(
             tenant.record(), state=TenantState.MOVING, target_cell=cell, epoch=tenant.epoch + 1
         )
@@ -144,8 +162,30 @@ def decide_move_tenant(
     return decision
 
 
-def _is_gathered(image: MetadataImage, tenant: TenantImage) -> bool:
-    return not usage_by_tenant(image)[tenant.id].to_move and keys_are_home(image, tenant)
+class _Holding(NamedTuple):
+    """What a tenant's partitions take: their replicas, the largest replication factor, 0 without partitions, and
+    whether all of them are in the cell where it lives."""
+
+    replicas: int = 0
+    factor: int = 0
+    is_home: bool = True
+
+
+def _holding(image: MetadataImage, id_or_name: str) -> Work[_Holding]:
+    tenant = image.tenants.get(id_or_name) or image.tenants.by_name(id_or_name)
+    replicas, factor, is_home = 0, 0, True
+    if tenant is None:
+        return _Holding()
+    home = home_ids(image, tenant)
+    for topic in topics_of(image, tenant):
+        for number, partition in enumerate(topic.partitions.values(), 1):
+            replicas += partition.settled_replica_count
+            factor = max(factor, partition.settled_replica_count)
+            is_home = is_home and not is_outside(partition, home)
+            if number % PARTITIONS_PER_STEP == 0:
+                yield PARTITIONS_PER_STEP
+        yield 1 + len(topic.partitions) % PARTITIONS_PER_STEP
+    return _Holding(replicas, factor, is_home)
 
 
 def find_tenant(image: MetadataImage, id_or_name: str) -> TenantImage:
@@ -184,8 +224,8 @@ def _new_id(image: MetadataImage, rng: random.Random) -> str:
     """One that no tenant has, and of which nothing is left in the topics."""
     while True:
         tenant_id = "lkc-" + "".join(rng.choice(ID_CHARACTERS) for _ in range(ID_LENGTH))
-        taken = tenant_id in image.tenants or image.acls.by_tenant.get(tenant_id)
-        if not taken and not any(topic.name.startswith(tenant_id) for topic in image.topics):
+        taken = image.acls.by_tenant.get(tenant_id) or image.topics.names_by_tenant.get(tenant_id)
+        if not taken and tenant_id not in image.tenants:
             return tenant_id
 
 

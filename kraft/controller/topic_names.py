@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from common.errors import ErrorCode, ProtocolError
+from common.pacing import Work
 from kraft.image.tenants import local_name
 
 GROUP_TOPIC = "__consumer_offsets"
@@ -20,6 +21,7 @@ the state of one topic, so a second one here needs a state of its own."""
 NAME_CHARACTERS_MAX = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _PERIODS_TRIED_MAX = 8
+NAMES_PER_STEP, NAMES_PER_UNIT, TRIES_PER_UNIT = 200, 4, 1  # names that are looked at, and tried
 
 
 def check_topic_name(name: str) -> None:
@@ -45,7 +47,9 @@ def can_begin_name(text: str) -> bool:
     return _LEGAL.fullmatch(text) is not None
 
 
-def colliding_name(name: str, exists: Callable[[str], bool], all_names: Callable[[], list[str]]) -> str | None:
+def colliding_name(
+    name: str, exists: Callable[[str], bool], all_names: Callable[[], Iterable[str]]
+) -> Work[str | None]:
     """An existing topic that differs from `name` in '.' against '_' alone: both would give one metric's name.
 
     `exists` is asked for the few possible names; only for a name with very many periods are all names looked at.
@@ -53,7 +57,12 @@ def colliding_name(name: str, exists: Callable[[str], bool], all_names: Callable
     places = [i for i, character in enumerate(name) if character in "._"]
     if len(places) > _PERIODS_TRIED_MAX:
         folded = name.replace(".", "_")
-        return next((n for n in all_names() if n != name and n.replace(".", "_") == folded), None)
+        for number, other in enumerate(all_names(), 1):
+            if other != name and len(other) == len(name) and other.replace(".", "_") == folded:
+                return other
+            if number % NAMES_PER_STEP == 0:
+                yield NAMES_PER_STEP // NAMES_PER_UNIT
+        return None
     letters = list(name)
     for choice in itertools.product("._", repeat=len(places)):
         for place, character in zip(places, choice, strict=True):
@@ -61,6 +70,7 @@ def colliding_name(name: str, exists: Callable[[str], bool], all_names: Callable
         candidate = "".join(letters)
         if candidate != name and exists(candidate):
             return candidate
+    yield (1 << len(places)) // TRIES_PER_UNIT
     return None
 
 

@@ -6,7 +6,8 @@ Topic ids and placement take chance from the given generator; what was drawn is 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from common.decision import Decision
@@ -18,7 +19,7 @@ from kraft.controller.key_ranges import founding_cell, missing_ranges
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.tenant_topics import TenantTopics, check_home, check_owner
+from kraft.controller.tenant_topics import Home, TenantTopics, check_owner
 from kraft.controller.tier_configs import check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
 from kraft.controller.topic_names import (
@@ -55,6 +56,7 @@ DESCRIBED_TOPICS_MAX = 100
 
 TOPIC_COST, PARTITION_COST, PLACE_COST, DESCRIPTION_COST = 60, 4, 10, 150
 """Of a topic that is created, of each of its partitions, of placing its replicas, of a topic's settings in a reply."""
+ASSIGNMENT_COST, DELETION_COST = 4, 10  # of a given assignment, beside its replicas; of a topic that goes
 AT_A_TIME = 50  # partitions
 
 _TopicResult = CreateTopicsResponse.CreatableTopicResult
@@ -103,12 +105,14 @@ def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerP
 
 def delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
     """The work of `decide_delete_topics`."""
-    wanted = [(state.name, raw_uuid(state.topic_id)) for state in request.topics or ()]
-    wanted += [(name, ZERO_UUID) for name in request.topic_names or ()]
+    wanted = chain(
+        ((state.name, raw_uuid(state.topic_id)) for state in request.topics or ()),
+        ((name, ZERO_UUID) for name in request.topic_names or ()),
+    )
     records: list[MetadataRecord] = []
     results, taken = [], dict[bytes, None]()
     for name, topic_id in wanted:
-        yield PARTITION_COST
+        yield DELETION_COST
         try:
             topic = _topic_to_delete(image, name, topic_id, policy)
             if topic.topic_id in taken:
@@ -169,14 +173,14 @@ class _Creation:
     def create(self, topic: Any) -> Work[tuple[list[MetadataRecord], Any]]:
         """Records and result of one topic. Raises ProtocolError."""
         image, name = self._image, topic.name
-        tenant = check_new_name(image, name, self._names)
+        tenant = yield from check_new_name(image, name, self._names)
         overrides = topic_overrides(topic.configs or ())
         overrides |= default_tier_overrides(image, self._policy, name, overrides)
         check_together(image, self._policy, {}, overrides)
         check_tier(image, self._policy, name, {}, overrides)
         if topic.assignments:
-            assignments = _manual(image, topic)
-            self._tenants.check_partitions(tenant, len(assignments))
+            assignments = yield from _manual(image, topic)
+            yield from self._tenants.check_partitions(tenant, len(assignments))
         else:
             assignments = yield from self._automatic(topic, tenant)
         self._tenants.take(tenant, assignments)
@@ -185,7 +189,7 @@ class _Creation:
             topic_id = random_uuid(self._random)
         records: list[MetadataRecord] = [TopicRecord(name, topic_id)]
         records += [ConfigRecord(ResourceType.TOPIC, name, key, value) for key, value in overrides.items()]
-        records += yield from _new_partitions(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
+        records += yield from new_partitions(image, topic_id, 0, assignments, Cause.TOPIC_CREATED)
         if name in KEYED_TOPICS:
             made = replayed(image, records).topics.by_id[topic_id]
             records += missing_ranges(image, made, self._policy, self._random, is_new=True)
@@ -211,36 +215,43 @@ class _Creation:
                 ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be larger than 0, or -1."
             )
         count = self._policy.num_partitions if count == -1 else count
-        self._tenants.check_partitions(tenant, count)
+        yield from self._tenants.check_partitions(tenant, count)
         factor = self._policy.default_replication_factor if factor == -1 else factor
         founding = founding_cell(self._image, self._policy, factor) if topic.name in KEYED_TOPICS else None
         if founding is not None:
             cell, factor = founding
-            return (yield from _placed(self._tenants.cell_placer(cell), count, factor))
-        return (yield from _placed(self._tenants.placer(tenant), count, factor))
+            return (yield from placed(self._tenants.cell_placer(cell), count, factor))
+        return (yield from placed(self._tenants.placer(tenant), count, factor))
 
 
-def _placed(placer: ReplicaPlacer, count: int, factor: int) -> Work[list[tuple[int, ...]]]:
-    placed: list[tuple[int, ...]] = []
-    while len(placed) < count:
-        some = min(AT_A_TIME, count - len(placed))
-        placed += placer.place(some, factor)
+def placed(placer: ReplicaPlacer, count: int, factor: int) -> Work[list[tuple[int, ...]]]:
+    """The replicas of new partitions."""
+    assignments: list[tuple[int, ...]] = []
+    while len(assignments) < count:
+        some = min(AT_A_TIME, count - len(assignments))
+        assignments += placer.place(some, factor)
         yield some * PLACE_COST
-    return placed
+    return assignments
 
 
-def _new_partitions(
-    image: MetadataImage, topic_id: bytes, first: int, assignments: list[tuple[int, ...]], cause: Cause
+def new_partitions(
+    image: MetadataImage,
+    topic_id: bytes,
+    first: int,
+    assignments: list[tuple[int, ...]],
+    cause: Cause,
+    leader_epochs: Sequence[int] = (),
 ) -> Work[list[MetadataRecord]]:
+    """The work of `partition_records`."""
     records: list[MetadataRecord] = []
     for at in range(0, len(assignments), AT_A_TIME):
-        some = assignments[at : at + AT_A_TIME]
-        records += partition_records(image, topic_id, first + at, some, cause)
+        some, epochs = assignments[at : at + AT_A_TIME], leader_epochs[at : at + AT_A_TIME]
+        records += partition_records(image, topic_id, first + at, some, cause, epochs)
         yield len(some) * PARTITION_COST
     return records
 
 
-def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> TenantImage | None:
+def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) -> Work[TenantImage | None]:
     """The tenant whose topic it would be, None for an operator's. Raises ProtocolError unless a topic may be made by
     that name; `others` are made in the same commit."""
     check_topic_name(name)
@@ -250,7 +261,7 @@ def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) 
     by_name = image.topics.by_name
     if name in by_name:
         raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    other = colliding_name(name, lambda n: n in by_name or n in others, lambda: [*by_name, *others])
+    other = yield from colliding_name(name, lambda n: n in by_name or n in others, lambda: chain(by_name, others))
     if other is not None:
         raise ProtocolError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with the existing topic '{other}'."
@@ -268,27 +279,41 @@ def topic_overrides(configs: Any) -> dict[str, str | None]:
     return overrides
 
 
-def _manual(image: MetadataImage, topic: Any) -> list[tuple[int, ...]]:
+def _manual(image: MetadataImage, topic: Any) -> Work[list[tuple[int, ...]]]:
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise ProtocolError(
             ErrorCode.INVALID_REQUEST, "With replica assignments, partitions and replication factor must be -1."
         )
     by_index: dict[int, tuple[int, ...]] = {}
-    for assignment in topic.assignments:
+    for number, assignment in enumerate(topic.assignments):
+        if number % AT_A_TIME == 0:
+            yield AT_A_TIME
         if assignment.partition_index in by_index:
             raise ProtocolError(
                 ErrorCode.INVALID_REPLICATION_ASSIGNMENT, f"Partition {assignment.partition_index} is assigned twice."
             )
         by_index[assignment.partition_index] = tuple(assignment.broker_ids)
-    if sorted(by_index) != list(range(len(by_index))):
+    if any(index not in by_index for index in range(len(by_index))):
         raise ProtocolError(
             ErrorCode.INVALID_REPLICATION_ASSIGNMENT, "Partitions must be numbered from 0 without a gap."
         )
     assignments = [by_index[index] for index in range(len(by_index))]
-    for replicas in assignments:
-        check_assignment(image, replicas, len(assignments[0]))
-        check_home(image, topic.name, replicas)
+    yield from _checked_assignments(image, topic.name, assignments, len(assignments[0]))
     return assignments
+
+
+def _checked_assignments(
+    image: MetadataImage, name: str, assignments: list[tuple[int, ...]], replication_factor: int
+) -> Work[None]:
+    """Raises INVALID_REPLICATION_ASSIGNMENT unless all of them may be those of partitions of the topic `name`."""
+    home = Home(image, name)
+    for at in range(0, len(assignments), AT_A_TIME):
+        cost = 0
+        for replicas in assignments[at : at + AT_A_TIME]:
+            check_assignment(image, replicas, replication_factor)
+            home.check(replicas)
+            cost += ASSIGNMENT_COST + len(replicas)
+        yield cost
 
 
 def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replication_factor: int) -> None:
@@ -325,7 +350,7 @@ def _added_partitions(
     if added > policy.partitions_per_request_max:
         raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"{added} partitions are too many for one request.")
     tenant = image.tenants.owner(wanted.name)
-    tenants.check_partitions(tenant, added)
+    yield from tenants.check_partitions(tenant, added)
     factor = topic.partitions[0].settled_replica_count
     if wanted.assignments is not None:
         assignments = [tuple(assignment.broker_ids) for assignment in wanted.assignments]
@@ -334,13 +359,11 @@ def _added_partitions(
                 ErrorCode.INVALID_REPLICATION_ASSIGNMENT,
                 f"{added} partitions are to be added, but {len(assignments)} are assigned.",
             )
-        for replicas in assignments:
-            check_assignment(image, replicas, factor)
-            check_home(image, wanted.name, replicas)
+        yield from _checked_assignments(image, wanted.name, assignments, factor)
     else:
-        assignments = yield from _placed(tenants.placer(tenant), added, factor)
+        assignments = yield from placed(tenants.placer(tenant), added, factor)
     tenants.take(tenant, assignments)
-    return (yield from _new_partitions(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
+    return (yield from new_partitions(image, topic.topic_id, present, assignments, Cause.PARTITIONS_ADDED))
 
 
 def _topic_to_delete(image: MetadataImage, name: str | None, topic_id: bytes, policy: ControllerPolicy) -> TopicImage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from common.pacing import Work
 from kraft.image.acls import AclImage, AclsImage
 from kraft.image.cells import CellImage
 from kraft.image.credentials import ApiKeyImage, ApiKeysImage, ScramCredential, ScramCredentials
@@ -59,8 +60,8 @@ class AccessDelta:
         base = self._base.scram
         return base.changed(self._scram) if self._scram else base
 
-    def acls_image(self) -> AclsImage:
-        return self._base.acls.changed(self._acls) if self._acls else self._base.acls
+    def acls_imaging(self) -> Work[AclsImage]:
+        return (yield from self._base.acls.changing(self._acls)) if self._acls else self._base.acls
 
     def tenants_image(self) -> TenantsImage:
         return self._base.tenants.changed(self._tenants) if self._tenants else self._base.tenants

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from common.pacing import Work, at_once
 from kraft.image.sharded_map import ShardedMap
 from kraft.image.tenants import tenant_of
 from kraft.records import AclOperation, AclPattern, AclPermission, AclRecord, AclResource
 
+CHANGES_PER_STEP, CHANGE_COST = 100, 4
 WILDCARD = "*"
 """As a literal resource name: every resource of its type. As a host: every host."""
 WILDCARD_PRINCIPAL = "User:*"
@@ -125,23 +127,35 @@ class AclsImage:
 
     def find(self, acl: AclImage) -> AclImage | None:
         """The ACL of the same binding, whatever its id."""
+        return next((a for a in self.like(acl) if a.binding == acl.binding), None)
+
+    def like(self, acl: AclImage) -> Bindings:
+        """Those of the same resource pattern."""
         resource = self.of_type(acl.resource_type)
         table = resource.literal if acl.pattern_type == AclPattern.LITERAL else resource.prefixed
-        return next((a for a in table.get(acl.resource_name, ()) if a.binding == acl.binding), None)
+        return table.get(acl.resource_name, ())
 
     def changed(self, changes: Mapping[bytes, AclImage | None]) -> AclsImage:
         """With each id of `changes` set, or removed where the value is None."""
-        tables: dict[AclResource, tuple[dict[str, Bindings], dict[str, Bindings]]] = {}
+        return at_once(self.changing(changes))
+
+    def changing(self, changes: Mapping[bytes, AclImage | None]) -> Work[AclsImage]:
+        """The work of `changed`."""
+        tables: _Tables = {}
         owned: dict[str, dict[bytes, None]] = {}
-        for acl_id, new in changes.items():
+        for number, (acl_id, new) in enumerate(changes.items(), 1):
             for acl, is_new in ((self.by_id.get(acl_id), False), (new, True)):
                 if acl is not None:
                     self._reindex(tables, acl, is_new=is_new)
                     self._reown(owned, acl, is_new=is_new)
+            if number % CHANGES_PER_STEP == 0:
+                yield CHANGES_PER_STEP * CHANGE_COST
         by_resource = dict(self.by_resource)
         for resource_type, (literal, prefixed) in tables.items():
-            by_resource[resource_type] = _with(self.of_type(resource_type), literal, prefixed)
+            by_resource[resource_type] = _with(self.of_type(resource_type), _bindings(literal), _bindings(prefixed))
+            yield len(literal) + len(prefixed)
         by_tenant = self.by_tenant.changed({tenant: tuple(ids) or None for tenant, ids in owned.items()})
+        yield len(owned)
         return AclsImage(self.by_id.changed(changes), by_resource, by_tenant)
 
     def _reown(self, owned: dict[str, dict[bytes, None]], acl: AclImage, *, is_new: bool) -> None:
@@ -154,20 +168,26 @@ class AclsImage:
         else:
             ids.pop(acl.id, None)
 
-    def _reindex(
-        self,
-        tables: dict[AclResource, tuple[dict[str, Bindings], dict[str, Bindings]]],
-        acl: AclImage,
-        *,
-        is_new: bool,
-    ) -> None:
+    def _reindex(self, tables: _Tables, acl: AclImage, *, is_new: bool) -> None:
         resource = self.of_type(acl.resource_type)
         at = 0 if acl.pattern_type == AclPattern.LITERAL else 1
-        base = (resource.literal, resource.prefixed)[at]
         names = tables.setdefault(acl.resource_type, ({}, {}))[at]
-        present = names[acl.resource_name] if acl.resource_name in names else base.get(acl.resource_name, ())
-        others = tuple(other for other in present if other.id != acl.id)
-        names[acl.resource_name] = (*others, acl) if is_new else others
+        bindings = names.get(acl.resource_name)
+        if bindings is None:
+            present = (resource.literal, resource.prefixed)[at].get(acl.resource_name, ())
+            bindings = names[acl.resource_name] = {other.id: other for other in present}
+        if is_new:
+            bindings[acl.id] = acl
+        else:
+            bindings.pop(acl.id, None)
+
+
+_Tables = dict[AclResource, tuple[dict[str, dict[bytes, AclImage]], dict[str, dict[bytes, AclImage]]]]
+"""Of each type the literal and the prefixed resources that change, by name: their ACLs by id."""
+
+
+def _bindings(names: dict[str, dict[bytes, AclImage]]) -> dict[str, Bindings]:
+    return {name: tuple(bindings.values()) for name, bindings in names.items()}
 
 
 def _with(base: ResourceAcls, literal: dict[str, Bindings], prefixed: dict[str, Bindings]) -> ResourceAcls:

@@ -6,7 +6,7 @@ change with the one before. So the cost is that of the changes, however much the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,8 +50,8 @@ from kraft.records import (
 )
 
 STRETCH = 50  # records that are replayed between two yields
-REPLAY_COST, TOPIC_COST, ACL_COST = 3, 2, 5
-"""Of a record, and of a changed topic or ACL in the next image; units of `common.pacing`."""
+RECORDS_PER_IMAGE = 200  # of records that need not become true at once
+REPLAY_COST, TOPIC_COST = 3, 2  # of a record, and of a changed topic in the next image; units of `common.pacing`
 
 
 class ReplayError(ValueError):
@@ -160,8 +160,9 @@ class MetadataDelta:
         topics = yield from self._topics_imaging()
         configs = self._configs_image()
         yield len(self.configs_changed)
-        scram, acls = access.scram_image(), access.acls_image()
-        yield len(access.scram_changed) + ACL_COST * len(access.acls_changed)
+        scram = access.scram_image()
+        yield len(access.scram_changed)
+        acls = yield from access.acls_imaging()
         self._result = MetadataImage(
             self._offset,
             self._epoch,
@@ -440,3 +441,14 @@ def replayed(image: MetadataImage, records: Iterable[MetadataRecord]) -> Metadat
     delta = MetadataDelta(image)
     delta.replay_all(records)
     return delta.image()
+
+
+def replaying_all(image: MetadataImage, records: Sequence[MetadataRecord]) -> Work[MetadataImage]:
+    """The work of `replayed`."""
+    for at in range(0, len(records), RECORDS_PER_IMAGE):
+        delta = MetadataDelta(image)
+        some = records[at : at + RECORDS_PER_IMAGE]
+        delta.replay_all(some)
+        yield len(some) * REPLAY_COST
+        image = yield from delta.imaging()
+    return image

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 
 from kraft.image.sharded_map import ShardedMap
@@ -129,6 +129,9 @@ class TenantsImage(Mapping[str, TenantImage]):
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    def values(self) -> ValuesView[TenantImage]:
+        return self._by_id.values()
 
     def by_name(self, name: str) -> TenantImage | None:
         tenant_id = self._ids.get(name)

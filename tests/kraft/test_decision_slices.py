@@ -1,0 +1,283 @@
+"""Each decision of a controller, asked for as much as a client may ask, over a large cluster: what it does in one go is
+bounded. Counted in lines of Python; a loop over all there is of anything would pass the bound several times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from kraft.controller.broker_loads import BrokerLoads
+from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
+from kraft.controller.key_moves import KeyReports
+from kraft.controller.key_ranges import range_step
+from kraft.controller.partitions import alter_partition
+from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.controller.requests import decisions_of
+from kraft.controller.tenant_deletion import deletion_step
+from kraft.controller.tenant_moves import moving
+from kraft.image.delta import replayed
+from kraft.image.metadata import MetadataImage
+from kraft.records import (
+    AclOperation,
+    AclPattern,
+    AclPermission,
+    AclRecord,
+    AclResource,
+    ApiKeyRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ResourceType,
+    ScramCredentialRecord,
+    ScramMechanism,
+    TenantRecord,
+    TenantState,
+    TopicRecord,
+)
+from tests.kraft.images import create_topics, heartbeat, new_topic, registration, with_brokers
+from tests.kraft.line_counts import LineCount
+from wire import messages
+from wire.messages import schema_uuid
+
+MANY = 5_000
+LINES_MAX = 15_000  # some 2 ms; what looks at each of MANY things with a few lines is more
+PIECE_LINES_MAX = 80_000  # of a decision over one piece of partitions, however many there are
+SCALED_LIMITS = {"partitions.max": MANY * 4, "acls.max": MANY * 2, "keys.max": MANY}
+TENANT, LEAVING, DELETED = "lkc-aaaaaa", "lkc-bbbbbb", "lkc-cccccc"
+
+POLICY = ControllerPolicy(
+    default_replication_factor=3,
+    min_insync_replicas=2,
+    access=AccessLimits(users_max=MANY * 4, acls_max=MANY * 8, tenants_max=MANY * 2),
+)
+ISR = (0, 1, 2)
+Decide = Callable[[MetadataImage], Any]
+
+
+def number_id(number: int) -> bytes:
+    return number.to_bytes(4, "big") * 4
+
+
+def acl(number: int, name: str, principal: str) -> AclRecord:
+    return AclRecord(
+        number_id(number),
+        AclResource.TOPIC,
+        name,
+        AclPattern.LITERAL,
+        principal,
+        "*",
+        AclOperation.READ,
+        AclPermission.ALLOW,
+    )
+
+
+def topic(number: int, name: str, partitions: int, leader: int, replicas: tuple[int, ...]) -> list[MetadataRecord]:
+    made: list[MetadataRecord] = [TopicRecord(name, number_id(number))]
+    topic_id = number_id(number)
+    made += [PartitionRecord(topic_id, index, replicas, (1, 2), leader, elr=(0,)) for index in range(partitions)]
+    return made
+
+
+@cache
+def large_image() -> MetadataImage:
+    """MANY topics, of which one has as many partitions, tenants, ACLs of one resource, users, keys, and settings. No
+    leader is the preferred one, and a replica of each partition is out of sync."""
+    records: list[MetadataRecord] = [
+        TenantRecord(TENANT, "active", "default", 1, SCALED_LIMITS),
+        TenantRecord(LEAVING, "leaving", "default", 1, SCALED_LIMITS, state=TenantState.MOVING, target_cell="west"),
+        TenantRecord(DELETED, "deleted", "default", 1, SCALED_LIMITS, state=TenantState.DELETING),
+    ]
+    for number in range(MANY):
+        records.append(TenantRecord(f"lkc-d{number:05}", f"t{number}", "default", 1))
+        records += topic(number, f"{TENANT}_t{number}", 1, leader=1, replicas=ISR)
+        records.append(ConfigRecord(ResourceType.TOPIC, f"{TENANT}_t{number}", "retention.ms", "5"))
+        records.append(acl(number, "t", f"User:u{number}"))
+        records.append(ScramCredentialRecord(f"u{number}", ScramMechanism.SHA_256, b"s", b"k", b"k", 4_096))
+    records += topic(MANY, "large", MANY, leader=1, replicas=ISR)
+    records += topic(MANY + 1, "without", MANY, leader=-1, replicas=ISR)
+    records += topic(MANY + 2, f"{LEAVING}_t", MANY, leader=1, replicas=ISR)
+    for number in range(1_000):
+        key = f"TK{number:05}"
+        records.append(ApiKeyRecord(key, DELETED, "", (), 1))
+        records.append(acl(MANY + number, f"{DELETED}_t", f"User:{DELETED}_{key}"))
+    image = with_brokers(6)
+    for at in range(0, len(records), 2_000):
+        image = replayed(image, records[at : at + 2_000])
+    return image
+
+
+def requests() -> Iterator[tuple[str, int, Any]]:
+    """API key and message: its lists are as long as a portion of them, or the whole where none is cut."""
+    some = range(50)
+    dotted = [new_topic("a.b_c.d_e.f_g.h_i.j.k" + str(n), 1, 3) for n in some]
+    yield "CreateTopics, names with periods", 19, create_topics(*dotted[:3])
+    yield "CreateTopics of tenants", 19, create_topics(*(new_topic(f"{TENANT}_n.x.y.z{n}", 50, 3) for n in some))
+    yield "CreateTopics, one large", 19, create_topics(new_topic("l2", MANY, 3))
+    yield "CreateTopics, assigned", 19, create_topics(new_topic("l3", assignments=[[0, 1, 2]] * MANY))
+    yield "CreateTopics, assigned of a tenant", 19, create_topics(new_topic(f"{TENANT}_l3", assignments=[[0]] * MANY))
+    delete = messages.DeleteTopicsRequest
+    states = [delete.DeleteTopicState(name=f"{TENANT}_t{n}") for n in range(MANY)]
+    yield "DeleteTopics", 20, delete(topics=states, timeout_ms=1)
+    acls = messages.CreateAclsRequest.AclCreation
+    creations = [
+        acls(
+            resource_type=2,
+            resource_name="t",
+            resource_pattern_type=3,
+            principal=f"User:n{n}",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for n in range(MANY)
+    ]
+    yield "CreateAcls of one resource", 30, messages.CreateAclsRequest(creations=creations)
+    wanted = messages.DeleteAclsRequest.DeleteAclsFilter
+    for label, resource_type, name, pattern in (("all", 1, None, 1), ("by name", 2, "t", 2)):
+        one = wanted(
+            resource_type_filter=resource_type,
+            resource_name_filter=name,
+            pattern_type_filter=pattern,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        )
+        yield f"DeleteAcls {label}", 31, messages.DeleteAclsRequest(filters=[one] * 3)
+    yield from settings_requests()
+    more = messages.CreatePartitionsRequest
+    grown = more.CreatePartitionsTopic(name="large", count=2 * MANY, assignments=None)
+    yield "CreatePartitions", 37, more(topics=[grown], timeout_ms=1, validate_only=False)
+    given = [more.CreatePartitionsTopic.CreatePartitionsAssignment(broker_ids=[0, 1, 2])] * MANY
+    grown = more.CreatePartitionsTopic(name="large", count=2 * MANY, assignments=given)
+    yield "CreatePartitions, assigned", 37, more(topics=[grown], timeout_ms=1, validate_only=False)
+    for kind in (0, 1):
+        elect = messages.ElectLeadersRequest(election_type=kind, topic_partitions=None, timeout_ms=1)
+        yield f"ElectLeaders {kind}", 43, elect
+    moves = messages.AlterPartitionReassignmentsRequest
+    rows = [moves.ReassignableTopic.ReassignablePartition(partition_index=n, replicas=[3, 4, 5]) for n in range(1_000)]
+    yield (
+        "AlterPartitionReassignments",
+        45,
+        moves(topics=[moves.ReassignableTopic(name="large", partitions=rows)], allow_replication_factor_change=True),
+    )
+    yield "ListPartitionReassignments", 46, messages.ListPartitionReassignmentsRequest(topics=None)
+    scram = messages.AlterUserScramCredentialsRequest
+    upserts = [
+        scram.ScramCredentialUpsertion(
+            name=f"v{n}", mechanism=1, iterations=4_096, salt=b"salt", salted_password=b"password"
+        )
+        for n in range(MANY)
+    ]
+    yield "AlterUserScramCredentials", 51, scram(deletions=[], upsertions=upserts)
+    update = messages.UpdateFeaturesRequest.FeatureUpdateKey
+    updates = [update(feature=f"f{n}", max_version_level=1, upgrade_type=1) for n in range(MANY)]
+    yield "UpdateFeatures", 57, messages.UpdateFeaturesRequest(feature_updates=updates, validate_only=False)
+    yield from tenants_requests()
+
+
+def settings_requests() -> Iterator[tuple[str, int, Any]]:
+    change = messages.IncrementalAlterConfigsRequest.AlterConfigsResource
+
+    def altered(kind: int, name: str, setting: str, value: str) -> Any:
+        setting_of = change.AlterableConfig(name=setting, config_operation=0, value=value)
+        return change(resource_type=kind, resource_name=name, configs=[setting_of])
+
+    for label, resources in (
+        ("everywhere", [altered(4, "", "min.insync.replicas", "1")]),
+        ("nowhere new", [altered(4, "", "min.insync.replicas", "2")]),
+        ("one large topic", [altered(2, "without", "min.insync.replicas", "1")]),
+        ("many topics", [altered(2, f"{TENANT}_t{n}", "min.insync.replicas", "1") for n in range(MANY)]),
+        ("many values", [altered(2, f"{TENANT}_t{n}", "retention.ms", "7") for n in range(MANY)]),
+    ):
+        yield (
+            f"IncrementalAlterConfigs {label}",
+            44,
+            messages.IncrementalAlterConfigsRequest(resources=resources, validate_only=False),
+        )
+
+
+def tenants_requests() -> Iterator[tuple[str, int, Any]]:
+    restore = messages.RestoreTopicRequest
+    yield (
+        "RestoreTopic",
+        10002,
+        restore(
+            topic_name="back.a.b.c.d.e.f.g.h.i",
+            topic_id=schema_uuid(b"r" * 16),
+            replication_factor=3,
+            leader_epochs=[1] * MANY,
+            configs=[],
+            left_out="",
+        ),
+    )
+    yield "CreateTenant", 10004, messages.CreateTenantRequest(tenant_name="new", limits=[])
+    yield "AlterTenant", 10006, messages.AlterTenantRequest(tenant=TENANT, limits=[])
+    yield "DeleteTenant", 10007, messages.DeleteTenantRequest(tenant=DELETED)
+    yield "MoveTenant", 10008, messages.MoveTenantRequest(tenant=TENANT, cell="default")
+    yield "DescribeCells", 10012, messages.DescribeCellsRequest(cells=None)
+    yield "AlterCell", 10013, messages.AlterCellRequest(cell_name="west", limits=[])
+
+
+CASES = {label: (key, message) for label, key, message in requests()}
+
+
+@pytest.mark.parametrize("label", CASES)
+def test_no_slice_of_a_decision_is_long(label: str) -> None:
+    key, message = CASES[label]
+    image = large_image()
+    decide = decisions_of(message, POLICY, random.Random(1), 1, BrokerLoads())[key]
+    count = LineCount()
+    decision = count.of(lambda: decide(image))
+    assert decision.reply is not None
+    assert count.most <= LINES_MAX, f"{count.most} lines in one go: {count.where}"
+
+
+def test_every_decision_that_a_client_can_ask_for_is_looked_at() -> None:
+    known = decisions_of(None, POLICY, random.Random(1), 1, BrokerLoads())
+    short = {33, 10009, 10010}  # as IncrementalAlterConfigs; of one key
+    assert {key for key, _ in CASES.values()} | short == set(known)
+
+
+def of_brokers(image: MetadataImage) -> dict[str, Callable[[], Any]]:
+    beat = heartbeat(image, 1, want_fence=True)
+    again = registration(1, life=2, previous_epoch=image.brokers[1].epoch)
+    data = messages.AlterPartitionRequest.TopicData
+    change = data.PartitionData
+    members = [change.BrokerState(broker_id=b, broker_epoch=image.brokers[b].epoch) for b in ISR]
+    rows = [
+        change(
+            partition_index=n, leader_epoch=0, new_isr_with_epochs=members, leader_recovery_state=0, partition_epoch=0
+        )
+        for n in range(MANY)
+    ]
+    joining = messages.AlterPartitionRequest(
+        broker_id=1,
+        broker_epoch=image.brokers[1].epoch,
+        topics=[data(topic_id=schema_uuid(number_id(MANY)), partitions=rows)],
+    )
+    gone = messages.UnregisterBrokerRequest(broker_id=1)
+    leaving, deleted, rng = image.tenants[LEAVING], image.tenants[DELETED], random.Random(1)
+    return {
+        "fence": lambda: decide_heartbeat(image, beat, POLICY, moves_seen=False),
+        "no room": lambda: decide_heartbeat(image, heartbeat(image, 1, lacks_room=True), POLICY, moves_seen=False),
+        "registration": lambda: decide_registration(image, again, POLICY, has_session=False),
+        "unregister": lambda: decide_unregister(image, gone, POLICY),
+        "alter partition": lambda: alter_partition(image, joining, 3, POLICY),
+        "tenant move": lambda: moving(image, POLICY, leaving, rng, KeyReports()),
+        "tenant deletion": lambda: deletion_step(image, deleted, groups_are_gone=False),
+        "ranges": lambda: range_step(image, POLICY, rng),
+    }
+
+
+@pytest.mark.parametrize("label", [
+    "fence", "no room", "registration", "unregister", "alter partition", "tenant move", "tenant deletion", "ranges",
+])  # fmt: skip
+def test_no_slice_of_what_nodes_and_duties_decide_is_long(label: str) -> None:
+    count = LineCount()
+    count.of(of_brokers(large_image())[label])
+    assert count.most <= PIECE_LINES_MAX, f"{count.most} lines in one go: {count.where}"
