@@ -12,19 +12,16 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
-from common.pacing import Work, at_once
+from common.pacing import Work
 from wire.outgoing import FileRegion, Part
 from wire.primitives import (
     EMPTY_ARRAY,
     INT32,
     INT64,
     NULL_ARRAY,
-    PART_COST,
-    PARTS_AT_ONCE,
     PARTS_MAX,
     Endpoint,
     LeaderHint,
-    count_at,
     put_count,
     put_endpoints,
     put_string,
@@ -33,8 +30,8 @@ from wire.primitives import (
     string_at,
     tag_count,
     tag_head,
-    topic_at,
 )
+from wire.topic_lists import PART_COST, PARTS_AT_ONCE, TopicList, by_topic, grouping
 
 FETCH = 1
 FETCH_VERSIONS = (4, 18)
@@ -103,18 +100,54 @@ class FetchedRow(NamedTuple):
     erased_end: int = 0  # to the same, if not 0: below it no local copy of records is to stay
 
 
-def decode_fetch(buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"") -> FetchCall:
+def _read_parts(
+    buffer: bytearray, at: int, end: int, version: int, topic: bytes, count: int, parts: list[FetchPart]
+) -> int:
+    if version >= _FLEXIBLE_FROM:
+        for _ in range(count):
+            parts.append(FetchPart(topic, *_PART_12.unpack_from(buffer, at)))
+            at += _PART_12.size
+            at = skip_tags(buffer, at, end) if buffer[at] else at + 1
+        return at
+    layout = _PART_9 if version >= 9 else _PART_5 if version >= 5 else _PART_4
+    for _ in range(count):
+        values = layout.unpack_from(buffer, at)
+        at += layout.size
+        epoch = values[1] if version >= 9 else -1
+        offset = values[2] if version >= 9 else values[1]
+        log_start = values[-2] if version >= 5 else -1
+        parts.append(FetchPart(topic, values[0], epoch, offset, -1, log_start, values[-1]))
+    return at
+
+
+def _read_forgotten(
+    buffer: bytearray, at: int, end: int, version: int, topic: bytes, count: int, parts: list[tuple[bytes, int]]
+) -> int:
+    for _ in range(count):
+        parts.append((topic, INT32.unpack_from(buffer, at)[0]))
+        at += INT32.size
+    return at
+
+
+_PARTS = TopicList(_FLEXIBLE_FROM, _IDS_FROM, _read_parts)
+_FORGOTTEN = TopicList(_FLEXIBLE_FROM, _IDS_FROM, _read_forgotten)
+_Lists = tuple[tuple[list[FetchPart], int], tuple[list[tuple[bytes, int]], int]]
+
+
+def decode_fetch(
+    buffer: bytearray,
+    at: int,
+    end: int,
+    version: int,
+    prefix: bytes = b"",
+    most: int = PARTS_MAX,
+    listed: _Lists | None = None,
+) -> FetchCall:
     """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame.
 
-    Topics that the request names get `prefix` before their names.
+    ManyParts when it names more than `most` topics or partitions. Topics that the request names get `prefix` before
+    their names. `listed` are its lists of topics, each with the position behind it, if they were read before.
     """
-    return at_once(fetch_decoding(buffer, at, end, version, prefix))
-
-
-def fetch_decoding(
-    buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"", at_once_max: int = PARTS_AT_ONCE
-) -> Work[FetchCall]:
-    """`decode_fetch` as work; it yields only for a request that names more than `at_once_max` partitions or topics."""
     flexible = version >= _FLEXIBLE_FROM
     replica = replica_epoch = -1
     session_id, session_epoch = 0, -1
@@ -126,14 +159,14 @@ def fetch_decoding(
             (replica,) = INT32.unpack_from(buffer, at)
             at += 4
         if version >= _SESSIONS_FROM:
-            wait, least, most, isolation, session_id, session_epoch = _HEAD_7.unpack_from(buffer, at)
+            wait, bytes_min, bytes_max, isolation, session_id, session_epoch = _HEAD_7.unpack_from(buffer, at)
             at += _HEAD_7.size
         else:
-            wait, least, most, isolation = _HEAD_4.unpack_from(buffer, at)
+            wait, bytes_min, bytes_max, isolation = _HEAD_4.unpack_from(buffer, at)
             at += _HEAD_4.size
-        parts, at = yield from _parts(buffer, at, end, version, prefix, at_once_max)
+        parts, at = _PARTS.read(buffer, at, end, version, prefix, most) if listed is None else listed[0]
         if version >= _SESSIONS_FROM:
-            forgotten, at = yield from _forgotten(buffer, at, end, version, prefix, at_once_max)
+            forgotten, at = _FORGOTTEN.read(buffer, at, end, version, prefix, most) if listed is None else listed[1]
         if version >= _RACK_FROM:
             text, at = string_at(buffer, at, end, flexible)
             if text is None:
@@ -152,8 +185,8 @@ def fetch_decoding(
         replica,
         replica_epoch,
         wait,
-        least,
-        most,
+        bytes_min,
+        bytes_max,
         isolation,
         session_id,
         session_epoch,
@@ -164,67 +197,15 @@ def fetch_decoding(
     )
 
 
-def _parts(
-    buffer: bytearray, at: int, end: int, version: int, prefix: bytes, at_once_max: int
-) -> Work[tuple[list[FetchPart], int]]:
-    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
-    layout = _PART_12 if flexible else _PART_9 if version >= 9 else _PART_5 if version >= 5 else _PART_4
-    unpack, size = layout.unpack_from, layout.size
-    parts: list[FetchPart] = []
-    pause = topic_pause = at_once_max
-    topics, at = count_at(buffer, at, end, flexible)
-    for number in range(topics):
-        if number == topic_pause:
-            yield at_once_max * PART_COST
-            topic_pause += at_once_max
-        topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
-        count, at = count_at(buffer, at, end, flexible)
-        if len(parts) + count > PARTS_MAX:
-            raise MalformedFrame("fetch: too many partitions")
-        for _ in range(count):
-            if len(parts) == pause:
-                yield at_once_max * PART_COST
-                pause += at_once_max
-            if flexible:
-                parts.append(FetchPart(topic, *unpack(buffer, at)))
-                at += size
-                at = skip_tags(buffer, at, end) if buffer[at] else at + 1
-                continue
-            values = unpack(buffer, at)
-            at += size
-            epoch = values[1] if version >= 9 else -1
-            offset = values[2] if version >= 9 else values[1]
-            log_start = values[-2] if version >= 5 else -1
-            parts.append(FetchPart(topic, values[0], epoch, offset, -1, log_start, values[-1]))
-        if flexible:
-            at = skip_tags(buffer, at, end)
-    return parts, at
-
-
-def _forgotten(
-    buffer: bytearray, at: int, end: int, version: int, prefix: bytes, at_once_max: int
-) -> Work[tuple[list[tuple[bytes, int]], int]]:
-    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
-    forgotten: list[tuple[bytes, int]] = []
-    pause = topic_pause = at_once_max
-    topics, at = count_at(buffer, at, end, flexible)
-    for number in range(topics):
-        if number == topic_pause:
-            yield at_once_max * PART_COST
-            topic_pause += at_once_max
-        topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
-        count, at = count_at(buffer, at, end, flexible)
-        if len(forgotten) + count > PARTS_MAX:
-            raise MalformedFrame("fetch: too many partitions")
-        for _ in range(count):
-            if len(forgotten) == pause:
-                yield at_once_max * PART_COST
-                pause += at_once_max
-            forgotten.append((topic, INT32.unpack_from(buffer, at)[0]))
-            at += 4
-        if flexible:
-            at = skip_tags(buffer, at, end)
-    return forgotten, at
+def fetch_decoding(buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"") -> Work[FetchCall]:
+    """`decode_fetch` of any number of partitions as work."""
+    head = _HEAD_7.size if version >= _SESSIONS_FROM else _HEAD_4.size
+    topics_at = at + head + (INT32.size if version < _STATE_FROM else 0)
+    parts = yield from _PARTS.reading(buffer, topics_at, end, version, prefix)
+    forgotten: tuple[list[tuple[bytes, int]], int] = ([], parts[1])
+    if version >= _SESSIONS_FROM:
+        forgotten = yield from _FORGOTTEN.reading(buffer, parts[1], end, version, prefix)
+    return decode_fetch(buffer, at, end, version, prefix, listed=(parts, forgotten))
 
 
 def _tags(buffer: bytearray, at: int, end: int, version: int, replica: int) -> tuple[int, int, bytes | None, int]:
@@ -261,7 +242,16 @@ def encode_fetch_response(
 
     No records are sent as empty, never as null. Fields that `version` lacks are left out.
     """
-    return at_once(fetch_encoding(version, correlation, error, session_id, rows, throttle_ms, endpoints, prefix))
+    topics, sent = by_topic(rows), 0
+    head = frame = _begun(version, correlation, error, session_id, throttle_ms, len(topics))
+    parts: list[Part] = [head]
+    for topic, of_topic in topics.items():
+        _put_topic(head, version, topic, len(of_topic), len(prefix))
+        head, sent = _put_rows(parts, head, sent, version, of_topic)
+        if version >= _FLEXIBLE_FROM:
+            head.append(0)
+    _end(frame, head, sent, version, endpoints)
+    return parts
 
 
 def fetch_encoding(
@@ -274,54 +264,70 @@ def fetch_encoding(
     endpoints: Sequence[Endpoint] = (),
     prefix: bytes = b"",
 ) -> Work[list[Part]]:
-    """`encode_fetch_response` as work; it yields only for an answer of more than `PARTS_AT_ONCE` rows."""
-    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
-    topics: dict[bytes, list[FetchedRow]] = {}
-    grouped = 0
-    for row in rows:
-        if grouped == PARTS_AT_ONCE:
-            yield PARTS_AT_ONCE
-            grouped = 0
-        grouped += 1
-        topics.setdefault(row.topic, []).append(row)
-    head = frame = bytearray(EMPTY_ARRAY)  # begins with the frame's length, known at the end
+    """`encode_fetch_response` as work."""
+    topics, sent = (yield from grouping(rows)), 0
+    head = frame = _begun(version, correlation, error, session_id, throttle_ms, len(topics))
+    parts: list[Part] = [head]
+    for topic, of_topic in topics.items():
+        _put_topic(head, version, topic, len(of_topic), len(prefix))
+        for begin in range(0, len(of_topic), PARTS_AT_ONCE):
+            some = of_topic[begin : begin + PARTS_AT_ONCE]
+            head, sent = _put_rows(parts, head, sent, version, some)
+            yield len(some) * PART_COST
+        if version >= _FLEXIBLE_FROM:
+            head.append(0)
+    _end(frame, head, sent, version, endpoints)
+    return parts
+
+
+def _begun(
+    version: int, correlation: int, error: int, session_id: int, throttle_ms: int, topics: int
+) -> bytearray:  # fmt: skip
+    head = bytearray(EMPTY_ARRAY)  # the frame's length, known at the end
     head += INT32.pack(correlation)
-    if flexible:
+    if version >= _FLEXIBLE_FROM:
         head.append(0)
     head += INT32.pack(throttle_ms)
     if version >= _SESSIONS_FROM:
         head += _SESSION.pack(error, session_id)
-    head += put_count(len(topics), flexible)
-    parts: list[Part] = [head]
-    sent, cut, written = 0, len(prefix), 0
-    for topic, of_topic in topics.items():
-        head += topic if by_id else put_string(topic[cut:] if cut else topic, flexible)
-        head += put_count(len(of_topic), flexible)
-        for row in of_topic:
-            if written == PARTS_AT_ONCE:
-                yield PARTS_AT_ONCE * PART_COST
-                written = 0
-            written += 1
-            records = row.records
-            head += _row_head(version, row)
-            if records is None or isinstance(records, (bytes, bytearray)):
-                inline = records or b""
-                head += put_uvarint(len(inline) + 1) if flexible else INT32.pack(len(inline))
-                head += inline
-            else:
-                length = records.length
-                head += put_uvarint(length + 1) if flexible else INT32.pack(length)
-                sent += len(head) + length
-                head = bytearray()
-                parts += (records, head)
-            if flexible:
-                head += _row_tags(row)
+    head += put_count(topics, version >= _FLEXIBLE_FROM)
+    return head
+
+
+def _put_topic(head: bytearray, version: int, topic: bytes, count: int, cut: int) -> None:
+    flexible = version >= _FLEXIBLE_FROM
+    head += topic if version >= _IDS_FROM else put_string(topic[cut:] if cut else topic, flexible)
+    head += put_count(count, flexible)
+
+
+def _put_rows(
+    parts: list[Part], head: bytearray, sent: int, version: int, rows: list[FetchedRow]
+) -> tuple[bytearray, int]:
+    """Behind `head`, which is the last of `parts`; what is the last then, and how long all before it are."""
+    flexible = version >= _FLEXIBLE_FROM
+    for row in rows:
+        records = row.records
+        head += _row_head(version, row)
+        if records is None or isinstance(records, (bytes, bytearray)):
+            inline = records or b""
+            head += put_uvarint(len(inline) + 1) if flexible else INT32.pack(len(inline))
+            head += inline
+        else:
+            length = records.length
+            head += put_uvarint(length + 1) if flexible else INT32.pack(length)
+            sent += len(head) + length
+            head = bytearray()
+            parts += (records, head)
         if flexible:
-            head.append(0)
-    if flexible:
+            head += _row_tags(row)
+    return head, sent
+
+
+def _end(frame: bytearray, head: bytearray, sent: int, version: int, endpoints: Sequence[Endpoint]) -> None:
+    """`head` is the last of the parts, perhaps `frame`, the first, itself."""
+    if version >= _FLEXIBLE_FROM:
         head += put_endpoints(endpoints if version >= _ENDPOINTS_FROM else ())
     INT32.pack_into(frame, 0, sent + len(head) - 4)
-    return parts
 
 
 def _row_head(version: int, row: FetchedRow) -> bytes:

@@ -16,7 +16,7 @@ from wire.fetch_codec import (
     fetch_decoding,
     fetch_encoding,
 )
-from wire.primitives import PARTS_AT_ONCE, Endpoint, LeaderHint, RequestHead, request_head
+from wire.primitives import Endpoint, LeaderHint, RequestHead, request_head
 from wire.produce_codec import (
     PRODUCE,
     PRODUCE_VERSIONS,
@@ -37,6 +37,7 @@ from wire.replica_codec import (
     decode_replica_fetch,
     encode_replica_fetch,
 )
+from wire.topic_lists import PARTS_AT_ONCE, ManyParts
 
 __all__ = [
     "FETCH",
@@ -51,6 +52,7 @@ __all__ = [
     "FetchPart",
     "FetchedRow",
     "LeaderHint",
+    "ManyParts",
     "ProduceCall",
     "ProducedPart",
     "ProducedRow",

@@ -19,8 +19,6 @@ EMPTY_ARRAY = b"\0\0\0\0"
 _HEAD = Struct(">hhih")
 _VARINT_SHIFT_MAX = 28
 TAGS_MAX = 16  # in one struct of a hand-read message; the schemas have three at most
-PARTS_AT_ONCE = 250  # partitions that are read, or rows that are written, without a pause (`common/pacing.py`)
-PART_COST = 2  # units of one of them
 PARTS_MAX = 250_000  # topics, and partitions over all topics, of one hand-read message
 
 

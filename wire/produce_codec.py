@@ -12,25 +12,22 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
-from common.pacing import Work, at_once
+from common.pacing import Work
 from wire.primitives import (
     EMPTY_ARRAY,
     INT32,
     NULL_STRING,
-    PART_COST,
-    PARTS_AT_ONCE,
     PARTS_MAX,
     Endpoint,
     LeaderHint,
-    count_at,
     put_count,
     put_endpoints,
     put_string,
     skip_tags,
     string_at,
-    topic_at,
     uvarint,
 )
+from wire.topic_lists import PART_COST, PARTS_AT_ONCE, TopicList, by_topic, grouping
 
 PRODUCE = 0
 PRODUCE_VERSIONS = (3, 13)
@@ -77,51 +74,48 @@ class ProducedRow(NamedTuple):
     leader: LeaderHint | None = None
 
 
-def decode_produce(buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"") -> ProduceCall:
+def _read_parts(
+    buffer: bytearray, at: int, end: int, version: int, topic: bytes, count: int, parts: list[ProducedPart]
+) -> int:
+    flexible = version >= _FLEXIBLE_FROM
+    for _ in range(count):
+        (index,) = INT32.unpack_from(buffer, at)
+        if flexible:
+            size, at = uvarint(buffer, at + 4)
+            size -= 1
+        else:
+            (size,) = INT32.unpack_from(buffer, at + 4)
+            at += 8
+        if not -1 <= size <= end - at:
+            raise MalformedFrame("produce: length of records")
+        stop = at + size if size > 0 else at
+        parts.append(ProducedPart(topic, index, at, stop))
+        at = skip_tags(buffer, stop, end) if flexible else stop
+    return at
+
+
+_TOPICS = TopicList(_FLEXIBLE_FROM, _IDS_FROM, _read_parts)
+
+
+def decode_produce(
+    buffer: bytearray,
+    at: int,
+    end: int,
+    version: int,
+    prefix: bytes = b"",
+    most: int = PARTS_MAX,
+    listed: tuple[list[ProducedPart], int] | None = None,
+) -> ProduceCall:
     """The body at `at` (after the request header) of a frame that ends at `end`. Raises MalformedFrame.
 
-    Topics that the request names get `prefix` before their names.
+    ManyParts when it names more than `most` topics or partitions. Topics that the request names get `prefix` before
+    their names. `listed` is its list of topics, if that was read before.
     """
-    return at_once(produce_decoding(buffer, at, end, version, prefix))
-
-
-def produce_decoding(
-    buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"", at_once_max: int = PARTS_AT_ONCE
-) -> Work[ProduceCall]:
-    """`decode_produce` as work; it yields only for a request of more than `at_once_max` partitions or topics."""
-    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _IDS_FROM
-    parts: list[ProducedPart] = []
-    pause = topic_pause = at_once_max
+    flexible = version >= _FLEXIBLE_FROM
     try:
         transactional_id, at = string_at(buffer, at, end, flexible)
         acks, timeout_ms = _ACKS.unpack_from(buffer, at)
-        topics, at = count_at(buffer, at + _ACKS.size, end, flexible)
-        for number in range(topics):
-            if number == topic_pause:
-                yield at_once_max * PART_COST
-                topic_pause += at_once_max
-            topic, at = topic_at(buffer, at, end, flexible, by_id, prefix)
-            count, at = count_at(buffer, at, end, flexible)
-            if len(parts) + count > PARTS_MAX:
-                raise MalformedFrame("produce: too many partitions")
-            for _ in range(count):
-                if len(parts) == pause:
-                    yield at_once_max * PART_COST
-                    pause += at_once_max
-                (index,) = INT32.unpack_from(buffer, at)
-                if flexible:
-                    size, at = uvarint(buffer, at + 4)
-                    size -= 1
-                else:
-                    (size,) = INT32.unpack_from(buffer, at + 4)
-                    at += 8
-                if not -1 <= size <= end - at:
-                    raise MalformedFrame("produce: length of records")
-                stop = at + size if size > 0 else at
-                parts.append(ProducedPart(topic, index, at, stop))
-                at = skip_tags(buffer, stop, end) if flexible else stop
-            if flexible:
-                at = skip_tags(buffer, at, end)
+        parts, at = listed or _TOPICS.read(buffer, at + _ACKS.size, end, version, prefix, most)
         if flexible:
             at = skip_tags(buffer, at, end)
     except (IndexError, struct_error) as error:
@@ -129,6 +123,16 @@ def produce_decoding(
     if at > end:  # bytes behind the body are ignored, as Apache Kafka does
         raise MalformedFrame("produce: length of the body")
     return ProduceCall(transactional_id, acks, timeout_ms, parts)
+
+
+def produce_decoding(buffer: bytearray, at: int, end: int, version: int, prefix: bytes = b"") -> Work[ProduceCall]:
+    """`decode_produce` of any number of partitions as work."""
+    try:
+        _, topics_at = string_at(buffer, at, end, version >= _FLEXIBLE_FROM)
+    except (IndexError, struct_error) as error:
+        raise MalformedFrame("produce: cut short") from error
+    listed = yield from _TOPICS.reading(buffer, topics_at + _ACKS.size, end, version, prefix)
+    return decode_produce(buffer, at, end, version, prefix, listed=listed)
 
 
 def encode_produce_response(
@@ -145,7 +149,14 @@ def encode_produce_response(
 
     Fields that `version` lacks (record errors below v8, leader and endpoints below v10) are left out.
     """
-    return at_once(produce_encoding(version, correlation, rows, throttle_ms, endpoints, prefix))
+    topics = by_topic(rows)
+    out = _begun(version, correlation, len(topics))
+    for topic, of_topic in topics.items():
+        _put_topic(out, version, topic, len(of_topic), len(prefix))
+        _put_rows(out, version, of_topic)
+        if version >= _FLEXIBLE_FROM:
+            out.append(0)
+    return _ended(out, version, throttle_ms, endpoints)
 
 
 def produce_encoding(
@@ -156,45 +167,52 @@ def produce_encoding(
     endpoints: Sequence[Endpoint] = (),
     prefix: bytes = b"",
 ) -> Work[bytes]:
-    """`encode_produce_response` as work; it yields only for an answer of more than `PARTS_AT_ONCE` rows."""
-    flexible, by_id, cut = version >= _FLEXIBLE_FROM, version >= _IDS_FROM, len(prefix)
-    topics: dict[bytes, list[ProducedRow]] = {}
-    grouped = 0
-    for row in rows:
-        if grouped == PARTS_AT_ONCE:
-            yield PARTS_AT_ONCE
-            grouped = 0
-        grouped += 1
-        topics.setdefault(row.topic, []).append(row)
-    written = 0
+    """`encode_produce_response` as work."""
+    topics = yield from grouping(rows)
+    out = _begun(version, correlation, len(topics))
+    for topic, of_topic in topics.items():
+        _put_topic(out, version, topic, len(of_topic), len(prefix))
+        for begin in range(0, len(of_topic), PARTS_AT_ONCE):
+            some = of_topic[begin : begin + PARTS_AT_ONCE]
+            _put_rows(out, version, some)
+            yield len(some) * PART_COST
+        if version >= _FLEXIBLE_FROM:
+            out.append(0)
+    return _ended(out, version, throttle_ms, endpoints)
+
+
+def _begun(version: int, correlation: int, topics: int) -> bytearray:
     out = bytearray(EMPTY_ARRAY)  # the frame's length, known at the end
     out += INT32.pack(correlation)
-    if flexible:
+    if version >= _FLEXIBLE_FROM:
         out.append(0)
-    out += put_count(len(topics), flexible)
-    for topic, of_topic in topics.items():
-        out += topic if by_id else put_string(topic[cut:] if cut else topic, flexible)
-        out += put_count(len(of_topic), flexible)
-        for row in of_topic:
-            if written == PARTS_AT_ONCE:
-                yield PARTS_AT_ONCE * PART_COST
-                written = 0
-            written += 1
-            _, index, error, base, append_ms, log_start, record_errors, message, leader = row
-            if version >= 5:
-                out += _ROW_5.pack(index, error, base, append_ms, log_start)
-            else:
-                out += _ROW_3.pack(index, error, base, append_ms)
-            if error or record_errors or message is not None or leader is not None:
-                out += _row_end(version, record_errors, message, leader)
-            elif flexible:
-                out += b"\1\0\0"
-            elif version == 8:
-                out += EMPTY_ARRAY + NULL_STRING
-        if flexible:
-            out.append(0)
+    out += put_count(topics, version >= _FLEXIBLE_FROM)
+    return out
+
+
+def _put_topic(out: bytearray, version: int, topic: bytes, count: int, cut: int) -> None:
+    flexible = version >= _FLEXIBLE_FROM
+    out += topic if version >= _IDS_FROM else put_string(topic[cut:] if cut else topic, flexible)
+    out += put_count(count, flexible)
+
+
+def _put_rows(out: bytearray, version: int, rows: list[ProducedRow]) -> None:
+    for _, index, error, base, append_ms, log_start, record_errors, message, leader in rows:
+        if version >= 5:
+            out += _ROW_5.pack(index, error, base, append_ms, log_start)
+        else:
+            out += _ROW_3.pack(index, error, base, append_ms)
+        if error or record_errors or message is not None or leader is not None:
+            out += _row_end(version, record_errors, message, leader)
+        elif version >= _FLEXIBLE_FROM:
+            out += b"\1\0\0"
+        elif version == 8:
+            out += EMPTY_ARRAY + NULL_STRING
+
+
+def _ended(out: bytearray, version: int, throttle_ms: int, endpoints: Sequence[Endpoint]) -> bytes:
     out += INT32.pack(throttle_ms)
-    if flexible:
+    if version >= _FLEXIBLE_FROM:
         out += put_endpoints(endpoints if version >= 10 else ())
     INT32.pack_into(out, 0, len(out) - 4)
     return bytes(out)

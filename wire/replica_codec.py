@@ -19,9 +19,9 @@ from wire.primitives import (
     skip_tags,
     tag_count,
     tag_head,
-    topic_at,
     uvarint,
 )
+from wire.topic_lists import TopicList
 
 REPLICA_FETCH_VERSION = 17
 
@@ -112,26 +112,28 @@ def encode_replica_fetch(
 
 def decode_replica_fetch(buffer: bytearray, at: int, end: int) -> ReplicaFetched:
     """A response frame from its correlation id on. Raises MalformedFrame."""
-    rows: list[ReplicatedRow] = []
     try:
         (correlation,) = INT32.unpack_from(buffer, at)
         at = skip_tags(buffer, at + INT32.size, end)
         throttle_ms, error, session_id = _RESPONSE_HEAD.unpack_from(buffer, at)
-        topics, at = count_at(buffer, at + _RESPONSE_HEAD.size, end, True)
-        for _ in range(topics):
-            topic, at = topic_at(buffer, at, end, True, True)
-            count, at = count_at(buffer, at, end, True)
-            if len(rows) + count > PARTS_MAX:
-                raise MalformedFrame("fetch response: too many partitions")
-            for _ in range(count):
-                at = _row(buffer, at, end, topic, rows)
-            at = skip_tags(buffer, at, end)
+        rows, at = _ROWS.read(buffer, at + _RESPONSE_HEAD.size, end, REPLICA_FETCH_VERSION, b"", PARTS_MAX)
         at = skip_tags(buffer, at, end)
     except (IndexError, struct_error) as failure:
         raise MalformedFrame("fetch response: cut short") from failure
     if at != end:
         raise MalformedFrame("fetch response: length of the body")
     return ReplicaFetched(correlation, throttle_ms, error, session_id, rows)
+
+
+def _read_rows(
+    buffer: bytearray, at: int, end: int, version: int, topic: bytes, count: int, rows: list[ReplicatedRow]
+) -> int:
+    for _ in range(count):
+        at = _row(buffer, at, end, topic, rows)
+    return at
+
+
+_ROWS = TopicList(0, 0, _read_rows)
 
 
 def _row(buffer: bytearray, at: int, end: int, topic: bytes, rows: list[ReplicatedRow]) -> int:

@@ -41,6 +41,8 @@ from wire.hot_codec import (
     Endpoint,
     FetchCall,
     FetchedRow,
+    ManyParts,
+    decode_fetch,
     encode_fetch_response,
     fetch_decoding,
 )
@@ -380,15 +382,12 @@ class FetchHandler:
     ) -> Work[FetchCall] | None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
 
-        One that names more than `parts_at_once` partitions is not served: what is returned goes on reading it.
+        One that names more than `parts_at_once` partitions is not served: what is returned reads it.
         """
-        decoding = fetch_decoding(buffer, at, end, version, client.topic_prefix, self.parts_at_once)
         try:
-            next(decoding)
-        except StopIteration as read:
-            call: FetchCall = read.value
-        else:
-            return decoding
+            call = decode_fetch(buffer, at, end, version, client.topic_prefix, self.parts_at_once)
+        except ManyParts:
+            return fetch_decoding(buffer, at, end, version, client.topic_prefix)
         try:
             session = self.resume(client, call, version)
         except ProtocolError as error:

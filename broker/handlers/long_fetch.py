@@ -37,7 +37,7 @@ class LongFetch:
     """One request from its frame to its answer."""
 
     def __init__(self, handler: FetchHandler, decoding: Work[FetchCall], version: int, correlation: int) -> None:
-        """`decoding` reads it, and has begun."""
+        """`decoding` reads it."""
         self._handler = handler
         self._decoding = decoding
         self._version = version

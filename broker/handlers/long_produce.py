@@ -121,7 +121,7 @@ class LongProduce:
     def __init__(
         self, handler: ProduceHandler, decoding: Work[ProduceCall], buffer: bytearray, version: int, correlation: int
     ) -> None:
-        """`decoding` reads it from `buffer`, and has begun."""
+        """`decoding` reads it from `buffer`."""
         self._handler = handler
         self._decoding = decoding
         self._buffer = buffer

@@ -37,10 +37,12 @@ from wire.hot_codec import (
     PRODUCE,
     Endpoint,
     LeaderHint,
+    ManyParts,
     ProduceCall,
     ProducedPart,
     ProducedRow,
     RecordError,
+    decode_produce,
     encode_produce_response,
     produce_decoding,
     produce_encoding,
@@ -196,16 +198,13 @@ class ProduceHandler:
     ) -> Work[ProduceCall] | None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
 
-        One of more than `parts_at_once` partitions is not served: what is returned goes on reading it.
+        One of more than `parts_at_once` partitions is not served: what is returned reads it.
         """
         prefix = session.topic_prefix
-        decoding = produce_decoding(buffer, at, end, version, prefix, self.parts_at_once)
         try:
-            next(decoding)
-        except StopIteration as read:
-            call: ProduceCall = read.value
-        else:
-            return decoding
+            call = decode_produce(buffer, at, end, version, prefix, self.parts_at_once)
+        except ManyParts:
+            return produce_decoding(buffer, at, end, version, prefix)
         pending = PendingProduce(self, session, call, version, correlation)
         self.take(pending, refusal_of(call), buffer, view, prefix)
         if not call.parts:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.errors import MalformedFrame
+from common.pacing import at_once
 from wire import hot_codec as hot
 from wire.codec import decode_response, encode_request, encode_response
 from wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse, schema_uuid
@@ -98,6 +99,7 @@ def test_produce_request_reads_what_the_schema_wrote(case: Any, client: str) -> 
     head = hot.request_head(buffer, at, end, version >= 9)
     assert (head.api_key, head.version, head.correlation, head.client_id) == (0, version, 77, client.encode())
     call = hot.decode_produce(buffer, head.body, end, version)
+    assert call == at_once(hot.produce_decoding(buffer, head.body, end, version))
     assert (call.acks, call.timeout_ms) == (message.acks, message.timeout_ms)
     assert call.transactional_id == (None if message.transactional_id is None else message.transactional_id.encode())
     assert [(part.topic, part.partition, bytes(buffer[part.start : part.end])) for part in call.parts] == expected
@@ -180,6 +182,7 @@ def test_produce_response_is_the_schemas_byte_for_byte(
     ours = hot.encode_produce_response(version, correlation, rows, throttle, endpoints)
     schema = schema_produce_response(version, rows, throttle, endpoints)
     assert ours == encode_response(0, version, correlation, schema)
+    assert ours == at_once(hot.produce_encoding(version, correlation, rows, throttle, endpoints))
 
 
 # fetch -------------------------------------------------------------------------------------------------------
@@ -254,6 +257,7 @@ def test_fetch_request_reads_what_the_schema_wrote(case: Any) -> None:
     buffer, at, end = in_buffer(encode_request(message, version, 5, "c"))
     head = hot.request_head(buffer, at, end, version >= 12)
     call = hot.decode_fetch(buffer, head.body, end, version)
+    assert call == at_once(hot.fetch_decoding(buffer, head.body, end, version))
     state = message.replica_state
     assert call.replica == (message.replica_id if version < 15 else state.replica_id if state else -1)
     assert call.replica_epoch == (state.replica_epoch if state else -1)
@@ -344,6 +348,7 @@ def test_fetch_response_is_the_schemas_byte_for_byte(
     ours = hot.encode_fetch_response(version, correlation, error, session, rows, throttle, endpoints)
     schema = schema_fetch_response(version, error, session, rows, throttle, endpoints)
     assert joined(ours) == encode_response(1, version, correlation, schema)
+    assert ours == at_once(hot.fetch_encoding(version, correlation, error, session, rows, throttle, endpoints))
 
 
 # the follower's side -----------------------------------------------------------------------------------------
