@@ -6,11 +6,15 @@ look is bounded: the lengths of one record per 4 KiB of the batch, at least `REC
 what its beginning inflates to, `HEAD_BYTES`. Batches that are over by then are looked at to their end.
 """
 
+from contextlib import suppress
+
 from common.errors import ErrorCode, ProtocolError
 from records.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from records.compression import Compression, DamagedData
 from records.inflated_head import inflated_head
 from records.record import read_varint
+
+Data = bytes | bytearray | memoryview
 
 RECORDS_MIN = 16
 RECORDS_SHIFT = 12  # one record per 4 KiB
@@ -20,16 +24,20 @@ BEFORE_KEY_BYTES_MAX = 32  # of a record, from its length to its key's length
 NULL = -1
 
 
-def check_framing(view: memoryview, at: int, end: int, header: BatchHeader) -> None:
-    """Raises ProtocolError(INVALID_RECORD) when what follows the header of the batch `view[at:end]` is no records."""
-    codec = header.attributes & COMPRESSION_MASK
+def check_framing(buffer: Data, at: int, end: int, header: BatchHeader) -> None:
+    """Raises ProtocolError(INVALID_RECORD) when what follows the header of the batch `buffer[at:end]` is no records."""
+    codec, count = header.attributes & COMPRESSION_MASK, header.count
     try:
         if not codec:
-            budget = RECORDS_MIN + ((end - at) >> RECORDS_SHIFT)
-            _walk(view, at + HEADER_BYTES, end, header.count, budget, is_whole=True)
+            _check_all(buffer, at + HEADER_BYTES, end, count, RECORDS_MIN + ((end - at) >> RECORDS_SHIFT))
             return
-        head, is_whole = inflated_head(Compression(codec), view[at + HEADER_BYTES : end], HEAD_BYTES)
-        _walk(head, 0, len(head), header.count, RECORDS_MIN, is_whole=is_whole)
+        with memoryview(buffer) as view, view[at + HEADER_BYTES : end] as packed:
+            head, is_whole = inflated_head(Compression(codec), packed, HEAD_BYTES)
+        if is_whole:
+            _check_all(head, 0, len(head), count, RECORDS_MIN)
+        elif len(head) >= BEFORE_KEY_BYTES_MAX:
+            with suppress(IndexError):  # the head is over
+                _walk(head, _after_first(head, 0), min(count, RECORDS_MIN) - 1)
     except DamagedData as error:
         raise _invalid(str(error)) from None
     except IndexError:
@@ -38,34 +46,51 @@ def check_framing(view: memoryview, at: int, end: int, header: BatchHeader) -> N
         raise _invalid(error.message) from None
 
 
-def _walk(data: memoryview | bytes, at: int, end: int, count: int, budget: int, *, is_whole: bool) -> None:
-    """Step over at most `budget` of the `count` records from `at` on. Without `is_whole` more data follows at `end`."""
-    for number in range(min(count, budget)):
-        if not is_whole and end - at < BEFORE_KEY_BYTES_MAX:
-            return
-        length = data[at]
-        if length < 0x80 and not length & 1:
-            length >>= 1
-            at += 1
-        else:
-            length, at = read_varint(data, at)
-        stop = at + length
-        if length < RECORD_BYTES_MIN or (stop > end and is_whole):
-            raise _invalid(f"a record of {length} bytes")
-        if not number:
-            _check_first(data, at, stop)
-        at = stop
-    if is_whole and count <= budget and at != end:
+def _check_all(data: Data, at: int, end: int, count: int, budget: int) -> None:
+    """Of the `count` records that are all of `data[at:end]`, step over at most `budget`."""
+    if not count:
+        return
+    at = _walk(data, _after_first(data, at), min(count, budget) - 1)
+    if at > end:
+        raise _invalid("a record that is longer than its batch")
+    if count <= budget and at != end:
         raise _invalid(f"{end - at} bytes after the last record")
 
 
-def _check_first(data: memoryview | bytes, at: int, stop: int) -> None:
-    """The fields before the key of the record `data[at:stop]`, which has to be the batch's first."""
-    _, at = read_varint(data, at + 1)
-    offset_delta, at = read_varint(data, at)
+def _walk(data: Data, at: int, count: int) -> int:
+    """Step over `count` records; the position behind them, which may be any, for it never decreases.
+
+    A length of one or two bytes, as nearly all records have, is read without a call: this is the cost of the check.
+    """
+    for _ in range(count):
+        length = data[at]
+        at += 1
+        if length >= 0x80:
+            if data[at] < 0x80:
+                length += (data[at] << 7) - 0x80
+                at += 1
+            else:
+                value, at = read_varint(data, at - 1)
+                length = value << 1
+        if length < 2 * RECORD_BYTES_MIN or length & 1:  # its lowest bit is the sign
+            raise _invalid("a record of less than no fields")
+        at += length >> 1
+    return at
+
+
+def _after_first(data: Data, at: int) -> int:
+    """The position behind the record at `at`, which has to be its batch's first, by the fields before its key."""
+    length, at = read_varint(data, at)
+    stop = at + length
+    if data[at + 1] | data[at + 2]:
+        _, at = read_varint(data, at + 1)
+        offset_delta, at = read_varint(data, at)
+    else:
+        offset_delta, at = 0, at + 3
     key_length, at = read_varint(data, at)
-    if offset_delta or key_length < NULL or at + key_length >= stop:
-        raise _invalid(f"a first record with offset delta {offset_delta} and key length {key_length}")
+    if length < RECORD_BYTES_MIN or offset_delta or key_length < NULL or at + key_length >= stop:
+        raise _invalid(f"a first record of {length} bytes, offset delta {offset_delta}, key length {key_length}")
+    return stop
 
 
 def _invalid(why: str) -> ProtocolError:

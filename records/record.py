@@ -207,7 +207,7 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
     """(value, position after it). IndexError at the end of `data`, ProtocolError when it does not end in time."""
     byte = data[at]
     if byte < 0x80:

@@ -220,7 +220,7 @@ class Partition(Replica):
         if header.producer_id >= 0 and (known := self._find_duplicate(header)) is not None:
             stamped = known.timestamp if self._produce_limits.log_append_time else -1
             return Appended(known.base_offset, known.next_offset, stamped, True)
-        check_framing(view, at, end, header)
+        check_framing(buffer, at, end, header)
         try:
             return self._append(buffer, view, at, end, header, now_ms)
         except ProtocolError:
