@@ -150,6 +150,10 @@ class File(Protocol):
         """Bytes read into `view`, as many as it takes; fewer where the file ends."""
         ...
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        """As `pread`, without waiting for the device; None where that might be, or the file ends."""
+        ...
+
     def in_memory(self, size: int, position: int) -> int:
         """How many of `size` bytes from `position` on can be read without waiting for the device, as far as samples
         tell; all of them where the system does not say. Bytes behind the end count as there."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from common.disk_errors import NO_ROOM
-from common.machine import MachineFile
+from common.machine_disk import MachineFile
 from object_store.errors import (
     InvalidKey,
     NoStore,

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
-from common.machine import MachineFile
+from common.machine_disk import MachineFile
 from common.ports import File
 from object_store.directory_files import Cancellation, DirectoryFiles
 from object_store.errors import StoreUnavailable

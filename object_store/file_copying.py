@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from common.machine import MachineFile
+from common.machine_disk import MachineFile
 from object_store.limits import MIB
 from object_store.store import FileRange
 

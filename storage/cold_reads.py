@@ -1,9 +1,9 @@
 """Reads that would wait for the device: noticed on the event loop, made in a few threads, then asked for again.
 
-A reader that must not wait asks `require` before it reads. What the page cache does not hold is raised as PagesMissing,
-with a `PageWait` to listen to: a thread brings the bytes into memory, and the reader asks again. What was brought in
-counts as there for a moment, whatever the system says of it, so that every reader gets on even while the pages are
-evicted as fast as they come.
+A reader that must not wait reads while `is_strict` is set. What the page cache does not hold is then raised as
+PagesMissing, with a `PageWait` to listen to: a thread brings the bytes into memory, and the reader asks again. What was
+brought in counts as there for a moment, whatever the system says of it, so that every reader gets on even while the
+pages are evicted as fast as they come.
 """
 
 from __future__ import annotations
@@ -148,13 +148,14 @@ class ColdReads:
             self._age_due_s = now_s + AGE_S
             self.age += 1
 
-    def require(self, file: File, pin: Pinned, path: str, position: int, size: int) -> None:
-        """Raise PagesMissing unless `size` bytes of the file from `position` on are in memory, or are trusted to be."""
+    def pread_trusted(self, file: File, pin: Pinned, path: str, size: int, position: int) -> bytes:
+        """Bytes of which the system does not say that they are there. PagesMissing unless they are trusted to be."""
         have = file.in_memory(size, position)
         if have < size:
             wait = self.wait_for(file, pin, path, position + have)
             if wait is not None:
                 raise PagesMissing(wait)
+        return file.pread(size, position)
 
     def wait_for(self, file: File, pin: Pinned, path: str, position: int) -> PageWait | None:
         """Have the bytes from `position` on, which are not in memory, brought in; None when they were just now."""

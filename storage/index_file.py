@@ -25,7 +25,7 @@ class IndexFile:
         on_disk = self.flushed - position
         if on_disk <= 0:
             return bytes(self.pending[-on_disk : size - on_disk])
-        data = self.handle.readable().pread(min(size, on_disk), position)
+        data = self.handle.pread(min(size, on_disk), position)
         return data + bytes(self.pending[: size - on_disk]) if size > on_disk else data
 
     def truncate(self, size: int) -> None:

@@ -118,7 +118,7 @@ def _cut(segment: Segment, start: int, bytes_max: int, at_least_one: bool) -> in
     """The last batch boundary within `bytes_max`; where the first batch is longer, its end or `start`."""
     end = segment.boundary_at_or_before(start + bytes_max, start)
     if end <= start and at_least_one:
-        position, header = next(walk(segment.log.readable(), start, segment.written))
+        position, header = next(walk(segment.log, start, segment.written))
         return position + header.size
     return end
 
@@ -127,12 +127,13 @@ def open_region(log: AppendableLog, segment: Segment, start: int, end: int) -> R
     """A region with its pin. PagesMissing while reads are strict and its file is not open."""
     handle = segment.log
     try:
-        handle.readable()
-        file = handle.use()
+        file = handle.use_if_open()
     except OSError as error:
         raise _failed(log, error) from error
     handle.pin()
-    return Region(file, start, end - start, handle)
+    tail = log.tail if segment is log.active else None
+    is_fresh = tail is not None and tail.is_fresh(start, log.context.open_files.cold.age)
+    return Region(file, start, end - start, handle, is_fresh)
 
 
 def open_tail(log: AppendableLog, segment: Segment, start: int, end: int, only_in_memory: bool) -> Region:

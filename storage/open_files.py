@@ -33,17 +33,27 @@ class FileHandle:
         self.recently_used = False
         self.retired = False
 
-    def readable(self) -> Readable:
-        """The file for reading alone. While reads are strict (`ColdReads.is_strict`) it gives only what is in memory,
-        and raises PagesMissing for the rest, or when it is not open. OSError when it cannot be opened."""
+    def pread(self, size: int, position: int) -> bytes:
+        """Bytes of the file. While reads are strict (`ColdReads.is_strict`) only what is in memory.
+
+        PagesMissing for the rest, or when it is not open. OSError when it cannot be opened or read.
+        """
         cold = self._owner.cold
         if not cold.is_strict:
-            return self.use()
-        if self.file is None:
+            return self.use().pread(size, position)
+        file = self.file or self.use_if_open()
+        self.recently_used = True
+        data = file.pread_now(size, position)
+        return cold.pread_trusted(file, self, self.path, size, position) if data is None else data
+
+    def use_if_open(self) -> File:
+        """As `use`, but while reads are strict PagesMissing when the file is not open: a thread opens it."""
+        cold = self._owner.cold
+        if self.file is None and cold.is_strict:
             opening = OpenFile(self._owner, self)
             if not cold.trusts(opening.key):
                 raise PagesMissing(cold.begin(opening))
-        return _InMemory(cold, self, self.use())
+        return self.use()
 
     def use(self, *, create: bool = False) -> File:
         """The file, opened when it is not. OSError when it cannot be."""
@@ -85,21 +95,6 @@ class Readable(Protocol):
     """A file, for those who read it from batch to batch or from entry to entry."""
 
     def pread(self, size: int, position: int) -> bytes: ...
-
-
-class _InMemory:
-    """A file of which nothing is read that would wait for the device."""
-
-    __slots__ = ("_cold", "_file", "_handle")
-
-    def __init__(self, cold: ColdReads, handle: FileHandle, file: File) -> None:
-        self._cold = cold
-        self._handle = handle
-        self._file = file
-
-    def pread(self, size: int, position: int) -> bytes:
-        self._cold.require(self._file, self._handle, self._handle.path, position, size)
-        return self._file.pread(size, position)
 
 
 class OpenFile:

@@ -99,7 +99,7 @@ class PartitionLog(AppendableLog):
             return log_reads.open_tail(self, active, start, end, only_in_memory)
         handle.recently_used = True
         handle.pin()
-        return Region(file, start, end - start, handle, start >= tail.fresh_from and self._cold.age - tail.age <= 1)
+        return Region(file, start, end - start, handle, tail.is_fresh(start, self._cold.age))
 
     def _out_of_range(self, offset: int) -> ProtocolError:
         message = f"offset {offset} outside [{self.log_start_offset}, {self.log_end_offset}]"

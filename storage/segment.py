@@ -185,7 +185,7 @@ class Segment:
         if timestamp is None:
             timestamp = NO_TIMESTAMP
             if self.written:
-                _, header = next(walk(self.log.readable(), 0, self.written))
+                _, header = next(walk(self.log, 0, self.written))
                 timestamp = self.rolling_timestamp = header.max_timestamp
         return timestamp
 
@@ -194,7 +194,7 @@ class Segment:
         start = self.indexes.offsets.lookup(self.indexes.offset_file.pread, offset).position
         if start >= self.written:
             return self.written
-        for position, header in walk(self.log.readable(), start, self.written):
+        for position, header in walk(self.log, start, self.written):
             if header.next_offset > offset:
                 return position
         return self.written
@@ -204,7 +204,7 @@ class Segment:
         if position >= self.written:
             return self.written
         boundary = max(start, self.indexes.position_at_or_before(position))
-        for at, header in walk(self.log.readable(), boundary, self.written):
+        for at, header in walk(self.log, boundary, self.written):
             if at + header.size > position:
                 return at
         return self.written
@@ -224,7 +224,7 @@ class Segment:
         before = indexes.times.lookup(indexes.time_file.pread, timestamp - 1)
         start = indexes.offsets.lookup(indexes.offset_file.pread, max(before.offset, offset)).position
         if start < self.written:
-            for position, header in walk(self.log.readable(), start, self.written):
+            for position, header in walk(self.log, start, self.written):
                 if header.max_timestamp >= timestamp and header.next_offset > offset:
                     return position, header
         return None
@@ -273,7 +273,7 @@ class Segment:
                 raise PagesMissing(cold.begin(looking))
             looking.run()
             looking.finish()
-        return transaction_index.find(handle.readable().pread, self.transaction_bytes, offset, end_offset)
+        return transaction_index.find(handle.pread, self.transaction_bytes, offset, end_offset)
 
     def retire(self) -> None:
         """Its files are about to go; regions under send keep theirs open."""

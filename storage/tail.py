@@ -27,6 +27,10 @@ class Tail:
         self._fresh_next = position
         self.age = age
 
+    def is_fresh(self, position: int, age: int) -> bool:
+        """Whether the bytes from `position` on were appended a moment ago, in `age` or in the one before."""
+        return position >= self.fresh_from and age - self.age <= 1
+
     def append(self, start_offset: int, position: int) -> None:
         starts = self.starts
         if len(starts) >= TAIL_BATCHES_MAX:

@@ -26,7 +26,7 @@ from bench.proxy.clients import (
 from bench.proxy.names import DOMAIN, TENANT
 from bench.proxy.peers import ROOT, START_S, Peers, both, wait_serving
 from bench.rows import AT_MOST, Figure, Scene, figure
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from proxy.route_file import save_table
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 

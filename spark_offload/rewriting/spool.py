@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 
-from common.machine import MachineFile
+from common.machine_disk import MachineFile
 from object_store.store import FileRange
 
 MEMORY_BYTES = 64 << 20

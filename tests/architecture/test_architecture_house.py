@@ -17,6 +17,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "misc", "manager", "imp
 WORLD = {"socket", "time", "random", "secrets", "uuid", "datetime", "os", "pathlib", "threading", "tempfile", "select"}
 WORLD_USERS = {
     "common/machine.py",  # is the real world
+    "common/machine_disk.py",  # likewise
     "common/certificate_files.py",  # an operator's files, for OpenSSL; the simulator has no TLS
     "common/http_endpoint.py",
     "common/logs.py",  # stamps lines; no decision depends on it

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from common.machine import MachineDisk, MachineFile, MachineSocket
+from common.machine import MachineSocket
+from common.machine_disk import MachineDisk, MachineFile
 from common.ports import File
 
 BLOCK_BYTES = 64 << 10
@@ -50,6 +51,9 @@ class _ColdFile(MachineFile):
         if threading.get_ident() == self._disk._loop_thread and blocks & self._disk.evicted:
             self._disk.waits.append(self._path)
         self._disk.evicted -= blocks
+
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position) if self.in_memory(size, position) >= size else None
 
     def in_memory(self, size: int, position: int) -> int:
         for at in range(position // BLOCK_BYTES, (position + size - 1) // BLOCK_BYTES + 1):

@@ -15,7 +15,8 @@ from broker.audit.shipper import ATTEMPTS_BEFORE_FEWER_REPLICAS, AuditShipper
 from broker.audit.topic_host import AuditTopicHost, Entry, Position, last_positions
 from broker.handlers.audit import AppendAudit
 from common.errors import ErrorCode, ProtocolError
-from common.machine import MachineClock, MachineDisk
+from common.machine import MachineClock
+from common.machine_disk import MachineDisk
 from kraft.image.metadata import MetadataImage
 from kraft.records import PartitionChangeRecord, PartitionRecord, TopicRecord
 from records.audit_event import (

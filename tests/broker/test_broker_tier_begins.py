@@ -14,7 +14,7 @@ import pytest
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from common.errors import ErrorCode
-from common.machine import MachineDisk, MachineFile
+from common.machine_disk import MachineDisk, MachineFile
 from kraft.records import PartitionChangeRecord
 from storage.checkpoint_files import LEADER_EPOCHS
 from tests.broker.replication_lab import TOPIC_ID, LabBroker, batch, eventually, produce

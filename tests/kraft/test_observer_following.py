@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import ProtocolError, StorageFailure
-from common.machine import MachineDisk, machine_ports
+from common.machine import machine_ports
+from common.machine_disk import MachineDisk
 from common.pacing import Pacer
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineDisk, MachineFile
+from common.machine_disk import MachineDisk, MachineFile
 from object_store.errors import (
     InvalidKey,
     ObjectExists,

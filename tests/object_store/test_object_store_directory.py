@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineDisk, MachineFile
+from common.machine_disk import MachineDisk, MachineFile
 from object_store import directory_files, file_copying
 from object_store.blocking import BlockingStore
 from object_store.directory_store import DirectoryStore

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineFile
+from common.machine_disk import MachineFile
 from object_store.directory_store import DirectoryStore
 from object_store.errors import ObjectMissing, StoreUnavailable
 from tests.object_store.conftest import LIMITS

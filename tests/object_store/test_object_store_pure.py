@@ -41,6 +41,9 @@ class Bytes:
     def pread_into(self, view: memoryview, position: int) -> int:
         raise NotImplementedError
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def in_memory(self, size: int, position: int) -> int:
         return size
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from object_store.errors import (
     ObjectAltered,
     ObjectExists,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.host_names import bootstrap_host, broker_host
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from common.ports import Address
 from kraft.image.brokers import BrokerImage
 from kraft.image.delta import MetadataDelta

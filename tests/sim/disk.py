@@ -249,6 +249,9 @@ class SimFile:
         view[: len(data)] = data
         return len(data)
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position) if self.in_memory(size, position) >= size else None
+
     def in_memory(self, size: int, position: int) -> int:
         self._check_open()
         self.device.evict(self.node)

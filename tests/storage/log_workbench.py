@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ProtocolError
-from common.machine import MachineClock, MachineFile, MachineNetwork
+from common.machine import MachineClock, MachineNetwork
+from common.machine_disk import MachineFile
 from common.ports import Buffer, Ports
 from records.batch import BatchHeader, read_header
 from records.builder import build_batch, build_control_batch

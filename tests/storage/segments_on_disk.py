@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from common.machine import MachineDisk, MachineFile
+from common.machine_disk import MachineDisk, MachineFile
 from common.whole_files import read_whole
 from records.batch import BatchHeader, iterate_batches, read_header
 from records.control import read_marker

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import ProtocolError
-from common.machine import MachineClock, MachineDisk, MachineFile
+from common.machine import MachineClock
+from common.machine_disk import MachineDisk, MachineFile
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
 from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.audit_trail import Act, AuditPending, audited, require

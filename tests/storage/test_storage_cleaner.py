@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineClock, MachineFile
+from common.machine import MachineClock
+from common.machine_disk import MachineFile
 from common.pacing import SLICE_COST, Pacer
 from common.whole_files import read_whole
 from records.batch import iterate_batches

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineClock, MachineDisk, MachineNetwork
+from common.machine import MachineClock, MachineNetwork
+from common.machine_disk import MachineDisk
 from common.ports import Ports
 from storage.audit_trail import NoTrail
 from storage.checkpoint_files import RUN

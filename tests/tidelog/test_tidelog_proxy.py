@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from common.settings import SettingError
 from proxy.limits import ProxyLimits
 from proxy.route_file import save_table

@@ -52,6 +52,9 @@ class MemoryFile:
         view[: len(data)] = data
         return len(data)
 
+    def pread_now(self, size: int, position: int) -> bytes | None:
+        return self.pread(size, position)
+
     def in_memory(self, size: int, position: int) -> int:
         return size
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from storage.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import START_MS, GatedStore, TieredLog, Waiter, take, values_batch
 from tiering import remote_index

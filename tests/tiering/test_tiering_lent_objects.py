@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from common.ports import File
 from object_store.directory_store import DirectoryStore
 from object_store.limits import StoreLimits

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from tests.tiering.tiered_log import GatedStore, TieredLog, read_when_there, take
 from tiering.chunk_cache import CacheLimits
 from tiering.downloads import DownloadLimits, Ticket

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from common.errors import ErrorCode, ProtocolError
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from storage.transaction_index import AbortedTransaction
 from tests.tiering.tiered_log import (
     START_MS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from object_store.errors import StoreUnavailable
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT, WorldClock
