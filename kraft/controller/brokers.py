@@ -124,7 +124,7 @@ def decide_heartbeat(
         records = _begin_shutdown(image, broker, policy)
     elif request.want_shut_down:
         may_stop = moves_seen and not is_listed(image, broker.broker_id)
-    elif request.lacks_room or broker.lacks_room:
+    elif request.lacks_room != broker.lacks_room:
         records = _heed_room(image, broker, policy, lacks_room=request.lacks_room)
     reply = BrokerHeartbeatResponse(error_code=0, is_caught_up=caught_up, is_fenced=fenced, should_shut_down=may_stop)
     return Decision(reply, records)
@@ -186,14 +186,14 @@ def _begin_shutdown(image: MetadataImage, broker: BrokerImage, policy: Controlle
 def _heed_room(
     image: MetadataImage, broker: BrokerImage, policy: ControllerPolicy, *, lacks_room: bool
 ) -> list[MetadataRecord]:
+    """The broker's room has gone, with a first piece of what others can do without it, or is back. The other pieces,
+    and what others can do later, are piecework (`kraft.controller.piecework`)."""
     if image.features.get(TIDELOG_VERSION, 0) < ROOM_LEVEL:
         return []
-    records: list[MetadataRecord] = []
-    if lacks_room != broker.lacks_room:
-        cause = Cause.NO_ROOM if lacks_room else Cause.ROOM_IS_BACK
-        records.append(
-            BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, cause=cause, lacks_room=lacks_room)
-        )
+    cause = Cause.NO_ROOM if lacks_room else Cause.ROOM_IS_BACK
+    records: list[MetadataRecord] = [
+        BrokerRegistrationChangeRecord(broker.broker_id, broker.epoch, cause=cause, lacks_room=lacks_room)
+    ]
     if lacks_room:
         after = replayed(image, records)
         index = after.topics.index

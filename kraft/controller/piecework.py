@@ -28,7 +28,7 @@ from kraft.controller.elections import (
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
 from kraft.controller.reassignment import changes_where_moves_may_end
 from kraft.image.delta import MetadataDelta
-from kraft.image.metadata import MetadataImage
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partition_index import PartitionKey
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
 
@@ -39,7 +39,8 @@ Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[
 
 @dataclass(frozen=True, slots=True)
 class PieceworkConfig:
-    """Seconds. `room_look_s`: how often it is looked at what others may take over from a broker without room."""
+    """Seconds. `room_look_s`: how often it is looked at what others may take over from a broker without room, when the
+    metadata have changed."""
 
     retry_s: float = 0.1
     room_look_s: float = 5.0
@@ -72,6 +73,7 @@ class Piecework:
         self._policy = policy
         self._config = config
         self._walks: list[_Walk] = []
+        self._room_known = EMPTY_IMAGE  # in which it was looked at what others may take over
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -89,7 +91,7 @@ class Piecework:
 
     def became_active(self) -> None:
         index = self._driver.image.topics.index
-        self._walks = []
+        self._walks, self._room_known = [], EMPTY_IMAGE
         self._walk(index.unsettled, changes_where_isr_suffices)
         self._walk(index.leaderless, partial(changes_where_leaders_lack, cause=Cause.REQUESTED_ELECTION))
         self._walk(index.moving, changes_where_moves_may_end)
@@ -106,12 +108,14 @@ class Piecework:
         self._task = None
 
     async def _run(self) -> None:
-        room_due_s = 0.0
         loop = asyncio.get_running_loop()
+        room_due_s = 0.0
         while True:
             self._changed.clear()
             image = self._driver.image
             crowded = [broker.broker_id for broker in image.brokers.values() if broker.lacks_room]
+            if not crowded:
+                self._room_known = EMPTY_IMAGE
             if self._driver.is_active:
                 try:
                     if await self._step():
@@ -119,7 +123,7 @@ class Piecework:
                 except (ProtocolError, OutcomeUnknown):
                     await asyncio.sleep(self._config.retry_s)
                     continue
-                if crowded and loop.time() >= room_due_s:
+                if crowded and loop.time() >= room_due_s and self._room_may_be_elsewhere(image):
                     room_due_s = loop.time() + self._config.room_look_s
                     index = image.topics.index
                     keys = chain.from_iterable(chain(index.led_by(b), index.in_sync_with(b)) for b in crowded)
@@ -130,6 +134,11 @@ class Piecework:
                     await self._changed.wait()
             except TimeoutError:
                 pass
+
+    def _room_may_be_elsewhere(self, image: MetadataImage) -> bool:
+        """Whether anything has changed on which that depends, since it was looked at for the last time."""
+        known, self._room_known = self._room_known, image
+        return not (known.topics is image.topics and known.brokers is image.brokers and known.configs is image.configs)
 
     async def _step(self) -> bool:
         """Whether something was committed or looked at, so that there may be more."""

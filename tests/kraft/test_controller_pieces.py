@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from common.decision import Decision
 from common.pacing import SLICE_COST, at_once
@@ -278,6 +279,35 @@ async def test_a_new_controller_goes_on_where_the_last_one_stopped() -> None:
             await asyncio.sleep(0)
         assert terms > 3
         assert all(p.leader in (1, 2) for p in bench.machine.image.topics.partitions())
+
+
+async def test_a_broker_without_room_is_looked_at_again_when_something_has_changed_alone() -> None:
+    bench = Bench()
+    await made(bench, with_partitions(3, 100))
+    looks = 0
+
+    async def write(decide: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await real(decide)
+
+    real, bench.driver.write = bench.driver.write, write  # type: ignore[method-assign]
+    work = Piecework(bench.driver, bench.policy, PieceworkConfig(room_look_s=0.001))
+    bench.machine.subscribe(work.applied)
+    work.start()
+    full = dataclasses.replace(bench.policy, min_insync_replicas=3)
+    beat = heartbeat(bench.machine.image, 1, lacks_room=True)
+    await real(lambda i: decide_heartbeat(i, beat, full, moves_seen=False))
+    assert len(bench.machine.image.topics.index.in_sync_with(1)) == 300, "with three to be in sync, none can leave"
+    await bench.settle(lambda: not bench.machine.image.topics.index.in_sync_with(1))
+    await asyncio.sleep(0.02)
+    before = looks
+    again = heartbeat(bench.machine.image, 1, lacks_room=True)
+    assert not decide_heartbeat(bench.machine.image, again, bench.policy, moves_seen=False).records
+    await asyncio.sleep(0.02)
+    assert looks == before
+    await work.stop()
+    await bench.driver.stop()
 
 
 async def test_all_leaderless_partitions_get_their_leader_when_a_broker_returns() -> None:
