@@ -403,7 +403,7 @@ class LogDirectory:
         clock = self._ports.clock
         checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
         while self._health.offline is None and not self._stopping.is_set():
-            await self._tidy(self._context.trash.take_due(clock.monotonic()))
+            is_tidied = await self._tidy(self._context.trash.take_due(clock.monotonic()))
             self._context.flusher.request_due()
             self._context.open_files.cold.grow_older(clock.monotonic())
             self._context.producers.grow_older(clock.wall_ms())
@@ -412,6 +412,8 @@ class LogDirectory:
             if clock.monotonic() >= checkpoint_s:
                 checkpoint_s = clock.monotonic() + self._config.checkpoint_interval_ms / 1000
                 await self.checkpoint_recovery_points()
+            if is_tidied and self._context.trash.is_due(clock.monotonic()):
+                continue
             with contextlib.suppress(TimeoutError):
                 hurry = SCARCE_LOOKS if self._is_scarce else 1
                 async with asyncio.timeout(self._config.upkeep_interval_ms / 1000 / hurry):
@@ -422,12 +424,11 @@ class LogDirectory:
         return self._pacer
 
     async def _trim_producers(self) -> None:
-        """Many may have come at once, with a log or from the tier."""
-        if self._context.producers.is_exceeded:
+        if self._context.producers.is_exceeded:  # many came at once, with a log or from the tier
             await self._paced().run(self._context.producers.trim(), "producers", own=True)
 
-    async def _tidy(self, discarded: list[tuple[str, bool]]) -> None:
-        """Remove what is due, make new names durable, look how much room is left; one turn of a thread."""
+    async def _tidy(self, discarded: list[tuple[str, bool]]) -> bool:
+        """Remove what is due, make new names durable, look how much room is left. False: it was refused."""
         root_changed, self._root_changed = self._root_changed, False
         refusals = self._health.refusals
         try:
@@ -437,13 +438,14 @@ class LogDirectory:
             self._root_changed |= root_changed
             for path, is_directory in discarded:  # what is gone already does no harm
                 self._context.trash.add(path, self._ports.clock.monotonic(), is_directory=is_directory)
-            return
+            return False
         if self._health.refusals != refusals:  # a write found no room since: the next look tells whether there is some
-            return
+            return True
         least = self._config.free_bytes_min
         self._is_scarce = free_bytes < SCARCE_TIMES * least
         state = FreeSpace.PLENTY if free_bytes >= 2 * least else FreeSpace.THROTTLED
         self._health.update_free_space(FreeSpace.REFUSED if free_bytes < least else state)
+        return True
 
     def _tidy_in_thread(self, discarded: list[tuple[str, bool]], root_changed: bool) -> int:
         remove_all(self._disk, discarded)

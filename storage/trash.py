@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from common.ports import Disk
 
+TAKEN_MAX = 1_000  # a deleted topic may have 100,000 partitions, and upkeep has other things to do as well
+
 
 class _Discarded(NamedTuple):
     due_s: float
@@ -33,10 +35,14 @@ class Trash:
         self._count += 1
         heapq.heappush(self._heap, _Discarded(due_s, self._count, path, is_directory))
 
+    def is_due(self, now_s: float) -> bool:
+        """Whether the time of any has come."""
+        return bool(self._heap) and self._heap[0].due_s <= now_s
+
     def take_due(self, now_s: float) -> list[tuple[str, bool]]:
-        """(path, is directory) of all whose time has come; the caller removes them."""
-        due = []
-        while self._heap and self._heap[0].due_s <= now_s:
+        """(path, is directory) of those whose time has come, at most TAKEN_MAX; the caller removes them."""
+        due: list[tuple[str, bool]] = []
+        while len(due) < TAKEN_MAX and self.is_due(now_s):
             discarded = heapq.heappop(self._heap)
             due.append((discarded.path, discarded.is_directory))
         return due

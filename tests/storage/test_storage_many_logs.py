@@ -8,8 +8,10 @@ from pathlib import Path
 
 from common.pacing import SLICE_COST
 from storage.clean_flush import CHUNK_LOGS
-from storage.log_directory import CLOSED_PER_TURN
-from tests.storage.log_workbench import Workbench, append, produced
+from storage.log_context import DirectoryConfig
+from storage.log_directory import CLOSED_PER_TURN, LogDirectory
+from storage.trash import TAKEN_MAX
+from tests.storage.log_workbench import CLUSTER, Workbench, append, produced
 
 LOGS = 3 * CLOSED_PER_TURN
 
@@ -40,6 +42,26 @@ async def test_many_logs_are_flushed_and_closed_in_slices(tmp_path: Path) -> Non
     await bench.start()
     assert bench.directory.stopped_cleanly
     assert len(bench.directory.logs) == LOGS
+    await bench.directory.close()
+
+
+async def test_what_many_deleted_logs_leave_is_removed_in_parts(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, limits=DirectoryConfig(free_bytes_min=0, upkeep_interval_ms=3_600_000))
+    trash = (await bench.start()).context.trash
+    await bench.directory.close()
+    for number in range(2 * TAKEN_MAX + 1):
+        trash.add(f"gone-{number}", 0.0)
+    parts = [len(trash.take_due(1.0)) for _ in range(4)]
+    assert parts == [TAKEN_MAX, TAKEN_MAX, 1, 0]
+    bench.directory = LogDirectory(bench.directory._ports, "", 1, bench.audit, bench.limits)
+    for number in range(2 * TAKEN_MAX + 1):
+        bench.directory.context.trash.add(f"gone-{number}", 0.0)
+    await bench.directory.open(CLUSTER)
+    for _ in range(10_000):  # without a second turn of upkeep, which is an hour away
+        if not len(bench.directory.context.trash):
+            break
+        await asyncio.sleep(0.001)
+    assert not len(bench.directory.context.trash)
     await bench.directory.close()
 
 
