@@ -30,6 +30,7 @@ from common.invariants import check
 from kraft.image.tenants import local_name, tenant_of
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+MEMBER_BYTES = 64  # of a member in a record: lengths, timeouts, and an assignment of one partition
 
 _WAYS: dict[GroupState, tuple[GroupState, ...]] = {
     GroupState.PREPARING_REBALANCE: (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY),
@@ -74,6 +75,12 @@ class Member:
     def is_static(self) -> bool:
         return self.instance_id is not None
 
+    @property
+    def record_bytes(self) -> int:
+        """About what it takes in the group's record: its longest subscription counts, and a short assignment."""
+        names = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
+        return names + max((len(data) for _, data in self.protocols), default=0) + MEMBER_BYTES
+
     def metadata_for(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
             if name == protocol:
@@ -105,11 +112,13 @@ class ClassicGroup:
     static_members: dict[str, str] = field(default_factory=dict)
     pending: dict[str, None] = field(default_factory=dict)
     unsynced: dict[str, None] = field(default_factory=dict)
+    unanswered: dict[str, None] = field(default_factory=dict)  # members of a large group whose answer is due
     new_member_added: bool = False
     initial_delay_left_ms: int = 0
     subscribed: frozenset[str] | None = None  # topics of the stable generation; None where it cannot be known
     joined_count: int = 0  # members whose JoinGroup is parked
     protocol_counts: dict[str, int] = field(default_factory=dict)  # how many members support each protocol
+    record_bytes: int = 0  # that the members take in the group's record, with short assignments
 
     @property
     def type(self) -> GroupType:
@@ -149,6 +158,7 @@ class ClassicGroup:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
+        self.record_bytes += member.record_bytes
         self._count_protocols(member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -157,6 +167,7 @@ class ClassicGroup:
     def remove(self, member: Member) -> None:
         check(member.join_ticket is None, "a member is answered before it is removed")
         del self.members[member.member_id]
+        self.record_bytes -= member.record_bytes
         self._count_protocols(member, -1)
         self.unsynced.pop(member.member_id, None)
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
@@ -175,7 +186,9 @@ class ClassicGroup:
         if old.member_id in self.unsynced:
             del self.unsynced[old.member_id]
             self.unsynced[member_id] = None
+        self.record_bytes -= old.record_bytes
         old.member_id = member_id
+        self.record_bytes += old.record_bytes
         self.static_members[old.instance_id or ""] = member_id
         if was_leader:
             self.leader_id = member_id
@@ -184,11 +197,13 @@ class ClassicGroup:
     def update(self, member: Member, request: JoinRequest) -> None:
         """A member that joins again may bring other protocols and timeouts."""
         self._count_protocols(member, -1)
+        self.record_bytes -= member.record_bytes
         member.protocols = request.protocols
+        member.client_id, member.client_host = request.client_id, request.client_host
+        self.record_bytes += member.record_bytes
         self._count_protocols(member, 1)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
 
     def _count_protocols(self, member: Member, step: int) -> None:
         for name in dict.fromkeys(name for name, _ in member.protocols):
@@ -313,7 +328,7 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None:
             return None
-        return subscribed_topics(member.metadata_for(self.protocol) for member in self.members.values())
+        return subscribed_topics(dict.fromkeys(member.metadata_for(self.protocol) for member in self.members.values()))
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Where nothing is known of a consumer group's topics, it counts as subscribed to all of them.

@@ -34,7 +34,7 @@ from broker.coordination.groups.records import (
     offset_record,
 )
 from broker.coordination.groups.retention import Retention
-from broker.coordination.groups.tenant_index import ByTenant
+from broker.coordination.groups.tenant_index import ByTenant, each_once
 from broker.coordination.groups.values import (
     NO_MEMBER,
     NO_TIME,
@@ -247,6 +247,8 @@ class GroupShard:
                 self._timers.set(key, now.spared_until_s)
                 continue
             self._group_timer(key, now)
+            if key.kind is TimerKind.ANSWERS:
+                break
         return self._effects.take_records()
 
     def _group_timer(self, key: TimerKey, now: Now) -> None:
@@ -260,6 +262,8 @@ class GroupShard:
             self._forget_if_idle(group.group_id)
         elif key.kind is TimerKind.JOIN:
             self._rebalances.gathering_over(group, now)
+        elif key.kind is TimerKind.ANSWERS:
+            self._rebalances.answer_some(group, now)
         else:
             self._rebalances.sync_over(group, now)
 
@@ -421,8 +425,8 @@ class GroupShard:
     def list_groups(self, prefix: str = "") -> Work[list[ListedGroup]]:
         """Those whose ids begin with `prefix` and that are served here. A tenant's cost what the tenant has."""
         listed: list[ListedGroup] = []
-        for count, group_id in enumerate(self.groups_with((prefix,)), 1):
-            if self._keeping_of(group_id) is Keeping.SERVED:
+        for count, group_id in enumerate(self.names((prefix,)), 1):
+            if group_id is not None and self._keeping_of(group_id) is Keeping.SERVED:
                 group = self._group(group_id)
                 if group is not None:
                     listed.append(ListedGroup(group_id, group.protocol_type or "", group.state, group.type))
@@ -447,11 +451,11 @@ class GroupShard:
         return Decision(ErrorCode.NONE, records)
 
     def remove_groups(self, prefixes: tuple[str, ...], most: int, now: Now) -> Decision[CoordinatorRecord, int]:
-        """Groups whose ids begin so go, whoever is in them; `most` at a time, and some offsets. How many there were
-        before."""
-        doomed = self.groups_with(prefixes)
+        """Groups whose ids begin so go, whoever is in them; `most` at a time, and some offsets. How many of these there
+        were before."""
+        doomed = list(islice((name for name in self.names(prefixes) if name is not None), most))
         records: list[CoordinatorRecord] = []
-        for group_id in doomed[:most]:
+        for group_id in doomed:
             group = self._group(group_id)
             if group is not None and (group.members or group.pending):
                 leaving = [MemberIdentity(member.member_id, None) for member in group.members.values()]
@@ -473,13 +477,9 @@ class GroupShard:
 
     # handing over ------------------------------------------------------------------------------------------
 
-    def groups_with(self, prefixes: tuple[str, ...]) -> list[str]:
-        """Groups of which anything is known here, and whose ids begin so."""
-        known: dict[str, None] = {}
-        for prefix in prefixes:
-            for holder in (self.groups.with_prefix, self.offsets.groups, self.committed.with_prefix):
-                known.update(dict.fromkeys(holder(prefix)))
-        return list(known)
+    def names(self, prefixes: tuple[str, ...]) -> Iterator[str | None]:
+        """Groups of which anything is known here, and whose ids begin so, as `each_once`. They may change meanwhile."""
+        return each_once(prefixes, self.groups.with_prefix, self.offsets.groups, self.committed.with_prefix)
 
     def is_exported(self, group_id: str) -> bool:
         """Unless another partition keeps the group, or is to keep it."""

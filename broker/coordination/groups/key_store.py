@@ -70,14 +70,19 @@ class KeyStore:
     async def groups(self, index: int, tenant: TenantImage) -> list[str]:
         """The tenant's groups in a partition that serves them no longer; all that they committed there is durable."""
 
-        def query(shard: GroupShard, _: Now) -> list[str]:
+        def query(shard: GroupShard, _: Now) -> Work[list[str]]:
             self.place_of(tenant.id, tenant.keys_epoch, KeysPhase.COPYING)
             topic = self._image().topics.get(GROUP_TOPIC)
             held = range_for(topic, tenant) if topic is not None else None
             _check(held is not None and index in held)
-            return shard.groups_with((tenant.prefix,))
+            found: list[str] = []
+            for name in shard.names((tenant.prefix,)):
+                if name is not None:
+                    found.append(name)
+                yield 1
+            return found
 
-        return await self._runtime.read(GROUP_TOPIC, index, query)
+        return await self._runtime.read_slowly(GROUP_TOPIC, index, query, LANE, own=True)
 
     async def records(self, index: int, groups: Sequence[str]) -> list[tuple[str, list[CoordinatorRecord]]]:
         """Group by group, all that is durable of it."""

@@ -27,6 +27,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from kraft.image.tenants import local_name
 
+MEMBER_ID_EXAMPLE = "client-00000000-0000-0000-0000-000000000000"
 STRING_BYTES_MAX = 32_000  # the records keep strings with 16-bit lengths; a member id is a name and a uuid
 
 
@@ -61,11 +62,21 @@ class Memberships:
                 self._rebalances.drop_member(group, member)
                 self._rebalances.members_left(group, now)
             return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if request.member_id not in group.members and self._is_too_much(group, request):
+            return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, request.member_id)
         if not group.supports(request.protocol_type, request.protocols):
             return JoinReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
         if request.member_id == NO_MEMBER:
             return self._join_new(group, request, ticket, now)
         return self._join_known(group, request, ticket, now)
+
+    def _is_too_much(self, group: ClassicGroup, request: JoinRequest) -> bool:
+        """Whether one more member could not be written: then no generation could. A static one may take another's
+        place."""
+        if not group.members or request.instance_id in group.static_members:
+            return False
+        member = Member.joining(request, request.member_id or MEMBER_ID_EXAMPLE)
+        return group.record_bytes + member.record_bytes > self._config.group_record_bytes_max
 
     def _join_new(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, now: Now) -> JoinReply | Parked:
         prefix = request.client_id if request.instance_id is None else request.instance_id

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 from broker.coordination.deadlines import DeadlineQueue
 from broker.coordination.groups.classic_group import ClassicGroup, Member
 from broker.coordination.groups.config import GroupConfig
-from broker.coordination.groups.records import encode_group_value, group_record
+from broker.coordination.groups.records import encode_group_key, encode_group_value, group_record
 from broker.coordination.groups.values import GroupState, JoinReply, SyncReply
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket
 from common.errors import ErrorCode
+
+ANSWERS_AT_ONCE = 100
+ANSWERS_TURN_S = 0.002
 
 
 class TimerKind(IntEnum):
@@ -25,6 +29,7 @@ class TimerKind(IntEnum):
     SYNC = 2  # the end of the wait for every SyncGroup
     RETENTION = 3  # the next look at expired offsets
     TAKE_UP = 4  # groups of a loaded log that are not in memory yet
+    ANSWERS = 5  # members of a large group that are still to be answered
 
 
 class TimerKey(NamedTuple):
@@ -186,6 +191,8 @@ class Rebalances:
         for member in list(group.members.values()):
             if member.join_ticket is None and not member.is_static:
                 self.drop_member(group, member)
+            elif member.sync_ticket is not None:  # of a large group, not answered yet
+                self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
         if group.members and not group.elect_joined_leader():
             self._gather_for(group, group.rebalance_timeout_ms, now)  # only static members, none came: sessions decide
             return
@@ -193,11 +200,8 @@ class Rebalances:
         if group.state is GroupState.EMPTY:
             self._effects.records.append(group_record(group.group_id, group.metadata()))
             return
-        for member in group.members.values():
-            self._effects.answer(group.unpark_join(member), self.joined(group, member))
-            member.is_new = False
-            group.unsynced[member.member_id] = None
-            self.refresh_session(group, member, now)
+        group.unsynced = dict.fromkeys(group.members)
+        self._answer_all(group, now)
         deadline = now.monotonic_s + group.rebalance_timeout_ms / 1000
         self._timers.set(TimerKey(TimerKind.SYNC, group.group_id), deadline)
 
@@ -213,6 +217,43 @@ class Rebalances:
             group.joined_members() if group.leader_id == member.member_id else (),
         )
 
+    # answering ---------------------------------------------------------------------------------------------
+
+    def _answer_all(self, group: ClassicGroup, now: Now) -> None:
+        """Answer whoever waits for what the group has become: of a large group the leader, and others in turns."""
+        group.unanswered = dict.fromkeys(group.members)
+        leader = group.members.get(group.leader_id or "")
+        if leader is not None and len(group.members) > ANSWERS_AT_ONCE:
+            self._answer(group, leader, now)
+        self.answer_some(group, now)
+
+    def answer_some(self, group: ClassicGroup, now: Now) -> None:
+        for member_id in list(islice(group.unanswered, ANSWERS_AT_ONCE)):
+            del group.unanswered[member_id]
+            member = group.members.get(member_id)
+            if member is not None:
+                self._answer(group, member, now)
+        if group.unanswered:
+            self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
+
+    def _answer(self, group: ClassicGroup, member: Member, now: Now) -> None:
+        """By the group's state as it is now. Whoever joins while members gather goes on waiting; a static member that
+        did not join has another session."""
+        gathers = group.state is GroupState.PREPARING_REBALANCE
+        begins = group.state is GroupState.COMPLETING_REBALANCE
+        if begins or (member.join_ticket is not None and not gathers):
+            self._effects.answer(group.unpark_join(member), self.joined(group, member))
+            member.is_new = False
+            self.refresh_session(group, member, now)
+        if member.sync_ticket is not None and not begins:
+            refusal = SyncReply(ErrorCode.REBALANCE_IN_PROGRESS)
+            self._answer_sync(member, refusal if gathers else self.assigned(group, member))
+            self.refresh_session(group, member, now)
+
+    def _answer_sync(self, member: Member, reply: SyncReply) -> None:
+        self._effects.answer(member.sync_ticket, reply)
+        member.sync_ticket = None
+
     # handing out -------------------------------------------------------------------------------------------
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
@@ -226,19 +267,14 @@ class Rebalances:
         by_member = dict(assignments)
         for member in group.members.values():
             member.assignment = by_member.get(member.member_id, b"")
-        metadata = group.metadata()
-        if len(encode_group_value(metadata)) > self._config.group_record_bytes_max:
+        value = encode_group_value(group.metadata()._replace(state_timestamp=now.wall_ms))
+        if len(value) > self._config.group_record_bytes_max:
             self._refuse_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now)
             self.prepare(group, now)
             return
         group.become(GroupState.STABLE, now.wall_ms)
-        metadata = metadata._replace(state_timestamp=group.state_timestamp)
-        self._effects.records.append(group_record(group.group_id, metadata))
-        for member in group.members.values():
-            if member.sync_ticket is not None:
-                self._effects.answer(member.sync_ticket, self.assigned(group, member))
-                member.sync_ticket = None
-                self.refresh_session(group, member, now)
+        self._effects.records.append(CoordinatorRecord(encode_group_key(group.group_id), value))
+        self._answer_all(group, now)
 
     def assignment_lost(self, group: ClassicGroup, now: Now) -> None:
         """What made the group stable is not durable: another generation has to come."""
@@ -253,10 +289,16 @@ class Rebalances:
         """No assignment comes of this generation; those who waited have a whole session to join again."""
         for member in group.members.values():
             member.assignment = b""
+        group.unanswered = dict.fromkeys(group.members)
+        leader = group.members.get(group.leader_id or "")
+        told = list(islice(group.members.values(), ANSWERS_AT_ONCE)) + ([leader] if leader is not None else [])
+        for member in told:
+            group.unanswered.pop(member.member_id, None)
             if member.sync_ticket is not None:
-                self._effects.answer(member.sync_ticket, SyncReply(error))
-                member.sync_ticket = None
+                self._answer_sync(member, SyncReply(error))
                 self.refresh_session(group, member, now)
+        if group.unanswered:
+            self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
 
     # expiry ------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from kraft.image.tenants import SEPARATOR, TENANT_ID, tenant_of
 
 Value = TypeVar("Value")
+
+
+def each_once(prefixes: Iterable[str], *holders: Callable[[str], list[str]]) -> Iterator[str | None]:
+    """Ids that some holder has with one of the prefixes; None for each that was met before."""
+    known: dict[str, None] = {}
+    for prefix in prefixes:
+        for holder in holders:
+            for group_id in holder(prefix):
+                if group_id in known:
+                    yield None
+                else:
+                    known[group_id] = None
+                    yield group_id
 
 
 class ByTenant(dict[str, Value]):

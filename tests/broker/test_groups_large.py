@@ -1,0 +1,110 @@
+"""Groups of thousands of members, and thousands of groups: answered in turns, listed in slices, bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.group_shard import NAMES_AT_ONCE
+from broker.coordination.groups.rebalance import ANSWERS_AT_ONCE
+from broker.coordination.groups.records import group_record, offset_record
+from broker.coordination.groups.values import CommittedOffset, GroupMetadata, GroupState, JoinReply
+from common.errors import ErrorCode
+from common.pacing import SLICE_COST
+from tests.broker.group_driver import GROUP, GroupDriver
+from tests.broker.test_groups_scale import new_shard
+
+QUICK = GroupConfig(group_initial_rebalance_delay_ms=0)
+MEMBERS = 450
+
+
+class CountingDriver(GroupDriver):
+    """`most` is the largest number of requests that were answered by one step."""
+
+    most = 0
+
+    def _collect(self) -> None:
+        before = len(self.replies)
+        super()._collect()
+        self.most = max(self.most, len(self.replies) - before)
+
+
+def joining(count: int) -> tuple[CountingDriver, list[str], list[int]]:
+    driver = CountingDriver(QUICK)
+    ids = [driver.new_member_id() for _ in range(count)]
+    tickets = [driver.join(member_id) for member_id in ids]
+    driver.advance(5.0)
+    return driver, ids, tickets
+
+
+def test_members_of_a_large_group_are_answered_in_turns() -> None:
+    driver, ids, tickets = joining(MEMBERS)
+    assert all(driver.joined(ticket).generation == 1 for ticket in tickets)
+    leader = driver.joined(tickets[0]).leader
+    syncs = {member_id: driver.sync(member_id, 1) for member_id in ids if member_id != leader}
+    syncs[leader] = driver.sync(leader, 1, {member_id: member_id.encode() for member_id in ids})
+    assert driver.replies[syncs[leader]].assignment == leader.encode()
+    driver.advance(1.0)
+    assert all(driver.synced(syncs[member_id]).assignment == member_id.encode() for member_id in ids)
+    assert driver.most <= ANSWERS_AT_ONCE + 1
+
+
+def test_a_rebalance_of_a_large_group_while_members_sync_refuses_them_in_turns() -> None:
+    driver, ids, tickets = joining(MEMBERS)
+    leader = driver.joined(tickets[0]).leader
+    syncs = [driver.sync(member_id, 1) for member_id in ids if member_id != leader]
+    driver.most = 0
+    driver.leave(leader)
+    driver.advance(1.0)
+    assert {driver.replies[ticket].error for ticket in syncs} == {ErrorCode.REBALANCE_IN_PROGRESS}
+    assert driver.most <= ANSWERS_AT_ONCE + 1
+    again = [driver.join(member_id) for member_id in ids if member_id != leader]
+    driver.advance(1.0)
+    assert all(driver.joined(ticket).generation == 2 for ticket in again)
+    assert driver.shard.describe(GROUP).state is GroupState.COMPLETING_REBALANCE
+
+
+def test_a_member_that_the_groups_record_has_no_room_for_is_refused_alone() -> None:
+    driver = GroupDriver(GroupConfig(group_initial_rebalance_delay_ms=0, group_record_bytes_max=1_500))
+    tickets = [driver.join(driver.new_member_id()) for _ in range(8)]
+    driver.advance(1.0)
+    assert [driver.joined(ticket).error for ticket in tickets] == [ErrorCode.NONE] * 8
+    while (reply := driver.replies.get(driver.join())) and reply.error is ErrorCode.MEMBER_ID_REQUIRED:
+        ticket = driver.join(reply.member_id)
+        if ticket in driver.replies:
+            reply = driver.replies[ticket]
+            break
+    assert isinstance(reply, JoinReply)
+    assert reply.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert 8 <= len(driver.shard.groups[GROUP].members) <= 12
+
+
+@pytest.mark.parametrize("kind", ["offsets", "records"])
+def test_many_groups_are_listed_in_slices(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = new_shard()
+    metadata = GroupMetadata("consumer", 1, None, None, 5, ())
+    for number in range(5_000):
+        if kind == "offsets":
+            shard.replay(*offset_record(f"g{number}", "t", 0, CommittedOffset(1, 1, "", 5, -1, bytes(16))))
+        else:
+            shard.replay(*group_record(f"g{number}", metadata))
+    walked = 0
+
+    def each(holder: Callable[[str], list[str]]) -> Callable[[str], Iterator[str]]:
+        def walk(prefix: str) -> Iterator[str]:
+            nonlocal walked
+            for name in holder(prefix):
+                walked += 1
+                yield name
+
+        return walk
+
+    monkeypatch.setattr(shard.offsets, "groups", each(shard.offsets.groups))
+    monkeypatch.setattr(type(shard.committed), "with_prefix", lambda names, prefix: each(lambda _: list(names))(prefix))
+    work, most = shard.list_groups(), 0
+    for cost in work:
+        assert cost <= SLICE_COST
+        most, walked = max(most, walked), 0
+    assert 0 < most <= 2 * NAMES_AT_ONCE
