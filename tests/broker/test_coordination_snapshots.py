@@ -25,7 +25,7 @@ from broker.coordination.snapshots import (
 )
 from broker.coordination.standby import StandbyLimits
 from common.decision import Decision
-from common.machine import MachineDisk
+from common.machine_disk import MachineDisk
 from common.pacing import SLICE_COST, Pacer
 from tests.broker.coordinated_partition import MemoryPartition
 from tests.broker.test_coordination_runtime import TOPIC, eventually
