@@ -16,6 +16,7 @@ from common.pacing import Pacer
 from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
+from tests.sim.loop import NS, SimLoop, run
 
 
 class Surprising(HostedPartitions):
@@ -45,6 +46,37 @@ async def test_a_duty_that_fails_once_is_done_again(tmp_path: Path, caplog: pyte
         await hosted.looked_again.wait()
     await duties.stop()
     assert "a duty failed" in caplog.text
+
+
+def test_the_reviews_after_a_stall_give_its_time_back_to_followers(tmp_path: Path) -> None:
+    given: dict[str, list[float]] = {"unsettled": [], "quiet": []}
+
+    class Reviewed(HostedPartitions):
+        def review(self, partitions_max: int, stalled_s: float = 0.0) -> None:
+            given["unsettled"].append(stalled_s)
+
+        def review_quiet(self, partitions_max: int, stalled_s: float = 0.0) -> None:
+            given["quiet"].append(stalled_s)
+
+    async def stall() -> None:
+        ports, loop = machine_ports(tmp_path), asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
+        hosted = Reviewed(0, logs, LogSettings(0, {}), loop.time, 10.0, Pacer())
+        hosted.unsettled_partitions[object()] = None  # type: ignore[index]
+        hosted.quiet_partitions[object()] = False  # type: ignore[index]
+        config = LogDuties(log_cleaner_enable=False)
+        duties = Duties(hosted, logs, ports.clock, config, 60.0, 0.1, 1 << 20, 10.0, Pacer())
+        duties.start()
+        await asyncio.sleep(1.0)
+        loop.stall(3 * NS)
+        await asyncio.sleep(1.0)
+        await duties.stop()
+
+    run(stall())
+    for stalls in given.values():
+        assert stalls[0] == 0
+        assert 2.8 < stalls[-1] < 3.1
 
 
 def test_several_duties_tell_of_one_stall_once_and_it_is_forgotten() -> None:

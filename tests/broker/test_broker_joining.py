@@ -98,3 +98,25 @@ async def test_followers_get_back_the_time_in_which_their_leader_stood_still(tmp
         assert replicas.proposal is None
         partition.review()
         assert replicas.proposal is not None
+
+
+async def test_what_was_whole_while_the_isr_was_too_small_is_not_behind_at_the_next_record(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        lab.controller.reachable = False
+        await lab[1].stop()
+        await lab[2].stop()
+        lab.controller.create_topic((0, 1, 2), isr=(0, 1), min_insync_replicas="3")
+        partition: Partition = lab[0].partition
+        now = partition._now()
+        partition._now = lambda: now
+        partition.append_records(bytearray(batch(b"x")), partition.leader_epoch, 0)
+        partition.follower_fetched(1, partition.log.log_end_offset, 0, lab[1].broker_epoch)
+        assert partition.high_watermark < partition.log.log_end_offset
+        now += 60.0
+        partition.review()
+        partition.append_records(bytearray(batch(b"y")), partition.leader_epoch, 0)
+        now += 0.001
+        partition.review()
+        replicas = partition.replica_set
+        assert replicas is not None
+        assert replicas.proposal is None
