@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.partitions.replica import Role
 from broker.replication.fetch_sessions import KEPT_ASLEEP_MAX, FetchSession, FetchSessionCache
-from broker.replication.follower import RETRIES_PER_S, FollowedPartitions
+from broker.replication.follower import REST_MAX_S, RETRIES_PER_S, FollowedPartitions
 from broker.replication.leader_link import PARTS_MAX
 from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode
@@ -80,6 +82,21 @@ def test_a_leader_that_refuses_many_is_asked_for_them_all_the_more_seldom() -> N
         link.rest(refused, now=0.0)
     link.wake_rested(COUNT / RETRIES_PER_S / 2)
     assert COUNT / 3 < len(named(link, new=False)) + sum(len(named(link, new=False)) for _ in range(9)) < COUNT * 2 / 3
+
+
+def test_none_rests_longer_than_the_longest_rest_however_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.replication.follower.RETRIES_PER_S", 1)
+    link = followed()
+    while link.has_moved:
+        named(link, new=False)
+    for index in range(COUNT):
+        refused, _ = link.judge(
+            ReplicatedRow(TOPIC_ID, index, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0, 0, 0, 0, None, None, None)
+        )
+        assert refused is not None
+        link.rest(refused, now=0.0)
+    link.wake_rested(REST_MAX_S)
+    assert link.next_wake() is None
 
 
 def test_a_session_that_loses_its_connection_ends_in_pieces_when_it_is_large() -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from broker.forwarding import Forwarder, ForwardLimits
 from broker.partitions.role_changes import Key, RoleChanges
+from common.machine import MachineClock
 from common.pacing import Pacer, Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
+from wire.codec import encode_response
+from wire.messages import CreateTopicsRequest, CreateTopicsResponse, EnvelopeResponse
+
+VERSION = 7
 
 
 class SlowRoles:
@@ -48,3 +55,29 @@ async def test_it_ends_in_time_when_roles_take_longer() -> None:
     assert roles.applied_offset < 7
     roles.stop()
     await asyncio.sleep(0)
+
+
+class Controllers:
+    """Answer at once, with what they committed at offset 7."""
+
+    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any:
+        answer = encode_response(CreateTopicsRequest.API_KEY, VERSION, 1, CreateTopicsResponse(topics=[]))
+        return EnvelopeResponse(error_code=0, response_data=answer[4:], committed_offset=7)
+
+
+class Following:
+    image: MetadataImage = EMPTY_IMAGE
+
+    async def wait_for(self, offset: int, timeout_s: float) -> bool:
+        return True
+
+
+async def test_a_client_is_answered_when_the_roles_of_what_it_made_are_taken() -> None:
+    taker = SlowRoles()
+    roles = RoleChanges(0, Pacer(), taker)
+    taker.image = MetadataImage(offset=7)
+    roles.add_keys((b"topic", number) for number in range(50))
+    forwarder = Forwarder(Controllers(), Following(), MachineClock(), ForwardLimits(), None, roles)
+    request = CreateTopicsRequest(topics=[], timeout_ms=1_000, validate_only=False)
+    assert (await forwarder.forward(None, request, VERSION)).topics == []
+    assert len(taker.taken) == 50
