@@ -10,15 +10,17 @@ import pytest
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.ports import Address
+from kraft.controller.departures import departure_piece
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
-from kraft.controller.liveness import BrokerLiveness, LivenessConfig
+from kraft.controller.liveness import LivenessConfig
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
 from kraft.controller.topics import decide_create_topics
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
-from tests.kraft.fake_quorum import Bench
-from tests.kraft.images import create_topics, heartbeat, new_topic, registration, rng
+from tests.kraft.images import create_topics, new_topic, registration, rng
+from tests.kraft.live_bench import LiveBench, live_bench
+from tests.sim.loop import MS, SimLoop, run
 
 CONNECTION = 1
 
@@ -75,60 +77,6 @@ def test_a_suspected_broker_that_is_found_gone_ends_at_once_and_a_heard_one_does
     sessions.found_gone(0, 10, now=1.22)
     assert sessions.expired(1.22) == [(0, 10, Cause.CONNECTION_LOST)]
     assert not sessions.is_suspected(0, 10, 1.22)
-
-
-class Doors:
-    """A network on which brokers are only knocked at; `gone` names the ports that refuse."""
-
-    def __init__(self) -> None:
-        self.gone: set[int] = set()
-        self.knocks: list[int] = []
-
-    async def connect(self, address: Address) -> Doors:
-        self.knocks.append(address[1])
-        if address[1] in self.gone:
-            raise ConnectionRefusedError
-        return self
-
-    def abort(self) -> None: ...
-
-
-class LiveBench(Bench):
-    def __init__(self, config: LivenessConfig) -> None:
-        super().__init__()
-        self.doors = Doors()
-        self.ports = replace(self.ports, network=self.doors)  # type: ignore[arg-type]
-        self.liveness = BrokerLiveness(self.ports, self.quorum, self.driver, self.policy, config, "PLAINTEXT")
-        self.driver._on_active = lambda active: self.liveness.became_active() if active else None
-
-    async def begin(self) -> None:
-        self.liveness.start()
-        await super().begin()
-
-    async def stop(self) -> None:
-        await self.liveness.stop()
-        await self.driver.stop()
-        assert not self.fatal
-
-    async def join(self, broker_id: int) -> Any:
-        request = registration(broker_id, cluster_id=self.machine.image.cluster_id)
-        reply = await self.liveness.register(request)
-        assert reply.error_code == 0
-        return await self.beat(broker_id)
-
-    async def beat(self, broker_id: int, **changed: Any) -> Any:
-        return await self.liveness.heartbeat(heartbeat(self.machine.image, broker_id, **changed), broker_id)
-
-    def is_fenced(self, broker_id: int) -> bool:
-        return self.machine.image.brokers[broker_id].fenced
-
-
-async def live_bench(session_s: float = 0.15, suspicion_s: float = 0.03) -> LiveBench:
-    bench = LiveBench(LivenessConfig(session_s, suspicion_s))
-    await bench.begin()
-    for broker_id in range(3):
-        await bench.join(broker_id)
-    return bench
 
 
 async def test_a_silent_broker_is_fenced_and_the_others_are_not() -> None:
@@ -217,16 +165,23 @@ async def test_a_broker_that_died_with_the_last_controller_is_found_gone_by_the_
     await bench.stop()
 
 
-async def test_a_stall_of_the_controller_itself_fences_nobody() -> None:
-    bench = LiveBench(LivenessConfig(session_timeout_s=0.05, suspicion_s=0.02, late_s=0.1))
-    await bench.begin()
-    await bench.join(0)
-    moment = asyncio.get_running_loop().time() + 0.3
-    while asyncio.get_running_loop().time() < moment:  # as a SIGSTOP would do: timers come due unheard
-        pass
-    await asyncio.sleep(0.01)
-    assert not bench.is_fenced(0)
-    await bench.stop()
+@pytest.mark.parametrize(("late_s", "stalls"), [(0.1, 3), (60.0, 1)])
+def test_a_stall_of_the_controller_itself_fences_nobody(late_s: float, stalls: int) -> None:
+    """A long one begins all sessions anew, however many follow; of a short one each broker gets the time back."""
+
+    async def stall() -> None:
+        bench = LiveBench(LivenessConfig(session_timeout_s=0.05, suspicion_s=0.02, late_s=late_s))
+        await bench.begin()
+        await bench.join(0)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        for _ in range(stalls):
+            loop.stall(300 * MS)
+            await asyncio.sleep(0.01)
+            assert not bench.is_fenced(0)
+        await bench.stop()
+
+    run(stall())
 
 
 def test_what_a_late_process_has_not_read_yet_counts_once_for_the_broker() -> None:
@@ -271,6 +226,49 @@ async def test_a_stopping_broker_waits_until_the_others_know() -> None:
     await bench.beat(2)
     reply = await bench.beat(0, want_shut_down=True)
     assert reply.should_shut_down
+    await bench.stop()
+
+
+async def in_pieces() -> LiveBench:
+    """A bench with a topic of six partitions, in which an event changes two at a time."""
+    bench = await live_bench(session_s=5)
+    request = create_topics(new_topic("t", 6, 3))
+    await bench.driver.write(lambda i: decide_create_topics(i, request, bench.policy, rng()))
+    bench.policy = bench.liveness._policy = replace(bench.policy, piece_records_max=2)
+    return bench
+
+
+async def finish_pieces(bench: LiveBench) -> None:
+    left = -1
+    while left:
+        left = await bench.driver.write(lambda image: _next_piece(image, bench.policy))
+
+
+async def test_a_stopping_broker_waits_until_the_others_know_the_last_piece() -> None:
+    bench = await in_pieces()
+    await bench.beat(0, want_shut_down=True)
+    await bench.beat(1)
+    await bench.beat(2)
+    reply = await bench.beat(0, want_shut_down=True)
+    assert not reply.should_shut_down
+    await finish_pieces(bench)
+    reply = await bench.beat(0, want_shut_down=True)
+    assert not reply.should_shut_down
+    await bench.beat(1)
+    await bench.beat(2)
+    reply = await bench.beat(0, want_shut_down=True)
+    assert reply.should_shut_down
+    await bench.stop()
+
+
+async def test_a_fenced_broker_is_back_when_it_knows_the_last_piece() -> None:
+    bench = await in_pieces()
+    await bench.beat(0, want_fence=True)
+    known = bench.machine.image.offset
+    assert (await bench.beat(0)).is_fenced
+    await finish_pieces(bench)
+    assert (await bench.beat(0, current_metadata_offset=known)).is_fenced
+    assert not (await bench.beat(0)).is_fenced
     await bench.stop()
 
 
@@ -432,6 +430,11 @@ async def test_a_broker_that_stays_away_leaves_the_return_to_its_time() -> None:
     await asyncio.sleep(0.05)
     assert len(bench.leaders()) == 1
     await bench.stop()
+
+
+def _next_piece(image: MetadataImage, policy: ControllerPolicy) -> Decision[MetadataRecord, int]:
+    records: list[MetadataRecord] = list(departure_piece(image, policy))
+    return Decision(len(records), records)
 
 
 def _isr_restored(image: MetadataImage) -> Decision[MetadataRecord, None]:
