@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from common.decision import Decision
+from common.errors import OutcomeUnknown
 from common.pacing import SLICE_COST, at_once
 from kraft.batch_codec import encoding_records
 from kraft.controller.batching import pieces
@@ -322,6 +323,39 @@ async def test_all_leaderless_partitions_get_their_leader_when_a_broker_returns(
         assert len(bench.machine.image.topics.index.leaderless) == 350
         await bench.settle(lambda: not bench.machine.image.topics.index.leaderless)
         assert len(bench.machine.image.topics.index.led_by(1)) == 400
+
+
+async def test_leaderless_partitions_are_looked_at_again_when_an_outcome_is_not_known() -> None:
+    bench = Bench(dataclasses.replace(POLICY, piece_records_max=50))
+    image = replayed(with_brokers(3), topic_records(0, "t", 200, isr=(1,)))
+    image = replayed(image, fence(image, image.brokers[1], dataclasses.replace(POLICY), Cause.SESSION_EXPIRED))
+    await made(bench, image)
+    async with at_work(bench):
+        beat = heartbeat(bench.machine.image, 1)
+        await bench.driver.write(lambda i: decide_heartbeat(i, beat, bench.policy, moves_seen=False))
+        bench.quorum.hold = True
+        await bench.settle(lambda: bool(bench.quorum.held))
+        (_, proposal), *_ = bench.quorum.held
+        bench.quorum.held.clear()
+        bench.quorum.hold = False
+        proposal.set_exception(OutcomeUnknown("nobody answered"))
+        await bench.settle(lambda: not bench.machine.image.topics.index.leaderless)
+
+
+async def test_a_new_controller_looks_at_what_may_have_become_possible() -> None:
+    """Moves that may end, and ELRs that are not needed any more."""
+    bench = Bench()
+    image = replayed(with_brokers(3), topic_records(0, "t", 0))
+    moving = PartitionRecord(topic_id(0), 0, (0, 1, 2), (0, 1, 2), 0, adding=(2,), removing=(1,))
+    spare = PartitionRecord(topic_id(0), 1, (0, 1, 2), (0, 1), 0, elr=(2,))
+    await made(bench, replayed(image, [moving, spare]))
+    async with at_work(bench):
+        bench.quorum.lose()
+        bench.quorum.win()
+        index = lambda: bench.machine.image.topics.index  # noqa: E731
+        await bench.settle(lambda: not index().moving and not index().unsettled)
+        replicas = [p.replicas for p in bench.machine.image.topics.partitions()]
+        assert replicas == [(0, 2), (0, 1, 2)]
 
 
 async def test_thousands_of_topics_in_one_request_are_made_in_slices_and_small_batches() -> None:
