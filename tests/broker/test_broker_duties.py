@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -59,8 +60,7 @@ def test_the_reviews_after_a_stall_give_its_time_back_to_followers(tmp_path: Pat
             given["quiet"].append(stalled_s)
 
     async def stall() -> None:
-        ports, loop = machine_ports(tmp_path), asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
+        ports, loop = machine_ports(tmp_path), cast(SimLoop, asyncio.get_running_loop())
         logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
         hosted = Reviewed(0, logs, LogSettings(0, {}), loop.time, 10.0, Pacer())
         hosted.unsettled_partitions[object()] = None  # type: ignore[index]

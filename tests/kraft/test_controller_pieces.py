@@ -352,8 +352,8 @@ async def test_a_new_controller_looks_at_what_may_have_become_possible() -> None
     async with at_work(bench):
         bench.quorum.lose()
         bench.quorum.win()
-        index = lambda: bench.machine.image.topics.index  # noqa: E731
-        await bench.settle(lambda: not index().moving and not index().unsettled)
+        await bench.settle(lambda: not bench.machine.image.topics.index.moving)
+        await bench.settle(lambda: not bench.machine.image.topics.index.unsettled)
         replicas = [p.replicas for p in bench.machine.image.topics.partitions()]
         assert replicas == [(0, 2), (0, 1, 2)]
 

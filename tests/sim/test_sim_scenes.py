@@ -10,8 +10,10 @@ import pytest
 
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.node import ControllerConfig
+from records.batch import HEADER_BYTES
 from tests.sim.cluster import COMES_UP_S, Cluster
-from tests.sim.cluster_settings import controller_settings
+from tests.sim.cluster_settings import broker_name, controller_settings
+from tests.sim.disk import FileNode
 from tests.sim.nemesis import Fault
 from tests.sim.plan import TOPIC, draw_plan
 from tests.sim.world import collect_dead, no_collection
@@ -83,3 +85,33 @@ def test_after_a_restart_of_all_the_preferred_replicas_lead(
 
         assert world.run_until(lambda: led_elsewhere() > 0, 10.0)
         assert world.run_until(lambda: led_elsewhere() == 0, 15.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_broker_whose_log_lost_records_while_it_was_away_registers_once_more_as_unclean(seed: int) -> None:
+    """It was killed, and the note of its run vouches for all that the page cache holds: the scan knows better."""
+    with scene(seed) as cluster:
+        world, watch = cluster.world, cluster.watch
+        for name in world.nodes:
+            world.start(name)
+        cluster._within(COMES_UP_S, lambda: cluster._not_serving(0, 0))
+        topic, index = cluster.plan.topic_partitions[0]
+        victim = watch.newest.topics.by_name[topic].partitions[index].replicas[0]
+        world.kill(broker_name(victim))
+        assert world.run_until(lambda: not watch.newest.is_active(victim), 5.0)
+        device = world.nodes[broker_name(victim)].device
+        path = f"{topic}-{index}/{0:020}.log"
+        log = device.find(path)
+        assert isinstance(log, FileNode)
+        device.alter(path, len(log.cached) // 2, bytes(HEADER_BYTES))
+        world.start(broker_name(victim))
+        lives: dict[int, bool] = {}
+
+        def is_back() -> bool:
+            registered = watch.newest.brokers[victim]
+            lives.setdefault(registered.epoch, registered.is_unclean)
+            return registered.is_active
+
+        assert world.run_until(is_back, 10.0)
+        before, claimed, corrected = lives.values()
+        assert (before, claimed, corrected) == (False, False, True)
