@@ -18,6 +18,7 @@ from common.metrics import Metrics
 
 INTERVAL_S = 0.010  # of CPU time, between samples
 HELD_S = 0.020  # of CPU time: what no callback of a node may take
+OVERLOOKED_S = 0.100  # the kernel finds who burns CPU by ticks, and misses so much of a thread that comes and goes
 PLACES_MAX = 100  # places that are told apart; the rest is one
 OTHER = "other"
 
@@ -69,11 +70,12 @@ class LoopWatch:
     _stay: _Stay | None = None
     _last_s: float | None = None
 
-    def sample(self, frames: list[FrameType], turn: int, cpu_s: float) -> Held | None:
+    def sample(self, frames: list[FrameType], turn: int, cpu_s: float, switched: bool = False) -> Held | None:
         """Take note of a stack, outermost frame first, below what runs the loop; empty between callbacks.
 
-        `turn` counts the turns of the loop, `cpu_s` is the CPU time of its thread. Returns the callback before, if
-        that has ended and had held the loop for too long.
+        `turn` counts the turns of the loop, `cpu_s` is the CPU time of its thread, `switched` says whether that thread
+        has waited or made room for others since the last sample. Returns the callback before, if that has ended and
+        had held the loop for too long.
         """
         since_last = cpu_s - (cpu_s if self._last_s is None else self._last_s)
         self._last_s = cpu_s
@@ -86,8 +88,10 @@ class LoopWatch:
             return None
         ended = self._ended()
         if frames:
-            began_s = cpu_s - max(0.0, since_last - self.interval_s)  # more than that without a sample: it is in C
-            self._stay = _Stay(turn, list(frames), began_s, cpu_s, _described(frames))
+            in_c_s = max(0.0, since_last - self.interval_s)
+            if switched and in_c_s < OVERLOOKED_S:
+                in_c_s = 0.0
+            self._stay = _Stay(turn, list(frames), cpu_s - in_c_s, cpu_s, _described(frames))
         return ended
 
     def settle(self) -> Held | None:

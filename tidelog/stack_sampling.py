@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class StackSampling:
         self._watch = watch
         self._noticed = noticed
         self._turn = 0
+        self._switches = 0
         self._marked: asyncio.AbstractEventLoop | None = None
         self._held: list[Held] = []
         signal.signal(signal.SIGPROF, self._sample)
@@ -48,12 +50,19 @@ class StackSampling:
 
     def _sample(self, _: int, frame: FrameType | None) -> None:
         loop = asyncio._get_running_loop()
-        held = self._watch.sample([] if loop is None else callback_frames(frame), self._turn, time.thread_time())
+        frames = [] if loop is None else callback_frames(frame)
+        held = self._watch.sample(frames, self._turn, time.thread_time(), self._has_switched())
         if held is not None:
             self._held.append(held)
         if loop is not None and self._marked is not loop:
             self._marked = loop
             loop.call_soon_threadsafe(self._turned)
+
+    def _has_switched(self) -> bool:
+        """Whether this thread has waited or made room for others since this was asked last."""
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        before, self._switches = self._switches, usage.ru_nvcsw + usage.ru_nivcsw
+        return self._switches != before
 
     def _turned(self) -> None:
         """The turn in which the last sample was taken is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from common.loop_watch import HELD_S, OTHER, PLACES_MAX, LoopWatch, Place
+from common.loop_watch import HELD_S, OTHER, OVERLOOKED_S, PLACES_MAX, LoopWatch, Place
 from common.metrics import Metrics
 
 
@@ -54,6 +54,15 @@ def test_one_late_sample_shows_a_call_that_let_nothing_run() -> None:
     held = watch.settle()
     assert held is not None
     assert held.seconds >= 2 * HELD_S
+
+
+def test_one_late_sample_of_a_thread_that_waited_meanwhile_shows_nothing_but_a_very_long_call() -> None:
+    for late_s, found in ((OVERLOOKED_S / 2, False), (2 * OVERLOOKED_S, True)):
+        watch = LoopWatch()
+        watch.sample([other_call()], turn=1, cpu_s=1.0)
+        watch.settle()
+        watch.sample([frame_of_a_call()], turn=2, cpu_s=1.0 + watch.interval_s + late_s, switched=True)
+        assert (watch.settle() is not None) is found
 
 
 def test_a_long_loop_between_callbacks_is_nobodys() -> None:
