@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 ROOM_PAUSE_S = 1.0  # between two attempts at replicas that found no room on the disk
 OPEN_COST = 300  # of a new replica, in the pacer's units
-MANY_REPLICAS = 1_000
+MANY_REPLICAS = 250
 CONFIGURE_COST = 5  # of a replica that takes new settings
 STRAY_LOOK_COST = 2
 OFFLINE_COST = 10  # of a replica that serves no more
