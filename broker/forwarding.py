@@ -6,6 +6,7 @@ Source: KIP-590 (Envelope).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from kraft.controller_channel import ControllerUnavailable
 from kraft.image.metadata import MetadataImage
 from wire.codec import encode_request
 from wire.messages import EnvelopeRequest
-from wire.paced_codec import decode_response_work
+from wire.paced_codec import decode_response_work, encode_request_work, is_light
 
 LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
@@ -90,9 +91,7 @@ class Forwarder:
         asked_s = limits.timeout_s if timeout_ms is None else timeout_ms / 1000
         timeout_s = min(max(asked_s, limits.timeout_min_s), limits.timeout_max_s)
         deadline = self._clock.monotonic() + timeout_s
-        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
-        client_id = LOCAL_CLIENT if context is None else context.client_id or ""
-        frame = encode_request(request, version, self._correlation, client_id)
+        frame = await self._encoded(context, request, version)
         principal = NODE_PRINCIPAL if context is None else context.principal
         host = "" if context is None else context.client_host
         envelope = EnvelopeRequest(
@@ -106,7 +105,7 @@ class Forwarder:
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time") from error
         if answer.error_code:
             raise ProtocolError(known_error(answer.error_code), "the controller refused the request")
-        lane = None if context is None else context.lane
+        lane = _lane_of(context)
         try:
             decoding = decode_response_work(request.API_KEY, version, memoryview(answer.response_data or b""))
             response = at_once(decoding) if self._pacer is None else await self._pacer.run(decoding, lane)
@@ -117,3 +116,15 @@ class Forwarder:
             if self._roles is not None:
                 await self._roles.wait_for(answer.committed_offset, limits.roles_s)
         return response
+
+    async def _encoded(self, context: RequestContext | None, request: Any, version: int) -> bytes:
+        self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
+        client_id = LOCAL_CLIENT if context is None else context.client_id or ""
+        if self._pacer is None or is_light(request, version):
+            return encode_request(request, version, correlation, client_id)
+        encoding = encode_request_work(request, version, correlation, client_id)
+        return b"".join(await self._pacer.run(encoding, _lane_of(context)))
+
+
+def _lane_of(context: RequestContext | None) -> Hashable:
+    return None if context is None else context.lane

@@ -19,6 +19,7 @@ from broker.request import Handler, RequestChain, RequestContext, WrittenRows
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response
+from wire.disposal import disposal
 from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
 
 PACED_BY_HANDLERS = (3, 75)  # Metadata, DescribeTopicPartitions
@@ -53,8 +54,11 @@ class RequestServing:
 
     async def _decoded_later(self, context: RequestContext, decoded: Awaitable[Any], handler: Handler) -> Parts:
         _, request = await decoded
-        parts = self.serve(context, request, handler)
-        return await parts if inspect.isawaitable(parts) else parts
+        try:
+            parts = self.serve(context, request, handler)
+            return await parts if inspect.isawaitable(parts) else parts
+        finally:
+            self._dispose(context, request)
 
     async def _long(
         self, context: RequestContext, data: memoryview, handler: Handler, release: Callable[[], None]
@@ -70,9 +74,20 @@ class RequestServing:
                 release()
             listing = listing_of(context.api_key, context.api_version)
             if listing is not None and is_long(listing, request):
-                return await self._in_portions(context, request, handler, listing)
-        parts = self.serve(context, request, handler)
-        return await parts if inspect.isawaitable(parts) else parts
+                try:
+                    return await self._in_portions(context, request, handler, listing)
+                finally:
+                    self._dispose(context, request)
+        try:
+            parts = self.serve(context, request, handler)
+            return await parts if inspect.isawaitable(parts) else parts
+        finally:
+            self._dispose(context, request)
+
+    def _dispose(self, context: RequestContext, message: Any) -> None:
+        ending = disposal(message)
+        if ending is not None:
+            self._pacer.start(ending, context.lane)
 
     def serve(self, context: RequestContext, request: Any, handler: Handler) -> Parts | Awaitable[Parts]:
         """The answer to a decoded request. Raises ProtocolError and MalformedFrame."""
@@ -130,6 +145,7 @@ class RequestServing:
         parts = yield from encode_response_work(
             context.api_key, context.api_version, context.correlation_id, answer, self._answer_bytes_max
         )
+        self._dispose(context, answer)
         return parts
 
     # in portions -------------------------------------------------------------------------------------------

@@ -108,6 +108,11 @@ def response_head(api_key: int, version: int, correlation: int) -> EncodeBuffer:
 
 def encode_request(message: Any, version: int, correlation: int, client_id: str) -> bytes:
     """A whole frame: length, header, body."""
+    return _finished(started_request(message, version, correlation, client_id), message, version)
+
+
+def started_request(message: Any, version: int, correlation: int, client_id: str) -> EncodeBuffer:
+    """The start of a request's frame up to its body; its first four bytes are the length, not known yet."""
     client = client_id.encode()
     out = EncodeBuffer(_ENCODE_BYTES_FIRST)
     out.ensure(_FRAMED_HEAD.size + len(client) + 1)
@@ -118,7 +123,7 @@ def encode_request(message: Any, version: int, correlation: int, client_id: str)
     if message.flexible_version_q(version):
         out.buf[stop] = 0
         out.pos += 1
-    return _finished(out, message, version)
+    return out
 
 
 def _finished(out: EncodeBuffer, message: Any, version: int) -> bytes:

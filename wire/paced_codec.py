@@ -6,6 +6,7 @@ that holds few elements; what holds more is taken apart. An answer leaves as par
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from wire.apis import APIS
-from wire.codec import RequestHeader, request_start, response_head, response_start
+from wire.codec import RequestHeader, request_start, response_head, response_start, started_request
 from wire.decoder import ELEMENTS_MAX, body_work
 from wire.primitives import INT32
 
@@ -43,6 +44,14 @@ def decode_response_work(api_key: int, version: int, data: memoryview) -> Work[A
     _, version, at = response_start(api_key, version, data)
     message = yield from body_work(APIS[api_key].response, version, data, at, len(data))
     return message
+
+
+def encode_request_work(message: Any, version: int, correlation: int, client_id: str) -> Work[list[bytes]]:
+    """`wire.codec.encode_request` as work: a whole frame in parts, of any length."""
+    writer = _Writer(started_request(message, version, correlation, client_id), sys.maxsize)
+    message_class: Any = type(message)
+    yield from _message_writer(message_class, version)(writer, message)
+    return writer.finished()
 
 
 def encode_response_work(

@@ -43,6 +43,7 @@ from kraft.records import METADATA_TOPIC
 from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
 from wire.connection import Connection
+from wire.disposal import disposal
 from wire.listeners import ListenerKind
 from wire.messages import (
     AllocateProducerIdsResponse,
@@ -203,6 +204,9 @@ class ControllerRequests:
             header.api_key, header.version, header.correlation, answer, FORWARDED_BYTES_MAX
         )  # fmt: skip
         framed = b"".join(await self._pacer.run(encoding, lane))
+        for message in (inner, answer):
+            if (ending := disposal(message)) is not None:
+                self._pacer.start(ending, lane)
         return EnvelopeResponse(
             error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=committed_offset
         )  # fmt: skip

@@ -14,7 +14,13 @@ from wire.apis import API_VERSIONS, APIS, Api
 from wire.codec import decode_request, decode_response, encode_request, encode_response
 from wire.decoder import TAGS_MAX
 from wire.messages import MetadataRequest, MetadataResponse
-from wire.paced_codec import PART_BYTES, decode_request_work, decode_response_work, encode_response_work
+from wire.paced_codec import (
+    PART_BYTES,
+    decode_request_work,
+    decode_response_work,
+    encode_request_work,
+    encode_response_work,
+)
 from wire.primitives import put_uvarint
 
 STEP_COST_MAX = 1_000
@@ -36,6 +42,9 @@ def test_paced_codecs_agree_with_those_in_one_go(api: Api, version: int) -> None
         request, response = _frames(api, version, seed)
         frame = memoryview(request)[4:]
         header, message = at_once(decode_request_work(frame))
+        assert b"".join(at_once(encode_request_work(message, version, 7, "client"))) == encode_request(
+            message, version, 7, "client"
+        )
         assert (header, _plain(message)) == (decode_request(frame)[0], _plain(decode_request(frame)[1]))
         answer = decode_response(api.key, version, memoryview(response)[4:])[1]
         paced = at_once(decode_response_work(api.key, version, memoryview(response)[4:]))
@@ -52,6 +61,9 @@ def test_large_messages_cost_little_per_step_and_leave_in_parts(version: int) ->
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
+    parts, costs = _costs(encode_request_work(request, version, 1, "c"))
+    assert max(costs) <= STEP_COST_MAX
+    assert b"".join(parts) == encode_request(request, version, 1, "c")
     frame = memoryview(encode_request(request, version, 1, "c"))[4:]
     (_, decoded), costs = _costs(decode_request_work(frame))
     assert len(decoded.topics) == 10_000
