@@ -11,6 +11,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.room_watch import RoomWatch
 from common.metrics import Metrics
+from kraft.observer import MetadataObserver
 from storage.log_directory import LogDirectory
 from wire.server import Server
 
@@ -24,6 +25,7 @@ class Measured(Protocol):
     dispatcher: Dispatcher
     room: RoomWatch
     coordinators: Coordinators
+    observer: MetadataObserver
 
     @property
     def partitions(self) -> HostedPartitions: ...
@@ -58,6 +60,12 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
             sum(partitions.quiet_partitions.values())
             + sum(p.replica_set is not None and p.replica_set.is_starved for p in in_doubt())
         ),
+    )
+    metrics.gauge("tidelog_metadata_offset", "The end of the metadata.", lambda: node.observer.image.offset)
+    metrics.gauge(
+        "tidelog_metadata_heard_seconds",
+        "Seconds since a controller in touch with its quorum told this broker the end of the metadata.",
+        lambda: node.observer.heard_s,
     )
     _register_replicas(metrics, node)
     metrics.gauge("tidelog_isr_changes_pending", "ISR changes not answered yet.", lambda: len(plane.isr_changes))

@@ -110,6 +110,12 @@ class MetadataObserver:
         self._avoided_at = 0.0
         self._stopping = False
         self._behind_since: float | None = None
+        self._heard_at = asyncio.get_running_loop().time()
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds since a controller in touch with a quorum answered: so old the image may be, at most."""
+        return asyncio.get_running_loop().time() - self._heard_at
 
     async def start(self) -> None:
         """Load the local copy, then follow in the background. Raises StorageFailure when the copy cannot be read.
@@ -232,6 +238,7 @@ class MetadataObserver:
             await self._jump(link, answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
         elif answer.records:
             await self._advance(bytes(answer.records))
+        self._heard_at = asyncio.get_running_loop().time()
 
     def _note_behind(self, answer: Any) -> None:
         """A follower may lag, and so may a leader for a moment. An active controller, which answers only in touch

@@ -103,6 +103,26 @@ async def test_a_controller_out_of_touch_with_a_quorum_serves_nothing(tmp_path: 
     await observer.stop()
 
 
+async def test_an_observer_tells_how_old_its_image_may_be(tmp_path: Path) -> None:
+    """Without a record that changes nothing: an answer is enough, and only one in touch with a majority counts."""
+    writer = Writer()
+    links = three(writer)
+    observer = observer_of(links, tmp_path)
+    await observer.start()
+    image = await seen(observer, writer)
+    for controller in links.controllers.values():
+        controller.in_touch = False
+    async with asyncio.timeout(5):
+        while observer.heard_s < 0.3:  # noqa: ASYNC110  no event tells of silence
+            await asyncio.sleep(0.01)
+        for controller in links.controllers.values():
+            controller.in_touch = True
+        while observer.heard_s > 0.2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert observer.image is image, "nothing was committed meanwhile"
+    await observer.stop()
+
+
 async def test_it_prefers_the_active_controller(tmp_path: Path) -> None:
     writer = Writer()
     links = three(writer)
