@@ -1,6 +1,7 @@
 """Frames to handlers: Produce and Fetch by hand where the frame lies, everything else through schemas and the chain.
 
-A Produce or Fetch of very many partitions is served in slices (`broker/long_requests.py`).
+A Produce or Fetch of very many partitions, or a Produce of many megabytes, is served in slices
+(`broker/long_requests.py`).
 
 A request outside the hot path may be answered at once or later (`broker/request_serving.py`). While one is answered
 later its connection is muted, so that requests of a connection take effect in the order in which they were sent, as

@@ -1,4 +1,4 @@
-"""A Produce request of very many partitions, served in slices.
+"""A Produce request of very many partitions, or of many megabytes, served in slices.
 
 The whole request is read before anything of it is appended, as with an ordinary one. Then it is appended portion by
 portion. A portion waits once for each of its partitions, however many batches for it there are, so that a high

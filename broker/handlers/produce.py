@@ -6,7 +6,7 @@ answered once this broker holds the batch, acks=all once the high watermark has 
 original. A batch that must be looked into (`record_inspection.py`) is copied and appended later, in order.
 
 Versions: record errors from v8 on, leader hints from v10 on, topic ids from v13 on.
-No task, future or timer belongs to a request, but to one of very many partitions (`long_produce.py`).
+No task, future or timer belongs to a request, but to one of very many partitions or bytes (`long_produce.py`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from wire.hot_codec import (
 ALL, LEADER, NONE = -1, 1, 0
 BY_ID_FROM = 13
 TIMEOUT_MS_MAX = 2**31 - 1
+BYTES_AT_ONCE = 4 << 20  # of a request of several batches that is served in one go: a few milliseconds
 ROW_COST = 4  # units of `common.pacing` of a row in a long answer, at most
 _EMPTY: Mapping[int, Partition] = {}
 _WRITE, _TOPIC = int(AclOperation.WRITE), int(AclResource.TOPIC)
@@ -185,6 +186,7 @@ class ProduceHandler:
         self._disk_pause_ms = services.disk_pause_ms
         self._loop = asyncio.get_running_loop()
         self.parts_at_once = PARTS_AT_ONCE
+        self.bytes_at_once = BYTES_AT_ONCE
 
     def handle(
         self,
@@ -198,12 +200,15 @@ class ProduceHandler:
     ) -> Work[ProduceCall] | None:
         """Serve the request whose body is `buffer[at:end]`. Raises MalformedFrame.
 
-        One of more than `parts_at_once` partitions is not served: what is returned reads it.
+        One of more than `parts_at_once` partitions is not served, nor one of several batches with more than
+        `bytes_at_once`: what is returned reads it.
         """
         prefix = session.topic_prefix
         try:
             call = decode_produce(buffer, at, end, version, prefix, self.parts_at_once)
         except ManyParts:
+            return produce_decoding(buffer, at, end, version, prefix)
+        if end - at > self.bytes_at_once and len(call.parts) > 1:
             return produce_decoding(buffer, at, end, version, prefix)
         pending = PendingProduce(self, session, call, version, correlation)
         self.take(pending, refusal_of(call), buffer, view, prefix)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from broker.handlers.produce import BYTES_AT_ONCE
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST
 from kraft.records import PartitionRecord, TopicRecord
@@ -80,6 +81,19 @@ async def test_one_partition_named_thousands_of_times_is_appended_in_slices(lab:
     assert [row.base_offset for row in rows] == list(range(begin, begin + count)), "in the order of the request"
     assert broker.machinery.pacer.costliest <= SLICE_MAX
     assert broker.machinery.pacer.slices >= count // 50
+    assert broker.machinery.pool.held == 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_few_large_batches_are_appended_in_slices(lab: Lab) -> None:
+    broker, count = lab[0], 12
+    large = batch(b"x" * (BYTES_AT_ONCE // 8))
+    client = await broker.connect()
+    watched(broker)
+    response = await client.call(produced([(TOPIC, index, large) for index in range(count)]), 12, 30.0)
+    assert [row.error_code for row in response.responses[0].partition_responses] == [0] * count
+    assert broker.machinery.pacer.slices >= count // 2
+    assert broker.machinery.pacer.costliest <= SLICE_MAX
     assert broker.machinery.pool.held == 0
 
 
