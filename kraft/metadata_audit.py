@@ -51,8 +51,9 @@ class MetadataAudit:
         self.next_offset = next_offset
         self._base = base
         self._topics: dict[bytes, str] = {}
-        self._partitions: dict[tuple[bytes, int], PartitionImage] = {}
-        self._configs: dict[tuple[ResourceType, str, str], str | None] = {}
+        self._ids: dict[str, bytes] = {}  # of those topics, the newest of each name
+        self._partitions: dict[bytes, dict[int, PartitionImage]] = {}  # by topic id
+        self._configs: dict[tuple[ResourceType, str], dict[str, str | None]] = {}  # by resource
         self._features: dict[str, int] = {}
         # fenced, in controlled shutdown, lacks room; None of one that is registered no longer
         self._brokers: dict[int, tuple[bool, bool, bool] | None] = {}
@@ -94,7 +95,7 @@ class MetadataAudit:
         return name or ""
 
     def _partition(self, topic_id: bytes, index: int) -> PartitionImage | None:
-        known = self._partitions.get((topic_id, index))
+        known = self._partitions.get(topic_id, {}).get(index)
         return known or (self._base.partition(topic_id, index) if self._base is not None else None)
 
     def _broker(self, broker_id: int) -> tuple[bool, bool, bool] | None:
@@ -168,6 +169,7 @@ class MetadataAudit:
 
     def _topic(self, record: TopicRecord) -> Fields:
         self._topics[record.topic_id] = record.name
+        self._ids[record.name] = record.topic_id
         after: Fields = {"adopts_tier": True} if record.adopts_tier else {}
         if record.left_out:
             after["left_out"] = record.left_out
@@ -179,7 +181,8 @@ class MetadataAudit:
         }
 
     def _created(self, record: PartitionRecord) -> Fields:
-        new = self._partitions[record.topic_id, record.partition] = PartitionImage.of(record)
+        new = PartitionImage.of(record)
+        self._partitions.setdefault(record.topic_id, {})[record.partition] = new
         fields = self._place(record.topic_id, record.partition)
         after = {name: getattr(new, name) for name in ("leader", "leader_epoch", "isr", "replicas")}
         return fields | {
@@ -195,7 +198,8 @@ class MetadataAudit:
         if old is None:
             given = {name: getattr(record, name, None) for name in _PARTITION_FIELDS}
             return fields | {"after": {name: value for name, value in given.items() if value is not None}}
-        new = self._partitions[record.topic_id, record.partition] = old.changed(record)
+        new = old.changed(record)
+        self._partitions.setdefault(record.topic_id, {})[record.partition] = new
         changed = [name for name in _PARTITION_FIELDS if getattr(old, name) != getattr(new, name)]
         by_leader = record.cause is Cause.ISR_CHANGE_BY_LEADER and not record.actor
         actor = {"actor": f"broker-{old.leader}"} if by_leader else {}
@@ -211,12 +215,10 @@ class MetadataAudit:
 
     def _removed(self, record: RemoveTopicRecord) -> Fields:
         name = record.name or self._name_of(record.topic_id)
-        for key in [key for key in self._partitions if key[0] == record.topic_id]:
-            del self._partitions[key]
-        known = [key for key in self._configs if key[:2] == (ResourceType.TOPIC, name)]
+        self._partitions.pop(record.topic_id, None)
+        known = self._configs.setdefault((ResourceType.TOPIC, name), {})
         of_base = self._base.configs.topic(name) if self._base is not None else ()
-        for config in known + [(ResourceType.TOPIC, name, setting) for setting in of_base]:
-            self._configs[config] = None
+        known.update(dict.fromkeys((*known, *of_base)))
         return {"event": AuditKind.TOPIC_DELETED, "topic": name, "topic_id": record.topic_id.hex()}
 
     def _key_range(self, record: KeyRangeRecord) -> Fields:
@@ -225,7 +227,8 @@ class MetadataAudit:
         return topic | {"event": AuditKind.KEY_RANGE_GIVEN, "after": after}
 
     def _config(self, record: ConfigRecord) -> Fields:
-        key = (record.resource_type, record.resource_name, record.name)
+        key = (record.resource_type, record.resource_name)
+        known = self._configs.setdefault(key, {})
         withheld = is_withheld(record)
         after: Fields = {
             "resource_type": record.resource_type.name.lower(),
@@ -234,11 +237,11 @@ class MetadataAudit:
             "value": WITHHELD if withheld and record.value is not None else record.value,
         }
         before: Fields = {}
-        if key in self._configs or self._base is not None:
-            base = self._base.configs.of(*key[:2]).get(record.name) if self._base is not None else None
-            old = self._configs.get(key, base)
+        if record.name in known or self._base is not None:
+            base = self._base.configs.of(*key).get(record.name) if self._base is not None else None
+            old = known.get(record.name, base)
             before = {"value": WITHHELD if withheld and old is not None else old}
-        self._configs[key] = record.value
+        known[record.name] = record.value
         fields: Fields = {"event": AuditKind.CONFIG_CHANGED, "before": before, "after": after}
         if record.resource_type is ResourceType.TOPIC:
             fields["topic"] = record.resource_name
@@ -246,9 +249,9 @@ class MetadataAudit:
         return fields
 
     def _id_of(self, topic: str) -> str:
-        for topic_id, name in reversed(self._topics.items()):
-            if name == topic:
-                return topic_id.hex()
+        topic_id = self._ids.get(topic)
+        if topic_id is not None:
+            return topic_id.hex()
         found = self._base.topics.get(topic) if self._base is not None else None
         return found.topic_id.hex() if found is not None else ""
 

@@ -40,6 +40,7 @@ from kraft.records import (
     encode_batch,
 )
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event, encode_audit_event
+from tests.kraft.line_counts import LineCount
 from tidelog.metadata_feed import MetadataFeed
 
 TOPIC_ID = bytes(range(16))
@@ -203,3 +204,16 @@ async def test_images_that_were_noted_serve_a_log_that_was_cut() -> None:
     (event,) = await all_events(feed, noted)
     assert event.before["isr"] == [0, 1, 2]
     await asyncio.sleep(0)
+
+
+def test_the_deletion_of_many_topics_looks_at_none_of_the_others() -> None:
+    ids = [number.to_bytes(16, "big") for number in range(100)]
+    made: list[MetadataRecord] = []
+    for topic_id in ids:
+        made.append(TopicRecord(topic_id.hex(), topic_id))
+        made += [PartitionRecord(topic_id, index, (0,), (0,), 0) for index in range(50)]
+    gone: list[MetadataRecord] = [RemoveTopicRecord(topic_id) for topic_id in ids]
+    audit, count = MetadataAudit(0, None), LineCount()
+    audit.events(Batch(BatchHeader(1, 7, 2, 0), made))
+    count.of(lambda: audit.events(Batch(BatchHeader(1, 7, 3, len(made)), gone)))
+    assert count.most < len(ids) * 100
