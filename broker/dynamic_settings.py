@@ -1,10 +1,9 @@
 """A broker's settings that change while it runs, but for those that topics take their defaults from: what its listeners
-accept, and how its cleaner works."""
+accept, how its cleaner works, and how long clients wait for the tier."""
 
 from __future__ import annotations
 
-from broker.duties import Duties
-from broker.partitions.log_settings import LogSettings
+from broker.data_plane import DataPlane
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -16,15 +15,19 @@ from wire.server import Server
 class DynamicSettings:
     """Hands the values that hold under an image to those that obey them."""
 
-    def __init__(self, node_id: int, settings: LogSettings, server: Server, duties: Duties) -> None:
+    def __init__(self, node_id: int, data_plane: DataPlane, server: Server, remote_list_offsets_ms: int) -> None:
+        self.remote_list_offsets_ms = remote_list_offsets_ms  # how long a look-up by time may search the tier
         self._concerned = ((ResourceType.BROKER, CLUSTER_DEFAULT), (ResourceType.BROKER, str(node_id)))
-        self._settings = settings
+        self._settings = data_plane.settings
         self._server = server
-        self._duties = duties
+        self._duties = data_plane.duties
+        self._fetch = data_plane.fetch
 
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if any(resource in delta.configs_changed for resource in self._concerned):
             self._limit_connections(image)
+            self._fetch.remote_wait_ms = self._settings.node_value(image, "remote.fetch.max.wait.ms")
+            self.remote_list_offsets_ms = self._settings.node_value(image, "remote.list.offsets.request.timeout.ms")
             self._duties.configure_cleaner(
                 backoff_ms=self._settings.node_value(image, "log.cleaner.backoff.ms"),
                 dedupe_buffer_bytes=self._settings.node_value(image, "log.cleaner.dedupe.buffer.size"),

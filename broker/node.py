@@ -154,7 +154,8 @@ class BrokerNode:
             cluster=config.cluster_id,
             began=self.dispatcher.began,
         )
-        self._dynamic = DynamicSettings(config.node_id, self.data_plane.settings, self.server, self.data_plane.duties)
+        remote_ms = config.tier_reads.remote_list_offsets_request_timeout_ms
+        self._dynamic = DynamicSettings(config.node_id, self.data_plane, self.server, remote_ms)
         register_metrics(self.metrics, self)
         self.security.register(self.metrics)
         self.audit.register(self.metrics)
@@ -185,7 +186,8 @@ class BrokerNode:
         try:
             image = self.observer.image
             settings = self.data_plane.settings
-            await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering)
+            threads = settings.node_value(image, "num.recovery.threads.per.data.dir")
+            await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering, threads)
             broker_epoch = await registering
             if self.logs.previous_broker_epoch != claimed:  # the scan has found that records are gone
                 broker_epoch = await lifecycle.register_unclean(random_uuid(self._ports.random))
@@ -419,7 +421,7 @@ class BrokerNode:
             ListOffsets(
                 partitions,
                 lambda: self.data_plane.fetch.reader.cold,
-                config.tier_reads.remote_list_offsets_request_timeout_ms,
+                lambda: self._dynamic.remote_list_offsets_ms,
             ),
             MetadataHandler(
                 forwarder,

@@ -129,7 +129,8 @@ _LOG = [
        "(head) or each of them (all).", update=DYNAMIC, choices=("head", "all")),
     _s("log.dir.free.bytes.min", "long", 256 * MIB, "Free bytes of the disk below which Produce is refused; below "
        "twice as many it is throttled.", 0),
-    _s("num.recovery.threads.per.data.dir", "int", 2, "Threads that recover logs after an unclean stop.", 1, 64),
+    _s("num.recovery.threads.per.data.dir", "int", 2, "Threads that recover logs after an unclean stop; a change "
+       "counts from the next start.", 1, 64, update=DYNAMIC),
     _s("tidelog.log.open.files.max", "int", 2_000, "Segment and index files kept open.", 16),
     _s("tidelog.log.unwritten.bytes.max", "long", 64 * MIB, "Bytes that wait for a slow disk before appends are "
        "refused.", 1 * MIB),
@@ -254,8 +255,9 @@ _AUDIT = [
 
 _TIER_READS = [
     _s("remote.fetch.max.wait.ms", "int", 500, "How long a fetch waits for what has to be downloaded from the tier; "
-       "the download goes on.", 1),
-    _s("remote.list.offsets.request.timeout.ms", "long", 30_000, "How long a look-up by time may search the tier.", 1),
+       "the download goes on.", 1, update=DYNAMIC),
+    _s("remote.list.offsets.request.timeout.ms", "long", 30_000, "How long a look-up by time may search the tier.", 1,
+       update=DYNAMIC),
     _s("tidelog.tier.read.concurrency", "int", 8, "Downloads from the tier at one time.", 1, 1_000),
     _s("tidelog.tier.read.memory.bytes", "long", 64 * MIB, "Bytes of downloads from the tier that are under way.",
        1 * MIB),

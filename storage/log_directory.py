@@ -160,11 +160,11 @@ class LogDirectory:
         self,
         config_of: Callable[[str], LogConfig],
         progress: Callable[[int, int], None] | None = None,
+        threads: int = 0,
     ) -> None:
-        """Load all logs, in threads and in chunks; `progress(done, total)` runs on the loop.
-
-        Records that are gone although the last run seemed to have lost nothing change `previous_broker_epoch`. An I/O
-        error takes the directory offline and is raised as ProtocolError(KAFKA_STORAGE_ERROR).
+        """Load all logs in chunks, in `threads` (0: as configured); `progress(done, total)` runs on the loop. Records
+        that are gone although the last run seemed to have lost nothing change `previous_broker_epoch`. An I/O error
+        takes the directory offline and is raised as ProtocolError(KAFKA_STORAGE_ERROR).
         """
         state = self._opened()
         total = len(state.partitions)
@@ -183,7 +183,9 @@ class LogDirectory:
                 if progress is not None:
                     progress(done, total)
 
-        workers = [asyncio.create_task(work(chunks)) for _ in range(min(self._config.recovery_threads, total))]
+        workers = [
+            asyncio.create_task(work(chunks)) for _ in range(min(threads or self._config.recovery_threads, total))
+        ]
         try:
             await asyncio.gather(*workers)
         except OSError as error:

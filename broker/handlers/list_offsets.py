@@ -44,7 +44,7 @@ class ListOffsets:
         self,
         hosted: HostedPartitions,
         cold: Callable[[], ColdReading | None] = lambda: None,
-        remote_timeout_ms: int = REMOTE_TIMEOUT_MS,
+        remote_timeout_ms: Callable[[], int] = lambda: REMOTE_TIMEOUT_MS,
     ) -> None:
         self._hosted = hosted
         self._cold = cold
@@ -93,7 +93,7 @@ class ListOffsets:
 
     async def _answer(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Any:
         try:
-            timeout_ms = self._remote_timeout_ms
+            timeout_ms = self._remote_timeout_ms()
             if context.api_version >= TIMEOUT_FROM and 0 < request.timeout_ms < timeout_ms:
                 timeout_ms = request.timeout_ms
             async with asyncio.timeout(timeout_ms / 1000):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.errors import ErrorCode
+from storage.log_config import LogConfig
+from storage.log_directory import LogDirectory
 from tests.broker.replication_lab import eventually
 from tests.broker.tenant_lab import OPERATOR, TenantLab, Wire
 from wire.listeners import UNBOUNDED
@@ -84,6 +87,44 @@ async def test_the_cleaner_works_by_other_values_at_once(tmp_path: Path, monkeyp
         assert duties._cleaner_config.io_bytes_per_second_max == 1000.5
         assert duties._cleaner_config.dedupe_buffer_bytes == 1_000_000
         assert await altered(wire, ALL, {"log.cleaner.io.max.bytes.per.second": "nan"}) is ErrorCode.INVALID_CONFIG
+
+
+async def test_clients_wait_for_the_tier_by_other_values_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        values = {"remote.fetch.max.wait.ms": "70", "remote.list.offsets.request.timeout.ms": "900"}
+        assert await altered(wire, ALL, values) is ErrorCode.NONE
+        await eventually(lambda: lab.broker.data_plane.fetch.remote_wait_ms == 70)
+        assert lab.broker._dynamic.remote_list_offsets_ms == 900
+        assert await altered(wire, ALL, dict.fromkeys(values, ""), DELETE) is ErrorCode.NONE
+        await eventually(lambda: lab.broker.data_plane.fetch.remote_wait_ms == 500)
+        assert lab.broker._dynamic.remote_list_offsets_ms == 30_000
+
+
+async def test_logs_are_recovered_by_as_many_threads_as_was_said_while_the_broker_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    recover = LogDirectory.recover
+
+    async def noting(
+        logs: LogDirectory,
+        config_of: Callable[[str], LogConfig],
+        progress: Callable[[int, int], None] | None = None,
+        threads: int = 0,
+    ) -> None:
+        told.append(threads)
+        await recover(logs, config_of, progress, threads)
+
+    monkeypatch.setattr(LogDirectory, "recover", noting)
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        assert await altered(wire, ALL, {"num.recovery.threads.per.data.dir": "9"}) is ErrorCode.NONE
+        settings, partitions = lab.broker.data_plane.settings, lab.broker.partitions
+        await eventually(lambda: settings.node_value(partitions.image, "num.recovery.threads.per.data.dir") == 9)
+        assert told == [2]  # by the image that it started with
 
 
 async def test_what_means_nothing_here_is_taken_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
