@@ -3,6 +3,7 @@ accept, how its cleaner works, and how long clients wait for the tier."""
 
 from __future__ import annotations
 
+from broker.config import BrokerConfig
 from broker.data_plane import DataPlane
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
@@ -15,9 +16,10 @@ from wire.server import Server
 class DynamicSettings:
     """Hands the values that hold under an image to those that obey them."""
 
-    def __init__(self, node_id: int, data_plane: DataPlane, server: Server, remote_list_offsets_ms: int) -> None:
-        self.remote_list_offsets_ms = remote_list_offsets_ms  # how long a look-up by time may search the tier
-        self._concerned = ((ResourceType.BROKER, CLUSTER_DEFAULT), (ResourceType.BROKER, str(node_id)))
+    def __init__(self, config: BrokerConfig, data_plane: DataPlane, server: Server) -> None:
+        self.remote_list_offsets_ms = config.tier_reads.remote_list_offsets_request_timeout_ms
+        """How long a look-up by time may search the tier."""
+        self._concerned = ((ResourceType.BROKER, CLUSTER_DEFAULT), (ResourceType.BROKER, str(config.node_id)))
         self._settings = data_plane.settings
         self._server = server
         self._duties = data_plane.duties

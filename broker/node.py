@@ -154,8 +154,7 @@ class BrokerNode:
             cluster=config.cluster_id,
             began=self.dispatcher.began,
         )
-        remote_ms = config.tier_reads.remote_list_offsets_request_timeout_ms
-        self._dynamic = DynamicSettings(config.node_id, self.data_plane, self.server, remote_ms)
+        self._dynamic = DynamicSettings(config, self.data_plane, self.server)
         register_metrics(self.metrics, self)
         self.security.register(self.metrics)
         self.audit.register(self.metrics)
