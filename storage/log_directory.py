@@ -162,10 +162,8 @@ class LogDirectory:
         progress: Callable[[int, int], None] | None = None,
         threads: int = 0,
     ) -> None:
-        """Load all logs in chunks, in `threads` (0: as configured); `progress(done, total)` runs on the loop. Records
-        that are gone although the last run seemed to have lost nothing change `previous_broker_epoch`. An I/O error
-        takes the directory offline and is raised as ProtocolError(KAFKA_STORAGE_ERROR).
-        """
+        """Load all logs, in `threads` (0: as configured); `progress(done, total)` runs on the loop. Records that are
+        gone unexpectedly change `previous_broker_epoch`. KAFKA_STORAGE_ERROR: the directory is offline."""
         state = self._opened()
         total = len(state.partitions)
         size = self._config.recovery_chunk_logs
