@@ -57,7 +57,7 @@ from common.broker_settings import NODE_SETTINGS
 from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.metrics import Metrics
-from common.pacing import Pacer
+from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
 from kraft.controller.features import SUPPORTED_FEATURES
@@ -108,7 +108,7 @@ class BrokerNode:
         self.metrics = Metrics()
         limits = config.limits
         self._watch = Watch()
-        self.pacer = Pacer()
+        self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced))
         machinery = Machinery(
             ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch, self.pacer
         )

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import random
+import resource
 import socket
 import ssl
 import time
@@ -374,9 +375,14 @@ class MachineClock:
         return time.time_ns() // 1_000_000
 
 
+def displaced() -> int:
+    """How often the kernel has taken the processor from this thread to give it to others."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
 def machine_ports(root: Path) -> Ports:
     """The real world for a node whose files lie below `root`; call it inside the node's event loop's process."""
-    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random(), time.process_time)
+    return Ports(MachineNetwork(), MachineDisk(root), MachineClock(), machine_random(), time.process_time, displaced)
 
 
 def machine_random() -> random.Random:

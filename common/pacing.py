@@ -5,6 +5,9 @@ runs it until a slice is used up, and goes on in a later turn of the loop. One s
 loop serves its sockets. Works of one lane run one after another; lanes take turns; the node's own lanes as a whole and
 the clients' lanes as a whole take turns as well, so that a crowd of clients cannot starve an election.
 
+Where other processes want the processor, too, clients' work leaves it to them for a while after each slice (`Strain`):
+a record that passes three brokers on one machine would else wait for a slice in each.
+
 The cost is counted and not measured, in units of about a microsecond of CPU on a slow core: the simulator slices as
 production does, and a test can bound a slice without a clock.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator, Hashable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -23,6 +26,9 @@ Work = Generator[int, None, T]
 SLICE_COST = 1_000  # units; a work should yield several times per slice
 INLINE_COST = 4_000  # what works may use at once, without waiting, in one turn of the loop
 CLIENTS_SHARE = 3  # clients' slices are so many times shorter than the node's own: others wait for each of them
+STRAINED_S = 0.1  # for so long after it was displaced a thread takes the processor for wanted
+REST_SHARE = 4  # a rest is so many times longer than the slice before it, within these bounds
+REST_MIN_S, REST_MAX_S = 0.001, 0.01
 UNCOUNTED_COST = 20  # of a work that ends before its first yield
 
 
@@ -43,6 +49,35 @@ def at_once(work: Work[T]) -> T:
             return result
 
 
+class Strain:
+    """Whether others want the processor, and how long clients' work rests for them.
+
+    `displaced` counts how often the kernel gave the processor to others while this thread could have gone on.
+    """
+
+    __slots__ = ("_began", "_clock", "_displaced", "_seen", "_until")
+
+    def __init__(self, clock: Callable[[], float], displaced: Callable[[], int]) -> None:
+        self._clock = clock
+        self._displaced = displaced
+        self._seen = displaced()
+        self._began = 0.0
+        self._until = float("-inf")
+
+    def begin(self) -> None:
+        """A slice begins."""
+        self._began = self._clock()
+
+    def rest_s(self) -> float:
+        """Seconds after the slice that has ended; 0 when nobody else wants the processor."""
+        now, seen = self._clock(), self._displaced()
+        if seen != self._seen:
+            self._seen, self._until = seen, now + STRAINED_S
+        if now >= self._until:
+            return 0.0
+        return min(max(REST_SHARE * (now - self._began), REST_MIN_S), REST_MAX_S)
+
+
 class _Job(Generic[T]):
     __slots__ = ("done", "work")
 
@@ -57,7 +92,11 @@ _Lanes = dict[Hashable, dict[Hashable, deque[_Job[Any]]]]
 class Pacer:
     """One per node and event loop; make it while that loop runs. Idle, it costs nothing."""
 
-    def __init__(self, slice_cost: int = SLICE_COST, inline_cost: int = INLINE_COST) -> None:
+    def __init__(
+        self, slice_cost: int = SLICE_COST, inline_cost: int = INLINE_COST, strain: Strain | None = None
+    ) -> None:
+        self._strain = strain
+        self._resting = False  # clients' work does, until a timer fires
         self._loop = asyncio.get_running_loop()
         self._slice_cost = slice_cost
         self._inline_cost = inline_cost
@@ -135,20 +174,34 @@ class Pacer:
             self.costliest = max(self.costliest, spent)
 
     def _schedule(self) -> None:
-        if not self._scheduled:
+        if not self._scheduled and (self._own or (self._clients and not self._resting)):
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         """Run one slice of the lane whose turn it is."""
-        own = self._own_is_next if self._own and self._clients else bool(self._own)
+        clients = bool(self._clients) and not self._resting
+        own = self._own_is_next if self._own and clients else bool(self._own)
         self._own_is_next = not own
-        lanes = self._own if own else self._clients
-        if lanes:
-            self._serve(lanes, next(iter(lanes)))
+        if own:
+            self._serve(self._own, next(iter(self._own)))
+        elif clients:
+            self._serve_clients()
         self._scheduled = False
-        if self._own or self._clients:
-            self._schedule()
+        self._schedule()
+
+    def _serve_clients(self) -> None:
+        strain = self._strain
+        if strain is not None:
+            strain.begin()
+        self._serve(self._clients, next(iter(self._clients)))
+        if strain is not None and (rest_s := strain.rest_s()):
+            self._resting = True
+            self._loop.call_later(rest_s, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._schedule()
 
     def _serve(self, lanes: _Lanes, group: Hashable) -> None:
         limit = self._slice_cost if lanes is self._own else max(self._slice_cost // CLIENTS_SHARE, 1)

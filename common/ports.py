@@ -235,6 +235,10 @@ def _uncounted() -> float:
     return 0.0
 
 
+def _never() -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The world of one node."""
@@ -245,3 +249,5 @@ class Ports:
     random: random.Random
     cpu_s: Callable[[], float] = _uncounted
     """Seconds of a processor's time that this process has used; it stands still where nobody counts them."""
+    displaced: Callable[[], int] = _never
+    """How often the kernel has taken the processor from this thread to give it to others."""

@@ -2,7 +2,8 @@
 
 A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in slices of the
 event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow,
-also of later changes: clients wait for leaders, and so do followers elsewhere.
+also of later changes: clients wait for leaders, and so do followers elsewhere. Replicas of partitions that were made
+just now come last, and in the turns of clients' work: nobody uses them yet.
 """
 
 from __future__ import annotations
@@ -62,10 +63,14 @@ class RoleChanges:
         self._taker = taker
         self._deltas: list[MetadataDelta] = []
         self._leading: dict[Key, None] = {}  # in order of change, and before ...
-        self._changing: dict[Key, None] = {}  # ... all others
+        self._changing: dict[Key, None] = {}  # ... all others, and these before ...
+        self._made_to_lead: dict[Key, None] = {}  # ... those of new partitions
+        self._made: dict[Key, None] = {}
         self._unaudited: dict[Key, None] = {}  # they wait for the audit
         self._is_working = False
+        self._is_making = False
         self._later: asyncio.Future[None] | None = None  # the work, while it takes more than a slice
+        self._later_made: asyncio.Future[None] | None = None
         self._applied = asyncio.Event()
 
     def add(self, delta: MetadataDelta) -> None:
@@ -96,28 +101,40 @@ class RoleChanges:
         self._deltas.clear()
         self._leading.clear()
         self._changing.clear()
+        self._made_to_lead.clear()
+        self._made.clear()
         self._unaudited.clear()
         self._applied.set()
 
     def stop(self) -> None:
         self.stopped = True
         self.clear()
-        if self._later is not None:
-            self._later.cancel()
+        for later in (self._later, self._later_made):
+            if later is not None:
+                later.cancel()
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._deltas or self._leading or self._changing or self._unaudited or self._is_working)
+        waits = self._deltas or self._leading or self._changing or self._made_to_lead or self._made or self._unaudited
+        return bool(waits or self._is_working or self._is_making)
 
     def _go_on(self) -> None:
-        if self._is_working or self.stopped:
+        if self.stopped:
             return
-        self._is_working = True
-        self._later = None
-        outcome = self._pacer.start(self._work(), "roles", own=True)
-        if isinstance(outcome, asyncio.Future):
-            self._later = outcome
-            outcome.add_done_callback(_ended)
+        if not self._is_working and (self._deltas or self._leading or self._changing):
+            self._is_working = True
+            self._later = self._started(self._work(), own=True)
+        if not self._is_making and (self._made_to_lead or self._made):
+            self._is_making = True
+            self._later_made = self._started(self._making(), own=False)
+
+    def _started(self, work: Work[None], *, own: bool) -> asyncio.Future[None] | None:
+        """The work, if it takes more than a slice."""
+        outcome = self._pacer.start(work, "roles", own=own)
+        if not isinstance(outcome, asyncio.Future):
+            return None
+        outcome.add_done_callback(_ended)
+        return outcome
 
     def _work(self) -> Work[None]:
         try:
@@ -127,32 +144,55 @@ class RoleChanges:
                 else:
                     yield from self._take_some(self._leading or self._changing)
         except (ProtocolError, StorageFailure, OSError) as error:
-            logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
-            self._taker.go_offline()
+            self._fail(error)
         finally:
             self._is_working = False
-        if not self._unaudited and not self.stopped:
-            self.applied_offset = self._taker.image.offset
-            self._applied.set()
-            if self._later is not None and self.on_applied is not None:
-                self.on_applied()
+        self._finish()
+
+    def _making(self) -> Work[None]:
+        try:
+            while self._made_to_lead or self._made:
+                yield from self._take_some(self._made_to_lead or self._made)
+        except (ProtocolError, StorageFailure, OSError) as error:
+            self._fail(error)
+        finally:
+            self._is_making = False
+        self._finish()
+
+    def _fail(self, error: Exception) -> None:
+        logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
+        self._taker.go_offline()
+
+    def _finish(self) -> None:
+        """Go on with what waits; all roles are taken when nothing does."""
+        self._go_on()
+        if self._is_busy or self.stopped:
+            return
+        has_moved = self.applied_offset != self._taker.image.offset
+        self.applied_offset = self._taker.image.offset
+        self._applied.set()
+        is_later = any(later is not None and not later.done() for later in (self._later, self._later_made))
+        if has_moved and is_later and self.on_applied is not None:
+            self.on_applied()
 
     def _sort(self, delta: MetadataDelta) -> Work[None]:
         """Note whose role changes: first what is deleted, then leaders, then followers."""
         node, image = self._node_id, self._taker.image
-        leading, changing = self._leading, self._changing
         for topic_id, topic in delta.topics_deleted.items():
             for index, old in topic.partitions.items():
                 if node in old.replicas:
-                    leading[topic_id, index] = None  # its name may be another topic's by now
+                    self._leading[topic_id, index] = None  # its name may be another topic's by now
             yield SORT_COST * len(topic.partitions)
         yield from self._taker.configure(delta)
+        is_first = delta.base.offset == EMPTY_IMAGE.offset  # all are new to this broker then
         for number, (key, before) in enumerate(delta.partitions_changed.items()):
             now = image.partition(*key)
             if now is not None and node in now.replicas:
-                (leading if now.leader == node else changing)[key] = None
+                is_new = before is None and not is_first
+                leading, others = (self._made_to_lead, self._made) if is_new else (self._leading, self._changing)
+                (leading if now.leader == node else others)[key] = None
             elif before is not None and node in before.replicas:
-                changing[key] = None
+                self._changing[key] = None
             if number % KEYS_PER_STEP == 0:
                 yield SORT_COST * KEYS_PER_STEP
 

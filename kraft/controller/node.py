@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
-from common.pacing import Pacer
+from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from kraft.controller.cell_duties import CellDuties, CellDutiesConfig
 from kraft.controller.driver import ControllerDriver, DriverConfig
@@ -72,7 +72,7 @@ class ControllerNode:
     def __init__(self, ports: Ports, config: ControllerConfig, fatal: Callable[[str], None]) -> None:
         listener, ports, voters_ports = _secured(config, ports)
         self._config = config
-        self.pacer = Pacer()
+        self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced))
         self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
         self.quorum = RaftQuorum(
             voters_ports,

@@ -23,7 +23,7 @@ from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 
-TOPIC_ID, OTHER_ID = bytes(range(16)), bytes(range(16, 32))
+TOPIC_ID, OTHER_ID, MADE_ID = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
 COUNT = 300
 MANY: list[MetadataRecord] = [
     TopicRecord("many", TOPIC_ID),
@@ -89,6 +89,22 @@ async def test_what_changes_again_before_its_turn_takes_the_newest_role(tmp_path
     assert not broker.hosted.find("many", 0).is_leader
     assert broker.hosted.find("many", last).is_leader
     assert broker.hosted.find("many", last).leader_epoch == 1
+
+
+async def test_leaderships_move_before_what_was_made_just_now_is_opened(tmp_path: Path) -> None:
+    broker = await Broker.open(tmp_path)
+    broker.change(*MANY)
+    await broker.hosted.roles.wait_applied()
+    made = [PartitionRecord(MADE_ID, index, (0, 1), (0, 1), 0) for index in range(COUNT)]
+    broker.change(TopicRecord("made", MADE_ID), *made)
+    broker.change(*[PartitionChangeRecord(TOPIC_ID, index, leader=0) for index in range(1, COUNT, 2)])
+    while not all(broker.hosted.find("many", index).is_leader for index in range(COUNT)):
+        assert broker.hosted.applied_offset < broker.image.offset
+        await asyncio.sleep(0)
+    assert len(broker.hosted) < 2 * COUNT - COUNT // 4
+    await broker.hosted.roles.wait_applied()
+    assert len(broker.hosted) == 2 * COUNT
+    assert broker.hosted.applied_offset == broker.image.offset
 
 
 async def test_a_topic_that_goes_while_its_replicas_wait_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.pacing import INLINE_COST, SLICE_COST, Lane, Pacer, Work, at_once
+from common.pacing import (
+    INLINE_COST,
+    REST_MAX_S,
+    REST_MIN_S,
+    REST_SHARE,
+    SLICE_COST,
+    STRAINED_S,
+    Lane,
+    Pacer,
+    Strain,
+    Work,
+    at_once,
+)
 
 
 def counting(steps: int, cost: int, trace: list[str], name: str) -> Work[str]:
@@ -146,3 +158,54 @@ def test_no_slice_exceeds_its_limit_by_more_than_one_step(works: list[list[int]]
         assert pacer.costliest < SLICE_COST + 3_000
 
     asyncio.run(run())
+
+
+class World:
+    """A clock and the kernel's count, both of which the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.displaced = 0
+
+    def strain(self) -> Strain:
+        return Strain(lambda: self.now, lambda: self.displaced)
+
+
+def test_nobody_rests_while_nobody_else_wants_the_processor() -> None:
+    world = World()
+    strain = world.strain()
+    strain.begin()
+    world.now += 0.005
+    assert strain.rest_s() == 0
+
+
+@given(st.floats(0, 1))
+def test_a_rest_outlasts_the_slice_within_bounds_until_the_strain_is_over(slice_s: float) -> None:
+    world = World()
+    strain = world.strain()
+    strain.begin()
+    world.displaced += 1
+    world.now += slice_s
+    assert strain.rest_s() == min(max(REST_SHARE * slice_s, REST_MIN_S), REST_MAX_S)
+    world.now += STRAINED_S
+    strain.begin()
+    assert strain.rest_s() == 0
+
+
+async def test_only_clients_work_rests() -> None:
+    world, trace = World(), list[str]()
+    pacer = Pacer(slice_cost=100, inline_cost=0, strain=world.strain())
+
+    def displacing() -> Work[None]:
+        for _ in range(5):
+            world.displaced += 1
+            world.now += 1.0  # rests are as long as can be
+            trace.append("client")
+            yield 100
+
+    client = asyncio.ensure_future(pacer.run(displacing(), "client"))
+    own = asyncio.ensure_future(pacer.run(counting(200, 100, trace, "node"), "own", own=True))
+    await own
+    assert trace.count("client") <= 2  # two hundred turns take less than one rest
+    await client
+    assert trace.count("client") == 5
