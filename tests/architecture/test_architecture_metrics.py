@@ -33,7 +33,7 @@ def test_names_and_units() -> None:
 
 
 def test_pages_name_metrics_that_exist() -> None:
-    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]
     told = {name for page in pages for name in SPOKEN_OF.findall(page.read_text())}
     names = metric_names()
     assert {name for name in told if name not in names and PART.sub("", name) not in names} == set()
