@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.ports import Address
 from kraft.links import Link, Links
@@ -48,6 +49,7 @@ class ControllerChannel:
         self._links = links
         self._controllers = dict(sorted(controllers.items()))
         self._random = rng
+        self._backoff = Backoff(config.backoff_min_s, config.backoff_max_s)
         self._config = config
         self._leader_hint = leader_hint
         self._closed = closed
@@ -79,7 +81,7 @@ class ControllerChannel:
 
     async def _call_until(self, request: Any, version: int, deadline: float, repeatable: bool) -> Any:
         loop, config = asyncio.get_running_loop(), self._config
-        backoff_s, in_doubt = config.backoff_min_s, False
+        retries, in_doubt = Retries(self._backoff, self._random), False
         while not self._stopped and (left_s := deadline - loop.time()) > 0:
             link: Link | None = None
             try:
@@ -97,9 +99,7 @@ class ControllerChannel:
                         self._drop(link)
                         raise OutcomeUnknown("the controller did not answer") from error
             self._drop(link)
-            pause_s = min(backoff_s * (0.5 + self._random.random()), max(deadline - loop.time(), 0))
-            backoff_s = min(backoff_s * 2, config.backoff_max_s)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(min(retries.failed(), max(deadline - loop.time(), 0)))
         if in_doubt:
             raise OutcomeUnknown("the controller did not answer in time")
         raise ControllerUnavailable("no active controller answered in time")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
 from common.identifiers import ONE_UUID
 from common.lifecycle import duty
@@ -38,6 +39,7 @@ FETCH_SNAPSHOT_VERSION = 0
 SNAPSHOT_BYTES_MAX = 512 << 20
 SNAPSHOT_PART_BYTES = 1 << 20
 LANE = "metadata"
+BACKOFF = Backoff(0.05, 0.5)
 
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
@@ -54,8 +56,7 @@ class ObserverConfig:
     fetch_bytes_max: int = 1 << 20
     attempt_timeout_s: float = 3.0
     connect_timeout_s: float = 1.0
-    backoff_s: float = 0.05
-    backoff_max_s: float = 0.5
+    backoff: Backoff = BACKOFF
     avoid_s: float = 1.0
     ahead_patience_s: float = 5.0
     persist_pause_s: float = 0.05
@@ -167,14 +168,14 @@ class MetadataObserver:
     # -- following
 
     async def _follow(self) -> None:
-        backoff_s = self._config.backoff_s
+        retries = Retries(self._config.backoff, self._random)
         while True:
             link: Link | None = None
             try:
                 link = await self._links.connect(self._next_controller(), self._config.connect_timeout_s)
                 while not self._should_switch():
                     await self._step(link)
-                    backoff_s = self._config.backoff_s
+                    retries.succeeded()
                 continue
             except (_Unusable, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
                 self._avoided, self._avoided_at = self._controller, asyncio.get_running_loop().time()
@@ -190,8 +191,7 @@ class MetadataObserver:
             finally:
                 if link is not None:
                     link.close()
-            await asyncio.sleep(backoff_s * (0.5 + self._random.random()))
-            backoff_s = min(backoff_s * 2, self._config.backoff_max_s)
+            await asyncio.sleep(retries.failed())
 
     def _next_controller(self) -> Address:
         """The active controller unless it failed lately, else all in turn."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.backoff import FULL, Backoff
+
 MIB = 1024 * 1024
 
 
@@ -45,9 +47,11 @@ class StoreLimits:
     """How long a replace in a directory waits for that of another process."""
 
     @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.backoff_first_s, self.backoff_max_s, FULL)
+
+    @property
     def s3_call_s(self) -> float:
         """For how long a call without a body may ask S3, with all attempts and the pauses between them."""
-        pauses = (
-            min(self.backoff_max_s, self.backoff_first_s * 2.0**number) for number in range(self.attempts_max - 1)
-        )
+        pauses = (self.backoff.pause_s(failures) for failures in range(1, self.attempts_max))
         return self.attempts_max * self.attempt_timeout_s + sum(pauses)

@@ -1,27 +1,12 @@
-"""When to try again: full jitter within doubling bounds, and a budget for all calls together.
+"""A budget of retries for all calls together: how a store that is down is told from a call that had bad luck.
 
-The budget is what keeps a broken store from being asked several times as often as a healthy one. Sources: "Exponential
-Backoff and Jitter" (AWS Architecture Blog), the retry throttling of gRPC (proposal A6).
+The budget is what keeps a broken store from being asked several times as often as a healthy one. Source: the retry
+throttling of gRPC (proposal A6).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from random import Random
-
 GAIN_PER_SUCCESS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waits before the second and later attempts; seconds."""
-
-    first_s: float
-    max_s: float
-
-    def wait_s(self, attempt: int, chance: Random) -> float:
-        """After the failure of `attempt` (the first is 1): anywhere from 0 to a bound that doubles each time."""
-        return chance.uniform(0.0, min(self.max_s, self.first_s * 2.0 ** min(attempt - 1, 60)))
 
 
 class RetryBudget:

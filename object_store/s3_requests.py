@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from object_store.errors import ObjectTruncated, StoreUnavailable
 from object_store.limits import StoreLimits
-from object_store.retries import Backoff, RetryBudget
+from object_store.retries import RetryBudget
 from object_store.s3_faults import BodyAltered, BodyCut, fault_of
 from object_store.store import ObjectInfo
 from object_store.uri import StoreUri
@@ -44,7 +44,7 @@ class S3Requests:
         self.limits = limits
         self._place = place
         self._chance = chance
-        self._backoff = Backoff(limits.backoff_first_s, limits.backoff_max_s)
+        self._backoff = limits.backoff
         self._budget = RetryBudget(limits.retry_budget)
         self._resources = contextlib.AsyncExitStack()
         self._client: S3Client | None = None
@@ -89,7 +89,7 @@ class S3Requests:
             if attempt >= self.limits.attempts_max or not self._budget.take():
                 fault.error.args = (f"{fault.error} ({attempt} attempts)",)
                 raise fault.error
-            await asyncio.sleep(self._backoff.wait_s(attempt, self._chance))
+            await asyncio.sleep(self._backoff.jittered_s(attempt, self._chance))
 
     async def read(self, operation: str, key: str, start: int, length: int | None) -> tuple[bytes, str]:
         """(exactly the bytes asked for, version). Raises ObjectMissing, ObjectTruncated, ObjectAltered."""

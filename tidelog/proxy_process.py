@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import uvloop
 
+from common.backoff import Backoff
 from common.broker_settings import NODE_SETTINGS
 from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_FATAL = 70  # EX_SOFTWARE, as of every node
 READY_TIMEOUT_S = 20.0
-RESTART_PAUSE_S, RESTART_PAUSE_MAX_S = 0.2, 5.0
+RESTART = Backoff(0.2, 5.0)
 STEADY_S = 30.0  # who has lived so long was no failed start
 STOP_GRACE_S = 5.0  # beyond the drain, before a worker is killed
 STEWARD = -1
@@ -102,7 +103,7 @@ class ProxyParent:
             self._shared.slots[number].take()
         self._socks: list[RawSocket] = []
         self._children: dict[int, Child] = {}
-        self._pauses: dict[int, float] = {}
+        self._deaths: dict[int, int] = {}  # in a row, by the child's index
         self._due: dict[int, float] = {}  # by index: when a worker that died is started again
         self._wake_fds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._life_fds = os.pipe2(os.O_CLOEXEC)  # its end tells children that their parent is gone
@@ -217,11 +218,10 @@ class ProxyParent:
         if any(other.index == child.index and not other.told_to_stop for other in self._children.values()):
             self._turns = []  # it was to replace one that still serves
             return
-        pause = self._pauses.get(child.index, 0.0)
-        lived = time.monotonic() - child.born
-        pause = RESTART_PAUSE_S if lived > STEADY_S else min(RESTART_PAUSE_MAX_S, max(RESTART_PAUSE_S, 2 * pause))
-        self._pauses[child.index] = pause
-        self._due[child.index] = time.monotonic() + pause
+        now = time.monotonic()
+        deaths = 1 if now - child.born > STEADY_S else self._deaths.get(child.index, 0) + 1
+        self._deaths[child.index] = deaths
+        self._due[child.index] = now + RESTART.pause_s(deaths)
 
     # What is done about it.
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError
 
 logger = logging.getLogger(__name__)
 
-RETRY_FIRST_S = 0.5
-RETRY_MAX_S = 15.0
+RETRY = Backoff(0.5, 15.0)
 FAILURES_MAX = 10_000
 ROOM_POLL_S = 0.05  # room that depends on regions under send is looked for this often
 
@@ -280,8 +280,7 @@ class Downloads:
         self.failed_total += 1
         before = self._failures.pop(key, None)
         attempts = before.attempts + 1 if before is not None else 1
-        pause = min(RETRY_FIRST_S * 2 ** min(attempts - 1, 10), RETRY_MAX_S)
         error.__traceback__ = None  # its frames hold what was downloaded
-        self._failures[key] = Failure(error, attempts, self._loop.time() + pause)
+        self._failures[key] = Failure(error, attempts, self._loop.time() + RETRY.pause_s(attempts))
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]

@@ -8,6 +8,7 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from common.backoff import SLIGHT, Backoff
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from common.ports import Clock
@@ -40,7 +41,7 @@ class ExportRounds(ABC):
         self._what = what
         self._clock = clock
         self._chance = chance
-        self._interval_s = interval_s
+        self._backoff = Backoff(interval_s, max(BACKOFF_MAX_S, interval_s), SLIGHT)
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -60,8 +61,7 @@ class ExportRounds(ABC):
 
     async def _run(self) -> None:
         while True:
-            pause_s = min(self._interval_s * 2.0 ** min(self._failures, 10), max(BACKOFF_MAX_S, self._interval_s))
-            await asyncio.sleep(pause_s * (0.9 + 0.2 * self._chance.random()))
+            await asyncio.sleep(self._backoff.jittered_s(self._failures + 1, self._chance))
             try:
                 await self.round()
             except StaleCluster as error:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.backoff import Backoff
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from object_store.errors import StoreError
@@ -59,6 +60,7 @@ class ManifestPublisher:
     ) -> None:
         self._services = services
         self._limits = limits
+        self._backoff = Backoff(limits.backoff_min_s, limits.backoff_max_s)
         self._on_deposed = on_deposed
         self._led: dict[PartitionId, _Led] = {}
         self._queue: asyncio.Queue[tuple[PartitionId, _Led]] = asyncio.Queue()  # bounded: one place per partition led
@@ -160,9 +162,8 @@ class ManifestPublisher:
             self._give_up(led, str(error))
             return
         except (StoreError, ManifestContested, ProtocolError, OutcomeUnknown, ValueError) as error:
-            pause_s = min(self._limits.backoff_min_s * 2.0 ** min(led.failures, 16), self._limits.backoff_max_s)
             led.failures += 1
-            led.next_s = loop.time() + pause_s * (0.5 + self._services.random.random())
+            led.next_s = loop.time() + self._backoff.jittered_s(led.failures, self._services.random)
             led.is_changed = True
             fields = {"topic": tier.record.topic, "partition": tier.partition, "error": str(error)}
             _log.warning("manifest not published", extra=fields)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.backoff import UPPER_HALF, Backoff
+
 
 @dataclass(slots=True, frozen=True)
 class AuditConfig:
@@ -13,6 +15,10 @@ class AuditConfig:
     export_retention_ms: int = 7_776_000_000  # tidelog.audit.export.retention.ms; -1: for ever
     linger_ms: int = 100
     batch_bytes: int = 256 << 10
-    backoff_min_ms: int = 200
+    backoff_min_ms: int = 400
     backoff_max_ms: int = 30_000
     call_timeout_ms: int = 10_000
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.backoff_min_ms / 1000, self.backoff_max_ms / 1000, UPPER_HALF)

@@ -17,6 +17,7 @@ from broker.audit.config import AuditConfig
 from broker.audit.topic_host import AuditTopicHost, Entry
 from broker.broker_link import BrokerLink
 from broker.coordination.internal_topics import Ensure
+from common.backoff import Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, known_error
 from common.lifecycle import duty
 from kraft.controller.topic_names import AUDIT_TOPIC
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class AuditShipper:
-    """`shipped` counts events that were acknowledged; `failures` attempts since the last success."""
+    """`shipped` counts events that were acknowledged."""
 
     def __init__(
         self,
@@ -50,18 +51,22 @@ class AuditShipper:
         config: AuditConfig,
     ) -> None:
         self.shipped = 0
-        self.failures = 0
         self._node_id = node_id
         self._journal = journal
         self._image = image
         self._local = local
         self._topics = topics
         self._link = BrokerLink(links, image, listener_name, CONNECT_TIMEOUT_S)
-        self._random = rng
+        self._retries = Retries(config.backoff, rng)
         self._config = config
         self._wake = asyncio.Event()
         self._next: int | None = None  # the sequence to go on with; None: to be asked for
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def failures(self) -> int:
+        """Attempts since the last success."""
+        return self._retries.failures
 
     def start(self) -> None:
         """Once the broker knows the metadata."""
@@ -86,16 +91,14 @@ class AuditShipper:
             self._wake.clear()
             try:
                 await self._ship_all()
-                self.failures = 0
+                self._retries.succeeded()
             except (ProtocolError, ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame) as error:
                 self._link.drop()
                 self._next = None
                 self._wake.set()
                 if self.failures & (self.failures - 1) == 0:  # not each time
                     _log.info("the audit is not shipped yet", extra={"failures": self.failures, "cause": str(error)})
-                self.failures += 1
-                pause_s = min(config.backoff_min_ms * 2 ** min(self.failures, 16), config.backoff_max_ms) / 1000
-                await asyncio.sleep(pause_s * (0.5 + self._random.random() / 2))
+                await asyncio.sleep(self._retries.failed())
             except OSError as error:
                 _log.warning("the audit journal cannot be read", extra={"cause": str(error)})
                 return  # the disk: its directory tells

@@ -32,6 +32,7 @@ from broker.coordination.shard import (
 )
 from broker.coordination.snapshots import ShardSnapshots, SnapshotLimits, begin_shard
 from broker.coordination.standby import StandbyLimits, Standbys
+from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.lateness import Lateness
 from common.lifecycle import duty, end_task
@@ -41,6 +42,7 @@ from common.ports import Clock, Disk
 PartitionKey = tuple[str, int]
 MakeShard = Callable[[int], Shard]
 
+RELOAD = Backoff(0.1, 5.0)
 LOOK_S = 0.001  # the loop reads all sockets once in this time
 
 _log = logging.getLogger(__name__)
@@ -48,13 +50,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """`loads_at_once` bounds the logs that are replayed at the same time, `reload_pause_s` the pace of retries."""
+    """`loads_at_once` bounds the logs that are replayed at the same time, `reload` the pace of retries."""
 
     host: HostLimits = field(default_factory=HostLimits)
     load: LoadLimits = field(default_factory=LoadLimits)
     loads_at_once: int = 4
-    reload_pause_s: float = 0.1
-    reload_pause_max_s: float = 5.0
+    reload: Backoff = RELOAD
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ class CoordinatorRuntime:
 
     def _next_pause(self, slot: _Slot) -> float:
         slot.failures += 1
-        return min(self._config.reload_pause_s * 2.0 ** min(slot.failures - 1, 16), self._config.reload_pause_max_s)
+        return self._config.reload.pause_s(slot.failures)
 
     def _shard_broke(self, slot: _Slot, hosted: HostedShard[Any]) -> None:
         """The disk failed, or leadership went: load again, unless the slot is gone or already does."""

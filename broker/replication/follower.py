@@ -19,6 +19,7 @@ from typing import NamedTuple
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from broker.replication.throttles import ReplicationQuota
+from common.backoff import Backoff
 from common.errors import ErrorCode
 from storage.leader_epochs import EpochEnd
 from wire.hot_codec import ReplicaPart, ReplicatedRow
@@ -78,7 +79,7 @@ class FollowedPartitions:
     def __init__(self, partition_bytes_max: int, backoff_max_s: float, quota: ReplicationQuota) -> None:
         self._quota = quota
         self._partition_bytes_max = partition_bytes_max
-        self._backoff_max_s = backoff_max_s
+        self._backoff = Backoff(BACKOFF_MIN_S, backoff_max_s)
         self._followed: dict[Key, Followed] = {}
         self._moved: dict[Key, None] = {}
         self._forget: dict[Key, None] = {}
@@ -257,9 +258,8 @@ class FollowedPartitions:
         """Leave the partition alone for a while, twice as long each time, and longer where many rest: their leader has
         yet to take its roles, and refusals would keep it from that."""
         key = (followed.partition.topic_id, followed.partition.index)
-        pause_s = min(BACKOFF_MIN_S * 2 ** min(followed.failures, 16), self._backoff_max_s)
-        pause_s = max(pause_s, min(len(self._resting) / RETRIES_PER_S, REST_MAX_S))
         followed.failures += 1
+        pause_s = max(self._backoff.pause_s(followed.failures), min(len(self._resting) / RETRIES_PER_S, REST_MAX_S))
         self._failing[followed] = None
         self._moved.pop(key, None)
         self._take_out(key, followed, now + pause_s)

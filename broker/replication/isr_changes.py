@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
+from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.lifecycle import duty
 from kraft.controller_channel import ControllerUnavailable
@@ -27,8 +28,7 @@ logger = logging.getLogger(__name__)
 VERSION = 3
 PARTITIONS_PER_REQUEST_MAX = 200  # 5 ms of the loop
 CALL_TIMEOUT_S = 5.0
-BACKOFF_MIN_S = 0.05
-BACKOFF_MAX_S = 1.0
+BACKOFF = Backoff(0.05, 1.0)
 # The controller will never accept the proposal as it is; metadata with the reason is on its way.
 _AWAIT_METADATA = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -91,7 +91,7 @@ class IsrChanges:
         self._work.set()
 
     async def _run(self) -> None:
-        backoff_s = BACKOFF_MIN_S
+        retries = Retries(BACKOFF, self._random)
         while True:
             await self._work.wait()
             self._work.clear()
@@ -108,10 +108,9 @@ class IsrChanges:
             for partition, proposal in retry.items():
                 self._pending.setdefault(partition, proposal)
             if retry:
-                await asyncio.sleep(backoff_s * (0.5 + self._random.random()))
-                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                await asyncio.sleep(retries.failed())
             else:
-                backoff_s = BACKOFF_MIN_S
+                retries.succeeded()
             if self._pending:
                 self._work.set()
 

@@ -17,6 +17,7 @@ from broker.config import ReplicationConfig
 from broker.partitions.partition import Partition
 from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
 from broker.replication.throttles import ReplicationQuota
+from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure, error_name
 from common.lifecycle import duty
 from common.ports import Address, Ports
@@ -135,7 +136,8 @@ class LeaderLink:
     # the connection ----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        backoff_s, backoff_max_s = RECONNECT_MIN_S, self._config.replica_fetch_backoff_ms / 1000
+        most_s = max(RECONNECT_MIN_S, self._config.replica_fetch_backoff_ms / 1000)
+        retries = Retries(Backoff(RECONNECT_MIN_S, most_s), self._services.ports.random, failures=1)
         try:
             while True:
                 while not len(self.followed):
@@ -145,8 +147,9 @@ class LeaderLink:
                 if await self._connect():
                     await self._watch_silence()
                 self._disconnect()
-                backoff_s = RECONNECT_MIN_S if self._served else min(backoff_s * 2, backoff_max_s)
-                await self._pause(backoff_s * (0.5 + self._services.ports.random.random()))
+                if self._served:
+                    retries.succeeded()
+                await self._pause(retries.failed())
         finally:
             self._disconnect()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.backoff import UPPER_HALF, Backoff
+
 
 @dataclass(slots=True, frozen=True)
 class TierConfig:
@@ -27,3 +29,7 @@ class TierConfig:
     starts_max: int = 4  # followers that begin from the tier at one time
     backoff_min_ms: int = 200
     backoff_max_ms: int = 30_000
+
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.backoff_min_ms / 1000, self.backoff_max_ms / 1000, UPPER_HALF)

@@ -206,13 +206,11 @@ class Copier:
 
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
         """Between two attempts, of which the first has failed. Raises Fenced when this broker leads no longer."""
-        config = self._config
         self.counts.failures += 1
         led.trouble = why
-        bound_ms = min(config.backoff_min_ms * 2 ** min(failures - 1, 16), config.backoff_max_ms)
         if failures & (failures - 1) == 0:  # the first, second, fourth, …
             logger.warning("a copy waits", extra={"partition": repr(led), "failures": failures, "cause": why})
-        await asyncio.sleep(bound_ms / 1000 * (0.5 + 0.5 * self._ports.random.random()))
+        await asyncio.sleep(self._config.backoff.jittered_s(failures, self._ports.random))
         if not led.is_current:
             raise Fenced
 

@@ -197,10 +197,9 @@ class LedPartition:
 
     def failed(self, config: TierConfig, now: float, chance: Random, cause: str) -> None:
         """Leave it alone for a while, up to twice as long each time."""
-        bound = min(config.backoff_min_ms * 2 ** min(self.failures, 16), config.backoff_max_ms) / 1000
         self.failures += 1
         self.trouble = cause
-        self.retry_at = now + bound * (0.5 + 0.5 * chance.random())
+        self.retry_at = now + config.backoff.jittered_s(self.failures, chance)
 
     def succeeded(self) -> None:
         self.failures = 0

@@ -22,6 +22,7 @@ from broker.tier.config import TierConfig
 from broker.tier.led import Fenced, LedPartition, NotNow, Refusal, check_owned
 from broker.tier.service import TierService
 from broker.tier.services import TierServices
+from common.backoff import SLIGHT
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty
 from object_store.errors import ObjectExists, ObjectMissing, StoreError
@@ -100,7 +101,7 @@ class Proposals:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._config.proposals_interval_ms / 1000 * (0.9 + 0.2 * self._chance.random()))
+            await asyncio.sleep(SLIGHT.spread(self._config.proposals_interval_ms / 1000, self._chance))
             try:
                 await self.look()
                 self._failures = 0

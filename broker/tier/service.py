@@ -73,7 +73,7 @@ class TierService:
         self._starting: dict[Partition, asyncio.Task[None]] = {}
         self.erasure = LocalErasure(self._clock)
         self._start_places = asyncio.Semaphore(config.starts_max)
-        self.starts = TierStarts(config.backoff_min_ms / 1000, config.backoff_max_ms / 1000)
+        self.starts = TierStarts(config.backoff)
         self._agenda = Agenda({"claim": config.claims_max, "copy": config.copies_max, "delete": config.deletions_max})
         self.copy_lag = CopyLag()
         self._wake = asyncio.Event()

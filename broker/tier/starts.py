@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from broker.partitions.partition import Partition
+from common.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,8 @@ class _Tries:
 class TierStarts:
     """Of all replicas of one broker; times are the loop's seconds."""
 
-    def __init__(self, pause_min_s: float, pause_max_s: float) -> None:
-        self._pause_min_s = pause_min_s
-        self._pause_max_s = pause_max_s
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
         self._tries: dict[Partition, _Tries] = {}
         self.repeated = 0  # beginnings at a place where the same replica had begun before
 
@@ -51,8 +51,8 @@ class TierStarts:
         return self._futile(self._tries.setdefault(partition, _Tries()), now)
 
     def _futile(self, tries: _Tries, now: float) -> int:
-        tries.not_before = now + min(self._pause_min_s * 2 ** min(tries.futile, 16), self._pause_max_s)
         tries.futile += 1
+        tries.not_before = now + self._backoff.pause_s(tries.futile)
         return tries.futile
 
     def forget(self, partition: Partition) -> None:

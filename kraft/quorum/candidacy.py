@@ -15,11 +15,14 @@ import random
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from common.backoff import Backoff, Jitter
 from kraft.quorum.message_filter import PRE_VOTE, PRE_VOTE_ANSWER, REQUEST_VOTE, Message
 
 # Of the shortest election time-out, what a voter without a leader waits for the outcome of a question; first at least.
 CANVASS_PATIENCE = 0.1
 ELECTION_PATIENCE = 0.25  # votes are durable before they are given
+PATIENCE_MAX = 0.5  # before jitter, with which it is at most the whole of it
+RIVALRY = Jitter(1.0, 2.0)  # by chance, so that rivals fall out of step
 # For how long a voter that still applies what was committed leaves the office to others, and how often it looks.
 DEFERENCE = 1.0
 DEFERENCE_LOOK = 0.02
@@ -38,6 +41,11 @@ def is_introduction(message: Message) -> bool:
     return bool(message["type"] == REQUEST_VOTE and message["term"] == 0)
 
 
+def _patience(first: float, loyalty_s: float) -> Backoff:
+    """Twice as long after each round, so that slow voters have time to answer."""
+    return Backoff(first * loyalty_s, PATIENCE_MAX * loyalty_s, RIVALRY)
+
+
 class Candidacy:
     """What one voter knows of leader and rivals. Times are seconds of one clock; `loyalty_s` is how long after a
     leader's last message this voter helps nobody else into its office: the shortest election time-out."""
@@ -46,6 +54,8 @@ class Candidacy:
         self._node_id = node_id
         self._majority = (len(peers) + 1) // 2 + 1
         self._loyalty_s = loyalty_s
+        self._canvass = _patience(CANVASS_PATIENCE, loyalty_s)
+        self._election = _patience(ELECTION_PATIENCE, loyalty_s)
         self._random = rng
         self._heard_at: float | None = None  # the leader of this term, as long as nothing says that it is gone
         self._linked_at: dict[int, float] = {}
@@ -175,17 +185,11 @@ class Candidacy:
 
     def canvass_patience_s(self) -> float:
         """How long to wait for the outcome of a round before the next one."""
-        return self._patience_s(CANVASS_PATIENCE)
+        return self._canvass.jittered_s(self._rounds_unled, self._random)
 
     def election_patience_s(self) -> float:
         """How long to wait for votes before another canvass."""
-        return self._patience_s(ELECTION_PATIENCE)
-
-    def _patience_s(self, least: float) -> float:
-        """By chance, so that rivals fall out of step, and twice as long after each round, so that slow voters have
-        time to answer; at most the shortest election time-out."""
-        ratio = min(least * 2 ** max(min(self._rounds_unled, 8) - 1, 0), 0.5)
-        return self._random.uniform(ratio, 2 * ratio) * self._loyalty_s
+        return self._election.jittered_s(self._rounds_unled, self._random)
 
     # -- canvasses of others
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 
+from common.backoff import Jitter
 from common.errors import MalformedFrame
 from common.lifecycle import duty
 from common.ports import Address, Listener, Ports, Socket
@@ -27,11 +28,14 @@ STRANGERS_MAX = 64
 _log = logging.getLogger(__name__)
 
 
+REDIAL_JITTER = Jitter(1.0, 1.5)
+
+
 @dataclass(slots=True)
 class TransportConfig:
     connect_timeout_s: float = 1.0
     handshake_timeout_s: float = 2.0
-    redial_interval_s: float = 0.1  # with up to half of it by chance on top
+    redial_interval_s: float = 0.1  # before `REDIAL_JITTER`
     life_interval_s: float = 0.5  # between signs of life on a link with nothing else to say
     silence_max_s: float = 3.0
 
@@ -220,8 +224,7 @@ class QuorumTransport:
             if peer in self._links:
                 self._lost[peer].clear()
                 await self._lost[peer].wait()
-            pause_s = self._config.redial_interval_s
-            await asyncio.sleep(pause_s + self._ports.random.uniform(0, pause_s / 2))
+            await asyncio.sleep(REDIAL_JITTER.spread(self._config.redial_interval_s, self._ports.random))
 
     async def _dial(self, peer: int) -> None:
         """Returns when the link is open or has failed."""

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from common.backoff import Backoff
 from common.identifiers import UUID_BYTES, ZERO_UUID
 
-ASK_INTERVAL_FIRST_S = 0.03  # voters of a new cluster start within milliseconds of each other
-ASK_INTERVAL_S = 0.2
+ASK_INTERVAL = Backoff(0.03, 0.2)  # short at first: voters of a new cluster start within milliseconds of each other
 ASK_TIMEOUT_S = 1.0
 REMIND_INTERVAL_S = 10.0
 REPLACE_TIMEOUT_S = 30.0
@@ -134,7 +134,7 @@ async def admit(
     loop = asyncio.get_running_loop()
     began = reminded = loop.time()
     replacement = Replacement()
-    pause_s = ASK_INTERVAL_FIRST_S
+    rounds = 0
     while True:
         answers = await asyncio.gather(*(ask(peer, ASK_TIMEOUT_S) for peer in peers))
         statuses = {
@@ -150,5 +150,5 @@ async def admit(
             reminded = loop.time()
             silent = [peer for peer, status in statuses.items() if status is None]
             _log.warning("a new controller waits for the others to answer", extra={"silent": silent})
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, ASK_INTERVAL_S)
+        rounds += 1
+        await asyncio.sleep(ASK_INTERVAL.pause_s(rounds))

@@ -13,6 +13,7 @@ import pytest
 
 from broker.replication.leader_link import LeaderLink
 from broker.tier.starts import TierStarts
+from common.backoff import Backoff
 from kraft.records import PartitionChangeRecord
 from records.batch import HEADER_BYTES
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually, produce
@@ -172,7 +173,7 @@ async def test_a_replica_that_cannot_begin_from_the_tier_asks_ever_more_seldom(
 
 
 def test_pauses_between_futile_beginnings_grow_up_to_a_bound() -> None:
-    starts, now, pauses = TierStarts(0.1, 2.0), 0.0, []
+    starts, now, pauses = TierStarts(Backoff(0.1, 2.0)), 0.0, []
     replica: object = object()
     assert starts.began(replica, 10, now) == 0  # type: ignore[arg-type]
     assert starts.may_begin(replica, now)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from broker.coordination.loading import LoadLimits
 from broker.coordination.placement import java_string_hash, partition_for
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.shard import PARKED, Answer, CoordinatorRecord, Now, Parked, Ticket, replay_each
+from common.backoff import Backoff
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
@@ -111,7 +112,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 class World:
     def __init__(self, host: HostLimits = QUICK, load: LoadLimits | None = None) -> None:
         self.leased = True
-        config = RuntimeConfig(host, load or LoadLimits(), reload_pause_s=0.01)
+        config = RuntimeConfig(host, load or LoadLimits(), reload=Backoff(0.01, 5.0))
         self.runtime = CoordinatorRuntime(MachineClock(), config, Pacer(), lambda: self.leased)
         self.shards: list[Register] = []
         self.runtime.host(TOPIC, self.make)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.backoff import Backoff
 from common.errors import ProtocolError, StorageFailure
 from common.machine import machine_ports
 from common.machine_disk import MachineDisk
@@ -26,8 +27,7 @@ def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, n
         node_id,
         "metadata",
         fetch_wait_s=0.05,
-        backoff_s=0.005,
-        backoff_max_s=0.02,
+        backoff=Backoff(0.005, 0.02),
         avoid_s=0.05,
         ahead_patience_s=0.2,
         persist_pause_s=0.001,

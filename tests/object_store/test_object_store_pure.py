@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from random import Random
 
 import pytest
 from botocore import exceptions as aws
@@ -22,7 +21,7 @@ from object_store.errors import (
     StoreUnavailable,
 )
 from object_store.limits import MIB
-from object_store.retries import Backoff, RetryBudget
+from object_store.retries import RetryBudget
 from object_store.s3_faults import RangeBeyondEnd, UploadGone, fault_of
 from object_store.s3_uploads import PARTS_MAX, cut_body, plan_parts
 from object_store.store import FileRange, body_size
@@ -62,14 +61,6 @@ class Bytes:
     def fsync(self) -> None: ...
 
     def close(self) -> None: ...
-
-
-def test_waits_double_up_to_the_bound_and_are_spread() -> None:
-    backoff, chance = Backoff(0.1, 2.0), Random(1)
-    for attempt, bound in [(1, 0.1), (2, 0.2), (3, 0.4), (6, 2.0), (1000, 2.0)]:
-        waits = [backoff.wait_s(attempt, chance) for _ in range(200)]
-        assert 0 <= min(waits) < bound * 0.1
-        assert bound * 0.9 < max(waits) <= bound
 
 
 def test_a_store_that_is_down_uses_the_budget_up_and_success_gives_it_back() -> None:

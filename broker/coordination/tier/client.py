@@ -19,6 +19,7 @@ from broker.broker_link import BrokerLink
 from broker.coordination.internal_topics import Ensure
 from broker.coordination.placement import tier_partition_for
 from broker.coordination.tier.coordinator import TierCoordinator
+from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.lifecycle import duty
 from kraft.controller.topic_names import TIER_TOPIC
@@ -178,6 +179,7 @@ class TierClient:
         self._links = links
         self._listener_name = listener_name
         self._random = rng
+        self._backoff = Backoff(limits.backoff_min_s, limits.backoff_max_s)
         self._couriers: dict[int, _Courier] = {}
         self._calls = 0
         self._stopped = False
@@ -271,8 +273,7 @@ class TierClient:
             call.future.cancel()
 
     async def _call_until(self, call: _Call, request: Request) -> Reply:
-        loop, limits = asyncio.get_running_loop(), self.limits
-        backoff_s = limits.backoff_min_s
+        loop, retries = asyncio.get_running_loop(), Retries(self._backoff, self._random)
         while not self._stopped and (left_s := call.deadline - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left_s):
@@ -286,8 +287,7 @@ class TierClient:
                 break
             if outcome is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # its place in the next request is free at once
                 continue
-            await asyncio.sleep(min(backoff_s * (0.5 + self._random.random()), max(call.deadline - loop.time(), 0)))
-            backoff_s = min(backoff_s * 2, limits.backoff_max_s)
+            await asyncio.sleep(min(retries.failed(), max(call.deadline - loop.time(), 0)))
         if call.in_doubt:
             raise OutcomeUnknown("the tier shard has not answered in time")
         raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the tier shard was not reached in time")

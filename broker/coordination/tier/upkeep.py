@@ -15,6 +15,7 @@ from itertools import chain
 
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
+from common.backoff import SLIGHT
 from common.errors import OutcomeUnknown, ProtocolError
 from common.identifiers import ZERO_UUID
 from common.lifecycle import duty
@@ -79,7 +80,7 @@ class TierUpkeep:
     def _begin(self, name: str, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:
             while True:
-                await asyncio.sleep(interval_s * (0.9 + 0.2 * self._services.random.random()))
+                await asyncio.sleep(SLIGHT.spread(interval_s, self._services.random))
                 try:
                     await work()
                 except StaleCluster as error:

@@ -1,0 +1,66 @@
+"""When to try again what has failed: pauses that double up to a bound, spread by chance. Pure.
+
+Jitter keeps many who failed together from trying again together. Source: "Exponential Backoff and Jitter" (AWS
+Architecture Blog).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+DOUBLINGS_MAX = 60  # a larger power of two is above every bound, and would become too large for a float
+
+
+class Jitter(NamedTuple):
+    """The shortest and the longest that a pause becomes, as factors of its length."""
+
+    low: float
+    high: float
+
+    def spread(self, seconds: float, chance: Random) -> float:
+        return seconds * (self.low + (self.high - self.low) * chance.random())
+
+
+FULL = Jitter(0.0, 1.0)
+UPPER_HALF = Jitter(0.5, 1.0)
+AROUND = Jitter(0.5, 1.5)
+SLIGHT = Jitter(0.9, 1.1)  # of what recurs at an interval
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The pause after each failure in a row: `first_s`, then twice as long each time, never above `max_s`."""
+
+    first_s: float
+    max_s: float
+    jitter: Jitter = AROUND
+
+    def pause_s(self, failures: int) -> float:
+        """Seconds after the last of `failures` in a row, without jitter."""
+        return min(self.max_s, self.first_s * 2.0 ** min(max(failures - 1, 0), DOUBLINGS_MAX))
+
+    def jittered_s(self, failures: int, chance: Random) -> float:
+        """Seconds after the last of `failures` in a row, with jitter."""
+        return self.jitter.spread(self.pause_s(failures), chance)
+
+
+class Retries:
+    """The failures in a row of one activity, with the pause after each."""
+
+    __slots__ = ("_backoff", "_chance", "failures")
+
+    def __init__(self, backoff: Backoff, chance: Random, failures: int = 0) -> None:
+        self.failures = failures
+        self._backoff = backoff
+        self._chance = chance
+
+    def failed(self) -> float:
+        """Count a failure; return the seconds until the next attempt."""
+        self.failures += 1
+        return self._backoff.jittered_s(self.failures, self._chance)
+
+    def succeeded(self) -> None:
+        """The next failure is again the first of its row."""
+        self.failures = 0
