@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.settings import INT_MAX
+from common.token_bucket import TokenBucket
 
 BUCKETS_MAX = 65_536  # addresses and tenants of one worker that lately connected
 
@@ -44,28 +45,6 @@ class ProxyLimits:
     workers: int = 1
 
 
-class TokenBucket:
-    """`rate` tokens a second, at most `burst` of them saved. Time is given, so this is pure."""
-
-    __slots__ = ("burst", "filled", "rate", "tokens")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self.rate, self.burst = rate, max(1.0, burst)
-        self.tokens, self.filled = self.burst, now
-
-    def take(self, now: float) -> float:
-        """0 and one token is taken, or the seconds until there is one."""
-        self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate)
-        self.filled = now
-        if self.tokens >= 1:
-            self.tokens -= 1
-            return 0.0
-        return (1 - self.tokens) / self.rate
-
-    def is_full(self, now: float) -> bool:
-        return self.tokens + (now - self.filled) * self.rate >= self.burst
-
-
 class Buckets:
     """A bucket for each of many keys. When there are too many, the one that was not asked for longest is forgotten."""
 
@@ -82,12 +61,12 @@ class Buckets:
             return True
         bucket = self._buckets.get(key)
         if bucket is None or bucket.rate != rate:
-            bucket = self._buckets[key] = TokenBucket(rate, rate, now)
+            bucket = self._buckets[key] = TokenBucket(rate, max(1.0, rate), now)
             self._buckets.move_to_end(key)  # a new rate makes a new bucket in its old place
             self._forget(now)
         else:
             self._buckets.move_to_end(key)
-        return bucket.take(now) == 0.0
+        return bucket.take(1, now) == 0.0
 
     def _forget(self, now: float) -> None:
         """Two are looked at for each that is made, so full ones do not stay."""

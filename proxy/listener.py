@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.ports import Address
+from common.token_bucket import TokenBucket
 from proxy.failures import Cause
-from proxy.limits import TokenBucket
 from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
@@ -58,7 +58,7 @@ class ProxyListener:
         self._openings: dict[Opening, None] = {}
         self._relays: dict[Relay, None] = {}
         limits = reception.limits
-        self._bucket = TokenBucket(limits.new_per_second, limits.new_burst, loop.time())
+        self._bucket = TokenBucket(limits.new_per_second, max(1.0, limits.new_burst), loop.time())
         self._accepting = self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_due = loop.time() + QUIET_S
@@ -145,7 +145,7 @@ class ProxyListener:
             self.tally.full_pauses += 1
             self._pause()
             return
-        wait = self._bucket.take(self._loop.time())
+        wait = self._bucket.take(1, self._loop.time())
         if wait:
             self.tally.rate_pauses += 1
             self._pause(wait)

@@ -10,7 +10,7 @@ from functools import partial
 
 from common.errors import MalformedFrame
 from common.ports import Address, Listener, Ports, Socket
-from wire.accept_rate import AcceptRate
+from common.token_bucket import TokenBucket
 from wire.buffers import BufferPool
 from wire.connection import ClosedHandler, Connection, FrameHandler, ViolationHandler
 from wire.connection_limits import ConnectionLimits
@@ -92,7 +92,7 @@ class Server:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._doors = {config.name: _Door(config, self) for config in self._configs}
-        self._rate = AcceptRate(limits.creation_rate, self._loop.time())
+        self._rate = _accept_rate(limits.creation_rate, self._loop.time())
         self._connections: dict[Connection, None] = {}
         self._clients = 0
         self._clients_of_ip: dict[str, int] = {}
@@ -151,12 +151,13 @@ class Server:
             connections_per_ip=of_ip,
             creation_rate=creation_rate,
         )
-        self._rate.per_second = creation_rate
+        self._rate.change(creation_rate, creation_rate)
 
     def limit_listener(self, name: str, most: int, creation_rate: int) -> None:
         """Other limits of one listener from now on."""
         door = self._doors[name]
-        door.connections_max, door.rate.per_second = most, creation_rate
+        door.connections_max = most
+        door.rate.change(creation_rate, creation_rate)
 
     @property
     def openings(self) -> int:
@@ -202,9 +203,9 @@ class Server:
     def _throttle(self, door: _Door) -> None:
         """Count a connection against the rates, and accept no other for as long as they say."""
         now = self._loop.time()
-        pause_s = door.rate.take(now)
+        pause_s = _pause_after(door.rate, now)
         if door.config.kind is not ListenerKind.INTERNAL:
-            everywhere_s = self._rate.take(now)
+            everywhere_s = _pause_after(self._rate, now)
             if everywhere_s:
                 for other in self._doors.values():
                     if other.config.kind is not ListenerKind.INTERNAL:
@@ -311,6 +312,16 @@ class Server:
             connection.close()
 
 
+def _accept_rate(per_second: int, now: float) -> TokenBucket:
+    return TokenBucket(per_second, per_second, now)
+
+
+def _pause_after(rate: TokenBucket, now: float) -> float:
+    """Count a connection; seconds for which no other should be accepted, 0 while there is room."""
+    rate.spend(1, now)
+    return rate.wait_s(1)
+
+
 class _Door:
     """One listener while the server runs: what comes in there, and whether anything may."""
 
@@ -321,7 +332,7 @@ class _Door:
         self.listener: Listener | None = None
         self.connections = 0  # with those on their way
         self.connections_max = config.connections_max
-        self.rate = AcceptRate(config.creation_rate, self._loop.time())
+        self.rate = _accept_rate(config.creation_rate, self._loop.time())
         self.opens_in_steps = config.tls is not None or config.proxies is not ProxyForm.NONE
         self.openings = Openings(
             partial(server.opened, config), partial(server.failed, config), self._crowded, limits.openings_max,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from broker.partitions.replica import Replica, Watcher
 from common.settings import LONG_MAX
+from common.token_bucket import TokenBucket
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
@@ -34,14 +35,12 @@ LOOK_AGAIN_S = 1.0  # the rate may have been changed meanwhile
 class ReplicationQuota:
     """One direction of one broker. `topics`: by topic name the throttled partitions, None for all of them."""
 
-    __slots__ = ("_at", "_held", "_level", "_now", "_rate", "_timer", "topics")
+    __slots__ = ("_bucket", "_held", "_now", "_timer", "topics")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.topics: dict[str, frozenset[int] | None] = {}
         self._now = now
-        self._rate = float(LONG_MAX)
-        self._level = self._rate * BURST_S
-        self._at = now()
+        self._bucket = _bucket(LONG_MAX, now())
         self._held: dict[Watcher, Replica] = {}  # at most as many as followers keep places
         self._timer: asyncio.TimerHandle | None = None
 
@@ -53,25 +52,24 @@ class ReplicationQuota:
         return throttled is None or partition.index in throttled
 
     def set_rate(self, bytes_per_second: float) -> None:
-        if bytes_per_second != self._rate:
-            self._rate = float(bytes_per_second)
-            self._level, self._at = self._rate * BURST_S, self._now()
+        if bytes_per_second != self._bucket.rate:
+            self._bucket = _bucket(bytes_per_second, self._now())
 
     def record(self, size: int) -> None:
         """`size` bytes went through."""
-        self._refill()
-        self._level = max(self._level - size, -self._rate * DEBT_S)
+        self._bucket.spend(size, self._now())
 
     @property
     def is_exceeded(self) -> bool:
-        self._refill()
-        return self._level <= 0.0
+        self._bucket.refill(self._now())
+        return self._bucket.level <= 0.0
 
     def next_look(self) -> float:
         """When to ask again while the quota is exceeded; loop seconds."""
-        self._refill()
-        wait_s = -self._level / self._rate if self._rate > 0 else LOOK_AGAIN_S
-        return self._at + min(max(wait_s, 0.001), LOOK_AGAIN_S)
+        bucket, now = self._bucket, self._now()
+        bucket.refill(now)
+        wait_s = bucket.wait_s() if bucket.rate > 0 else LOOK_AGAIN_S
+        return now + min(max(wait_s, 0.001), LOOK_AGAIN_S)
 
     def hold(self, reader: Watcher, partition: Replica) -> None:
         """Tell `reader` of `partition`, as if that had grown, once the quota is exceeded no longer."""
@@ -91,10 +89,9 @@ class ReplicationQuota:
             self._timer = None
         self._held.clear()
 
-    def _refill(self) -> None:
-        now = self._now()
-        self._level = min(self._level + (now - self._at) * self._rate, self._rate * BURST_S)
-        self._at = now
+
+def _bucket(rate: float, now: float) -> TokenBucket:
+    return TokenBucket(rate, rate * BURST_S, now, rate * DEBT_S)
 
 
 class ReplicationThrottles:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from broker.request import ClientSession
 from common.metrics import Metrics
+from common.token_bucket import TokenBucket
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTION_RATE
 
@@ -20,21 +21,12 @@ BUCKETS_MAX = 65_536  # addresses, and tenants, that connected lately
 _WITHOUT_ROOM = (17, 36)  # SaslHandshake, SaslAuthenticate
 
 
-class ConnectionBucket:
-    """What a second gives may be used at once; what is used beyond that is waited for. Time is given."""
-
-    __slots__ = ("_filled", "_tokens")
-
-    def __init__(self, rate: float, now: float) -> None:
-        self._tokens = rate
-        self._filled = now
-
-    def take(self, rate: float, now: float) -> float:
-        """Count a connection; seconds for which it has to wait, 0 while there is room."""
-        self._tokens = min(rate, self._tokens + (now - self._filled) * rate) - 1
-        self._filled = now
-        self._tokens = max(self._tokens, -rate * PAUSE_S_MAX)
-        return max(0.0, -self._tokens / rate)
+def pause_of(bucket: TokenBucket, rate: float, now: float) -> float:
+    """Count a connection; seconds for which it has to wait, 0 while there is room. What a second gives may be used at
+    once; what is used beyond that is waited for."""
+    bucket.change(rate, rate, rate * PAUSE_S_MAX)
+    bucket.spend(1, now)
+    return bucket.wait_s()
 
 
 class ConnectionRates:
@@ -48,8 +40,8 @@ class ConnectionRates:
         self._now = now
         self._per_address = per_address
         self._per_tenant = per_tenant
-        self._of_address: OrderedDict[str, ConnectionBucket] = OrderedDict()
-        self._of_tenant: OrderedDict[str, ConnectionBucket] = OrderedDict()
+        self._of_address: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._of_tenant: OrderedDict[str, TokenBucket] = OrderedDict()
         self.throttled = {"address": 0, "tenant": 0}
 
     def connected(self, session: ClientSession) -> None:
@@ -64,7 +56,7 @@ class ConnectionRates:
             self._count(session, "tenant", self._of_tenant, session.tenant, rate)
 
     def _count(
-        self, session: ClientSession, what: str, buckets: OrderedDict[str, ConnectionBucket], key: str, rate: int
+        self, session: ClientSession, what: str, buckets: OrderedDict[str, TokenBucket], key: str, rate: int
     ) -> None:
         if rate <= 0:
             return
@@ -73,9 +65,9 @@ class ConnectionRates:
         if bucket is None:
             if len(buckets) >= BUCKETS_MAX:
                 buckets.popitem(last=False)
-            bucket = buckets[key] = ConnectionBucket(rate, now)
+            bucket = buckets[key] = TokenBucket(rate, rate, now)
         buckets.move_to_end(key)
-        pause_ms = int(bucket.take(rate, now) * 1000)
+        pause_ms = int(pause_of(bucket, rate, now) * 1000)
         if pause_ms:
             self.throttled[what] += 1
             session.pause_ms = max(session.pause_ms, pause_ms)

@@ -21,7 +21,7 @@ from broker.tier.led import Fenced, Guard, LedPartition, NotNow, Refusal, TierCa
 from common.checksum import crc32c
 from common.identifiers import random_uuid
 from common.ports import Ports
-from object_store.bandwidth import BandwidthLimit
+from common.token_bucket import TokenBucket
 from object_store.errors import StoreError
 from object_store.store import FileRange, ObjectStore
 from storage.closed_segments import ClosedSegment, Contents, SegmentReader
@@ -44,6 +44,7 @@ from tiering.shard_protocol import FinishCopy, StartCopy, StartDelete
 logger = logging.getLogger(__name__)
 
 FINISHES_MAX = 10
+BURST_S = 0.5  # of `copy_bytes_per_second` that an idle broker saves
 
 
 @dataclass(slots=True)
@@ -104,7 +105,8 @@ class Copier:
         self._calls = calls
         self._guard = guard
         self._loop = asyncio.get_running_loop()
-        self._bandwidth = BandwidthLimit(config.copy_bytes_per_second)
+        rate = config.copy_bytes_per_second
+        self._bandwidth = TokenBucket(rate, rate * BURST_S, self._loop.time()) if rate > 0 else None
         self.counts = CopyCounts()
 
     async def copy_next(self, led: LedPartition) -> bool:
@@ -190,7 +192,7 @@ class Copier:
         """Until the store has it. The same key again and again: a half-written object is never seen."""
         failures = 0
         while True:
-            await asyncio.sleep(self._bandwidth.reserve(object_.size, self._loop.time()))
+            await asyncio.sleep(self._reserve(object_.size))
             if needless := _needless(led, segment):
                 await led.change(self._calls, lambda _: StartDelete(*_epochs(led), [segment.id]))
                 raise Overtaken(needless)
@@ -203,6 +205,13 @@ class Copier:
                 if not self.counts.refused_since_ms:
                     self.counts.refused_since_ms = self._ports.clock.wall_ms()
                 await self._pause(led, failures, str(error))
+
+    def _reserve(self, size: int) -> float:
+        """Seconds to wait before these bytes may move: until those that were reserved before are paid for."""
+        if self._bandwidth is None:
+            return 0.0
+        self._bandwidth.spend(size, self._loop.time())
+        return self._bandwidth.wait_s()
 
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
         """Between two attempts, of which the first has failed. Raises Fenced when this broker leads no longer."""

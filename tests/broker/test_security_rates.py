@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from broker.request import ClientSession
 from broker.security import connection_rates
 from broker.security.config import SecurityConfig
-from broker.security.connection_rates import PAUSE_S_MAX, ConnectionBucket, ConnectionRates
+from broker.security.connection_rates import PAUSE_S_MAX, ConnectionRates, pause_of
+from common.token_bucket import TokenBucket
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import TenantRecord
@@ -40,10 +41,10 @@ def image() -> MetadataImage:
     rate=st.integers(1, 50), gaps=st.lists(st.floats(0, 2, allow_nan=False) | st.just(0.0), min_size=1, max_size=300)
 )
 def test_no_second_serves_more_than_the_rate_and_its_stock(rate: int, gaps: list[float]) -> None:
-    now, served, bucket = 0.0, [], ConnectionBucket(rate, 0.0)
+    now, served, bucket = 0.0, [], TokenBucket(rate, rate, 0.0)
     for gap in gaps:
         now += gap
-        pause = bucket.take(rate, now)
+        pause = pause_of(bucket, rate, now)
         assert 0 <= pause <= PAUSE_S_MAX
         if pause < PAUSE_S_MAX - 1 / rate:  # beyond, waits are as long as they may be
             served.append(now + pause)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.ports import FileIdentity
-from object_store.bandwidth import BURST_S, BandwidthLimit
 from object_store.errors import (
     ObjectExists,
     ObjectMissing,
@@ -72,37 +71,6 @@ def test_a_store_that_is_down_uses_the_budget_up_and_success_gives_it_back() -> 
     for _ in range(1000):
         budget.succeeded()
     assert budget.tokens == 10
-
-
-@given(
-    rate=st.integers(1, 10**9),
-    pieces=st.lists(st.tuples(st.integers(1, 10**8), st.floats(0, 5)), min_size=1, max_size=50),
-)
-def test_no_span_of_time_carries_more_than_the_rate_and_one_burst(rate: int, pieces: list[tuple[int, float]]) -> None:
-    limit = BandwidthLimit(rate)
-    now = 100.0
-    moved: list[tuple[float, int]] = []
-    for count, pause in pieces:
-        now += pause
-        moved.append((now + limit.reserve(count, now), count))
-    for first in range(len(moved)):
-        total = 0
-        for at, count in moved[first:]:
-            total += count  # the first piece was paid for before the span began
-            paid = (at - moved[first][0] + BURST_S) * rate + moved[first][1]
-            assert total <= paid * (1 + 1e-6) + 1
-
-
-def test_a_limit_that_is_busy_is_used_up_and_none_does_not_wait() -> None:
-    limit = BandwidthLimit(1000)
-    assert limit.reserve(500, 0.0) == 0.0  # the burst
-    assert limit.reserve(1000, 0.0) == 1.0
-    assert limit.reserve(1000, 0.5) == 1.5
-    limit.set_rate(2000, 1.0)  # 1,000 bytes of debt are left
-    assert limit.reserve(1000, 1.0) == 1.0
-    limit.set_rate(None, 1.0)
-    assert limit.reserve(10**12, 1.0) == 0.0
-    assert BandwidthLimit(0).reserve(10**12, 1.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -14,36 +14,11 @@ from hypothesis import strategies as st
 from common.settings import INT_MAX
 from proxy.counters import COUNT, add_counters, without_gauges
 from proxy.failures import CAUSES, LINES_BURST, LOG_AGAIN_S, REMEMBERED_MAX, Cause, FailureLog
-from proxy.limits import Buckets, Counts, TokenBucket
+from proxy.limits import Buckets, Counts
 from proxy.shared_state import PLACES, SETS, SLOT_BYTES, SharedState
 from proxy.turnstile import Turnstile
 
 KEY = b"k" * 32
-
-
-@given(
-    st.floats(0.5, 1_000), st.floats(1, 100), st.lists(st.floats(0, 2), min_size=1, max_size=60), st.integers(1, 1_000)
-)
-def test_a_bucket_gives_its_rate_and_its_burst_and_no_more(
-    rate: float, burst: float, pauses: list[float], tries: int
-) -> None:
-    bucket, now, taken = TokenBucket(rate, burst, 0.0), 0.0, 0
-    for pause in pauses:
-        now += pause
-        for _ in range(tries):
-            wait = bucket.take(now)
-            if wait:
-                assert bucket.take(now) > 0
-                break
-            taken += 1
-    assert taken <= burst + rate * now + 1e-6 * (1 + taken)
-
-
-def test_the_wait_that_a_bucket_tells_is_long_enough() -> None:
-    bucket = TokenBucket(4.0, 1.0, 0.0)
-    assert bucket.take(0.0) == 0.0
-    wait = bucket.take(0.0)
-    assert bucket.take(wait) == 0.0
 
 
 def test_buckets_of_many_keys_are_forgotten() -> None:

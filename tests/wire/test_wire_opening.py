@@ -16,7 +16,6 @@ from common.ports import Address
 from tests.wire.fakes import until
 from tests.wire.tls_world import EchoServer, Material, TlsClient, client_context, echoing, make_material, tls_listener
 from tests.wire.tls_world import passed as passed_listener
-from wire.accept_rate import AcceptRate
 from wire.failure_log import REMEMBERED_MAX, SAID_AGAIN_S, FailureLog
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm
@@ -215,14 +214,6 @@ async def test_connections_come_no_faster_than_they_may(tmp_path: Path) -> None:
         assert loop.time() - began >= 15 / 20 * 0.9  # twenty at once, the others at their rate
         for _, writer in clients:
             writer.close()
-
-
-def test_a_rate_holds_over_any_run_of_arrivals() -> None:
-    rate, now, taken = AcceptRate(50, 0.0), 0.0, 0
-    while now < 10:
-        now += max(rate.take(now), 0.001)
-        taken += 1
-    assert 50 * 10 <= taken <= 50 * 11 + 1
 
 
 async def test_a_listener_has_its_own_bound(tmp_path: Path) -> None:
