@@ -167,28 +167,6 @@ class Throttle(Protocol):
         ...
 
 
-class AllowAll:
-    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Any:
-        return handler(context, request)
-
-
-class KeepNames:
-    def inward(self, context: RequestContext, request: Any) -> Any:
-        return request
-
-    def outward(self, context: RequestContext, response: Any) -> Any:
-        return response
-
-    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
-        return response
-        yield
-
-
-class NoQuota:
-    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
-        return 0
-
-
 @dataclass(slots=True, frozen=True)
 class RequestChain:
     """What every request outside the hot APIs passes on its way to its handler."""
@@ -196,8 +174,3 @@ class RequestChain:
     gatekeeper: Gatekeeper
     rewriter: Rewriter
     throttle: Throttle
-
-
-def open_chain() -> RequestChain:
-    """Lets everything pass: an operator listener without ACLs, tenants or quotas."""
-    return RequestChain(AllowAll(), KeepNames(), NoQuota())

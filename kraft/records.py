@@ -478,7 +478,6 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Batch)
-_record_encoder = msgspec.msgpack.Encoder()
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -493,8 +492,3 @@ def decode_batch(data: bytes | bytearray | memoryview) -> Batch | None:
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError):
         return None
     return batch if batch.records else None
-
-
-def encoded_size(record: MetadataRecord) -> int:
-    """Bytes that `record` takes in a batch."""
-    return len(_record_encoder.encode(record))

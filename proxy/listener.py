@@ -18,7 +18,6 @@ from proxy.networks import counted_address
 from proxy.opening import Opening, Reception
 from proxy.relay import Relay
 from proxy.routing import RoutingTable, TenantRoute
-from proxy.server_tls import ServerContext
 from proxy.sockets import (
     LISTEN_BACKLOG,
     Connection,
@@ -74,10 +73,6 @@ class ProxyListener:
     @property
     def openings(self) -> int:
         return len(self._openings)
-
-    def use_certificate(self, context: ServerContext) -> None:
-        """The next handshakes use it; open connections keep what they have."""
-        self._reception.client_context = context
 
     def moved_bytes(self) -> tuple[int, int]:
         """From clients to brokers, and from brokers to clients."""

@@ -105,19 +105,3 @@ class RouteSource(Protocol):
     def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
         """Call back on the event loop after `current` was replaced."""
         ...
-
-
-class StaticRoutes:
-    """A table that somebody sets: for tests and measurements."""
-
-    def __init__(self, table: RoutingTable) -> None:
-        self.current = table
-        self._callbacks: list[Callable[[RoutingTable], None]] = []
-
-    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
-        self._callbacks.append(callback)
-
-    def replace(self, table: RoutingTable) -> None:
-        self.current = table
-        for callback in self._callbacks:
-            callback(table)

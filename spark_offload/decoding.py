@@ -14,7 +14,7 @@ from spark_offload.batch_scan import BatchTable, scan_batches
 from spark_offload.column_names import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, TIMESTAMP_TYPE, TOPIC, VALUE
 from spark_offload.options import INFLATED_BYTES_MAX
 from spark_offload.payload import Payload, payloads
-from spark_offload.record_table import RecordTable, locate_records
+from spark_offload.record_table import locate_records
 from spark_offload.varints import DamagedRecords, Integers
 
 # Of a yielded batch: Java gets one buffer for each, and takes buffers of up to 4 MiB from a pool, warm in its caches.
@@ -127,9 +127,3 @@ class Decoder:
                 where = f"offsets {int(one.base_offset[0])} to {int(one.last_offset[0])}"
                 return DamagedRecords(f"{self.topic}-{self.partition}, {where}: {found}")
         return error
-
-
-def all_records(view: memoryview, *, inflated_bytes_max: int = INFLATED_BYTES_MAX) -> Iterator[RecordTable]:
-    """Every record of `view`, control records too, as positions in its payloads."""
-    for payload in payloads(view, scan_batches(view), inflated_bytes_max=inflated_bytes_max):
-        yield locate_records(payload)

@@ -35,7 +35,7 @@ class PublisherLimits:
 class _Led:
     """One partition: idle, waiting for its time (`timer`), in the queue or in work (`is_busy`)."""
 
-    __slots__ = ("failures", "is_busy", "is_changed", "next_s", "stopped", "timer", "waiters", "writer")
+    __slots__ = ("failures", "is_busy", "is_changed", "next_s", "stopped", "timer", "writer")
 
     def __init__(self, writer: ManifestWriter) -> None:
         self.writer = writer
@@ -45,7 +45,6 @@ class _Led:
         self.is_changed = False
         self.failures = 0
         self.stopped: str | None = None
-        self.waiters: list[tuple[int, asyncio.Future[None]]] = []
 
 
 class ManifestPublisher:
@@ -96,7 +95,6 @@ class ManifestPublisher:
         led.stopped = "leadership has gone"
         if led.timer is not None:
             led.timer.cancel()
-        _release(led, None)
 
     def changed(self, topic_id: bytes, partition: int) -> None:
         """The view of a led partition has changed: publish it when its time comes."""
@@ -113,24 +111,6 @@ class ManifestPublisher:
         """The newest version in the bucket that this leader knows as its own."""
         led = self._led.get((topic_id, partition))
         return led.writer.published if led is not None else None
-
-    async def wait_published(self, topic_id: bytes, partition: int, state_offset: int) -> bool:
-        """Until a manifest shows the tier at `state_offset` in `__tier_state` or later. False when this partition is
-        not led here, or its publication stops meanwhile. Give it a timeout."""
-        led = self._led.get((topic_id, partition))
-        if led is None or led.stopped is not None:
-            return False
-        published = led.writer.published
-        if published is not None and published.tier_state_offset >= state_offset:
-            return True
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        led.waiters.append((state_offset, future))
-        self.changed(topic_id, partition)
-        try:
-            await future
-        finally:
-            led.waiters = [waiter for waiter in led.waiters if waiter[1] is not future]
-        return led.stopped is None
 
     def trouble(self, topic_id: bytes, partition: int) -> str | None:
         """Why nothing more is published for a led partition; None while it goes on."""
@@ -172,7 +152,6 @@ class ManifestPublisher:
         led.next_s = loop.time() + self._limits.interval_s
         if not shows(head, tier):
             led.is_changed = True
-        _release(led, head.tier_state_offset)
 
     def _give_up(self, led: _Led, reason: str) -> None:
         tier = led.writer.tier
@@ -181,12 +160,4 @@ class ManifestPublisher:
         led.stopped = reason
         fields = {"topic": tier.record.topic, "partition": tier.partition, "reason": reason}
         _log.error("manifest no longer published", extra=fields)
-        _release(led, None)
         self._on_deposed(tier, reason)
-
-
-def _release(led: _Led, state_offset: int | None) -> None:
-    """Wake those who wait for `state_offset` or less; None: all, for nothing more will come."""
-    for offset, future in led.waiters:
-        if (state_offset is None or offset <= state_offset) and not future.done():
-            future.set_result(None)

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import signal
 import sys
+from collections.abc import Callable
 
 import uvloop
 
@@ -21,12 +22,22 @@ from proxy.listener import ProxyListener
 from proxy.networks import NetworkRules
 from proxy.opening import Reception
 from proxy.relay import Room
-from proxy.routing import BrokerRoute, RoutingTable, StaticRoutes, TenantRoute
+from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 from proxy.server_tls import Places
 from proxy.sockets import listen
 from proxy.turnstile import Turnstile
 
 LIMITS = ProxyLimits(new_per_second=1e6, new_burst=1e6, address_connections=100_000, tenant_connections=100_000)
+
+
+class FixedRoutes:
+    """A routing table that never changes."""
+
+    def __init__(self, table: RoutingTable) -> None:
+        self.current = table
+
+    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
+        """It never does."""
 
 
 def make_reception(backend: int, certificate: str | None, limits: ProxyLimits = LIMITS) -> Reception:
@@ -35,7 +46,7 @@ def make_reception(backend: int, certificate: str | None, limits: ProxyLimits = 
     return Reception(
         ready=loop,
         now=loop.time,
-        routes=StaticRoutes(RoutingTable({TENANT: TenantRoute(TENANT, "default")}, brokers)),
+        routes=FixedRoutes(RoutingTable({TENANT: TenantRoute(TENANT, "default")}, brokers)),
         domain=DOMAIN,
         limits=limits,
         rules=NetworkRules(),

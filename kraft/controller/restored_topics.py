@@ -8,7 +8,7 @@ from typing import Any
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.configs import check_together
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import TenantTopics
@@ -19,13 +19,6 @@ from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, Top
 from wire.messages import RestoreTopicResponse, raw_uuid
 
 LEFT_OUT_CHARACTERS_MAX = 4_000
-
-
-def decide_restore_topic(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Decision[MetadataRecord, Any]:
-    """RestoreTopic (10002): `restore_topic` at once."""
-    return at_once(restore_topic(image, request, policy, rng))
 
 
 def restore_topic(

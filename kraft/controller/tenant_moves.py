@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from common.errors import ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.key_moves import KeyReports, key_step
 from kraft.controller.key_ranges import new_keys_cell
 from kraft.controller.move_throttles import lifted, rate_lifted, throttles
@@ -44,13 +44,6 @@ class MoveStep:
     waiting: int = 0
     ends: bool = False
     problem: str = ""
-
-
-def move_step(
-    image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random, reports: KeyReports
-) -> MoveStep:
-    """`moving` at once."""
-    return at_once(moving(image, policy, tenant, rng, reports))
 
 
 def moving(

@@ -7,7 +7,7 @@ change with the one before. So the cost is that of the changes, however much the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from common.invariants import check
@@ -56,19 +56,6 @@ REPLAY_COST, TOPIC_COST = 3, 2  # of a record, and of a changed topic in the nex
 
 class ReplayError(ValueError):
     """A record does not fit the image it meets: the whole batch is refused, by every node alike."""
-
-
-@dataclass(slots=True)
-class LocalChanges:
-    """What a delta means to one broker. Partitions are (topic id, index) in order of change.
-
-    `leaders` and `followers` hold the partition's new state where anything of it changed; `deleted` the replicas
-    that this broker has to drop: the topic is gone, or the broker is no longer among the replicas.
-    """
-
-    leaders: dict[tuple[bytes, int], PartitionImage] = field(default_factory=dict)
-    followers: dict[tuple[bytes, int], PartitionImage] = field(default_factory=dict)
-    deleted: dict[tuple[bytes, int], PartitionImage] = field(default_factory=dict)
 
 
 class MetadataDelta:
@@ -182,23 +169,6 @@ class MetadataDelta:
             access.cells_image(),
         )
         return self._result
-
-    def local_changes(self, broker_id: int, image: MetadataImage) -> LocalChanges:
-        """What changed for the replicas of `broker_id`; `image` is this delta's result. Cost: the changes alone."""
-        changes = LocalChanges()
-        for topic_id, topic in self.topics_deleted.items():
-            for partition in topic.partitions.values():
-                if broker_id in partition.replicas:
-                    changes.deleted[topic_id, partition.partition] = partition
-        for key, old in self.partitions_changed.items():
-            new = image.partition(*key)
-            if new is None:
-                continue
-            if broker_id in new.replicas:
-                (changes.leaders if new.leader == broker_id else changes.followers)[key] = new
-            elif old is not None and broker_id in old.replicas:
-                changes.deleted[key] = old
-        return changes
 
     def _topics_imaging(self) -> Work[TopicsImage]:
         base = self.base.topics

@@ -15,7 +15,6 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.partitions.partition import Partition
-from broker.request import open_chain
 from common.errors import ErrorCode
 from common.machine import machine_ports
 from common.pacing import Pacer
@@ -38,6 +37,7 @@ from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record, decode_records
 from storage.log_directory import LogDirectory
+from tests.broker.open_chain import open_chain
 from tests.storage.memory_trail import MemoryTrail
 from wire.buffers import BufferPool
 from wire.client import ClientConnection

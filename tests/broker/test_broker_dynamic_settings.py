@@ -72,7 +72,7 @@ async def test_what_listeners_accept_changes_at_once(tmp_path: Path, monkeypatch
         assert (
             await altered(wire, ALL, {"max.connections": "7", "max.connection.creation.rate": "50"}) is ErrorCode.NONE
         )
-        await eventually(lambda: (server.limits.connections_max, server._rate.per_second) == (7, 50))
+        await eventually(lambda: (server.limits.connections_max, server._rate.rate) == (7, 50))
         for wrong in ("1.2.3:4", "x:1", "127.0.0.1"):
             assert await altered(wire, ALL, {"max.connections.per.ip.overrides": wrong}) is ErrorCode.INVALID_CONFIG
 

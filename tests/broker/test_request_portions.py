@@ -10,10 +10,11 @@ import pytest
 
 from broker.admission import Admission
 from broker.portions import LISTINGS, Listing
-from broker.request import ClientSession, Handler, RequestContext, open_chain
+from broker.request import ClientSession, Handler, RequestContext
 from broker.request_serving import UNCUT_ELEMENTS_MAX, RequestServing
 from common.errors import ProtocolError
 from common.pacing import Pacer
+from tests.broker.open_chain import open_chain
 from wire.apis import APIS
 from wire.codec import decode_response
 from wire.messages import (

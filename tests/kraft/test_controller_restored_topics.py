@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode
+from common.pacing import at_once
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.restored_topics import LEFT_OUT_CHARACTERS_MAX, decide_restore_topic
+from kraft.controller.restored_topics import LEFT_OUT_CHARACTERS_MAX, restore_topic
 from kraft.image.delta import replayed
 from kraft.metadata_audit import MetadataAudit
 from kraft.records import Batch, BatchHeader
@@ -35,7 +36,7 @@ def request(**changed: Any) -> Any:
 
 def test_a_restored_topic_has_its_id_and_epochs_and_adopts() -> None:
     image = with_brokers(3)
-    decision = decide_restore_topic(image, request(), POLICY, random.Random(1))
+    decision = at_once(restore_topic(image, request(), POLICY, random.Random(1)))
     assert decision.reply.error_code == 0
     topic = replayed(image, decision.records).topics.by_name["again"]
     assert (topic.topic_id, topic.adopts_tier) == (TOPIC_ID, True)
@@ -58,7 +59,7 @@ def test_a_restored_topic_has_its_id_and_epochs_and_adopts() -> None:
     ],
 )
 def test_what_cannot_be_restored_is_refused(changed: dict[str, Any], code: ErrorCode) -> None:
-    decision = decide_restore_topic(with_brokers(3), request(**changed), POLICY, random.Random(1))
+    decision = at_once(restore_topic(with_brokers(3), request(**changed), POLICY, random.Random(1)))
     assert decision.reply.error_code == code
     assert not decision.records
 
@@ -67,12 +68,12 @@ def test_a_name_or_id_that_is_taken_is_refused() -> None:
     image = with_topic()
     name, topic_id = next((topic.name, topic.topic_id) for topic in image.topics)
     for changed in ({"topic_name": name}, {"topic_id": schema_uuid(topic_id)}):
-        decision = decide_restore_topic(image, request(**changed), POLICY, random.Random(1))
+        decision = at_once(restore_topic(image, request(**changed), POLICY, random.Random(1)))
         assert decision.reply.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_without_a_tier_nothing_is_restored() -> None:
-    decision = decide_restore_topic(with_brokers(3), request(), ControllerPolicy(), random.Random(1))
+    decision = at_once(restore_topic(with_brokers(3), request(), ControllerPolicy(), random.Random(1)))
     assert decision.reply.error_code == ErrorCode.INVALID_CONFIG
 
 
@@ -80,7 +81,7 @@ def test_what_was_left_out_is_in_the_audit_and_bounded() -> None:
     image = with_brokers(3)
     text = "partition 0: offsets 0 to 9 (the object is missing)"
     for left_out, kept in ((text, text), ("", None), ("x" * 10_000, "x" * LEFT_OUT_CHARACTERS_MAX)):
-        decision = decide_restore_topic(image, request(left_out=left_out), POLICY, random.Random(1))
+        decision = at_once(restore_topic(image, request(left_out=left_out), POLICY, random.Random(1)))
         header = BatchHeader(3, 1, 9, image.next_offset)
         event, *_ = MetadataAudit(image.next_offset, image).events(Batch(header, decision.records))
         assert event.event == AuditKind.TOPIC_CREATED

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode
+from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.move_throttles import FOLLOWER_RATE, LEADER_RATE, REPLICAS
 from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import AccessLimits, ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
-from kraft.controller.tenant_moves import move_step
+from kraft.controller.tenant_moves import moving
 from kraft.controller.tenants import (
     decide_delete_tenant,
     decide_move_tenant,
@@ -87,7 +88,7 @@ def test_a_move_ends_in_the_other_cell_with_few_partitions_moving_at_a_time(
             break
         if restarts:
             rng = random.Random(rng.random())
-        step = move_step(image, policy, tenant, rng, KeyReports())
+        step = at_once(moving(image, policy, tenant, rng, KeyReports()))
         image = replayed(image, step.records)
         running = [p for p in image.topics.partitions() if p.is_reassigning]
         assert len(running) <= most
@@ -124,7 +125,7 @@ def test_an_operators_throttle_outlives_a_move() -> None:
         if image.tenants[tenant.id].state is TenantState.ACTIVE:
             break
         image = replayed(
-            image, move_step(image, POLICY, image.tenants[tenant.id], random.Random(1), KeyReports()).records
+            image, at_once(moving(image, POLICY, image.tenants[tenant.id], random.Random(1), KeyReports())).records
         )
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
@@ -133,7 +134,7 @@ def test_an_operators_throttle_outlives_a_move() -> None:
 
 def test_a_move_can_be_taken_back_also_when_the_old_cell_is_full() -> None:
     image, tenant = moving_tenant()
-    image = replayed(image, move_step(image, POLICY, tenant, random.Random(1), KeyReports()).records)
+    image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports())).records)
     image, _ = alter_cell(image, "east", 0)
     image, reply = move(image, "east")
     assert (reply.error_code, reply.cell) == (0, "east")
@@ -141,7 +142,7 @@ def test_a_move_can_be_taken_back_also_when_the_old_cell_is_full() -> None:
         tenant = image.tenants[tenant.id]
         if tenant.state is TenantState.ACTIVE:
             break
-        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1), KeyReports()).records)
+        image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports())).records)
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert tenant.cell == "east"
@@ -178,7 +179,7 @@ def test_what_lies_outside_a_tenants_cell_is_gathered_there() -> None:
         tenant = image.tenants[tenant.id]
         if tenant.state is TenantState.ACTIVE:
             break
-        image = replayed(image, move_step(image, POLICY, tenant, random.Random(1), KeyReports()).records)
+        image = replayed(image, at_once(moving(image, POLICY, tenant, random.Random(1), KeyReports())).records)
         for partition in [p for p in image.topics.partitions() if p.is_reassigning]:
             image = caught_up(image, partition)
     assert (tenant.cell, tenant.state) == ("east", TenantState.ACTIVE)

@@ -28,7 +28,7 @@ from proxy.listener import ProxyListener
 from proxy.networks import NetworkRules
 from proxy.opening import Reception
 from proxy.relay import Room
-from proxy.routing import BrokerRoute, RouteSource, RoutingTable, StaticRoutes, TenantRoute
+from proxy.routing import BrokerRoute, RouteSource, RoutingTable, TenantRoute
 from proxy.server_tls import Places, ServerContext
 from proxy.sockets import listen
 from proxy.turnstile import Turnstile
@@ -200,6 +200,22 @@ def make_reception(routes: RouteSource, context: ServerContext | None, limits: P
         quick_places=Places(limits.quick),
     )
     return replace(reception, **more)
+
+
+class StaticRoutes:
+    """A table that a test sets."""
+
+    def __init__(self, table: RoutingTable) -> None:
+        self.current = table
+        self._callbacks: list[Callable[[RoutingTable], None]] = []
+
+    def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
+        self._callbacks.append(callback)
+
+    def replace(self, table: RoutingTable) -> None:
+        self.current = table
+        for callback in self._callbacks:
+            callback(table)
 
 
 @dataclass(slots=True)

@@ -474,7 +474,7 @@ async def test_a_new_certificate_is_used_by_the_next_handshake(
     second = Authority.make()
     async with running(certificate) as proxy:
         first = await asyncio.to_thread(blocking_client, proxy.port, authority.client_context())
-        proxy.listener.use_certificate(second.server_context(tmp_path / "second.pem"))
+        proxy.reception.client_context = second.server_context(tmp_path / "second.pem")
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.to_thread(blocking_client, proxy.port, authority.client_context())
         renewed = await asyncio.to_thread(blocking_client, proxy.port, second.client_context())

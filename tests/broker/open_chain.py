@@ -1,0 +1,35 @@
+"""A request chain that lets everything pass: an operator listener without ACLs, tenants or quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from broker.request import ClientSession, Handler, RequestChain, RequestContext
+from common.pacing import Work
+
+
+class AllowAll:
+    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Any:
+        return handler(context, request)
+
+
+class KeepNames:
+    def inward(self, context: RequestContext, request: Any) -> Any:
+        return request
+
+    def outward(self, context: RequestContext, response: Any) -> Any:
+        return response
+
+    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
+        return response
+        yield
+
+
+class NoQuota:
+    def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
+        return 0
+
+
+def open_chain() -> RequestChain:
+    return RequestChain(AllowAll(), KeepNames(), NoQuota())
