@@ -101,11 +101,15 @@ class Duties:
             self._cleaner = LogCleaner(
                 self._logs.context,
                 "",
-                self._logs.logs.values,
+                self._compacted_logs,
                 self._high_watermark_of,
                 self._cleaner_config,
             )
             self._begin("cleaner", config.log_cleaner_backoff_ms / 1000, self._cleaner.run)
+
+    def _compacted_logs(self) -> list[PartitionLog]:
+        logs = self._logs.logs
+        return [logs[key] for key in self._logs.context.compacted if key in logs]
 
     def configure_cleaner(
         self, *, backoff_ms: int, dedupe_buffer_bytes: int, io_bytes_per_second_max: float

@@ -129,6 +129,10 @@ class AppendableLog:
     def update_config(self, config: LogConfig) -> None:
         """Take new topic settings; they hold from the next append on."""
         self.config = config
+        if config.is_compacted:
+            self.context.compacted[self.topic, self.partition] = None
+        else:
+            self.context.compacted.pop((self.topic, self.partition), None)
         if config.remote_storage_enable:
             self.context.log_starts_changed = True  # written down from now on: the tier holds what lies below
         self.producers.expiration_ms = config.producer_id_expiration_ms

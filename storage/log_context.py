@@ -58,4 +58,6 @@ class LogContext:
     high_watermarks_moved: bool = True  # since the last replication-offset-checkpoint
     rolled: dict[TopicPartition, None] = field(default_factory=dict)
     """Tiered logs that have begun a segment, or have other settings. The tier takes them out."""
+    compacted: dict[TopicPartition, None] = field(default_factory=dict)
+    """Open logs with cleanup.policy compact: the cleaner looks at no others."""
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint

@@ -294,6 +294,7 @@ class PartitionLog(AppendableLog):
     def close(self) -> None:
         """Let go of its files, without a flush; regions under send keep theirs."""
         self.closed = True
+        self.context.compacted.pop((self.topic, self.partition), None)
         self.barred = "the log is closed"
         self.producers.leave()
         for segment in self.segments:

@@ -195,21 +195,27 @@ class ControllerRequests:
         except MalformedFrame as error:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "The envelope holds no request.") from error
         actor = actor_of(request.request_principal or b"", request.client_host_address or b"")
-        if header.api_key == 64:
-            answer = await self._liveness.unregister(inner, actor)
-        else:
-            answer = await self._driver.write(attributed(self._decision(header, inner), actor))
+        try:
+            if header.api_key == 64:
+                answer = await self._liveness.unregister(inner, actor)
+            else:
+                answer = await self._driver.write(attributed(self._decision(header, inner), actor))
+        finally:
+            self._dispose(inner, lane)
         committed_offset = self._driver.image.offset
         encoding = encode_response_work(
             header.api_key, header.version, header.correlation, answer, FORWARDED_BYTES_MAX
         )  # fmt: skip
         framed = b"".join(await self._pacer.run(encoding, lane))
-        for message in (inner, answer):
-            if (ending := disposal(message)) is not None:
-                self._pacer.start(ending, lane)
+        self._dispose(answer, lane)
         return EnvelopeResponse(
             error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=committed_offset
         )  # fmt: skip
+
+    def _dispose(self, message: Any, lane: bytes) -> None:
+        ending = disposal(message)
+        if ending is not None:
+            self._pacer.start(ending, lane)
 
     def _decision(self, header: RequestHeader, inner: Any) -> Decide:
         decisions = decisions_of(inner, self._policy, self._random, self._clock.wall_ms(), self._liveness.loads)

@@ -242,6 +242,19 @@ async def test_logs_that_are_not_compacted_are_left_alone(tmp_path: Path) -> Non
     assert not await world.cleaner.clean_dirtiest()
 
 
+async def test_the_compacted_logs_of_a_directory_are_known_without_a_look_at_all(tmp_path: Path) -> None:
+    world = World(tmp_path, LogConfig(segment_bytes=700))
+    key, compacted = (world.log.topic, world.log.partition), world.context.compacted
+    assert key not in compacted
+    world.log.update_config(LogConfig(cleanup_policy=frozenset({"compact"})))
+    assert list(compacted) == [key]
+    world.log.update_config(LogConfig())
+    assert not compacted
+    world.log.update_config(LogConfig(cleanup_policy=frozenset({"compact", "delete"})))
+    world.log.close()
+    assert not compacted
+
+
 async def test_a_small_map_takes_several_passes(tmp_path: Path) -> None:
     world = World(tmp_path, cleaner=CleanerConfig(dedupe_buffer_bytes=3 * 223))
     await world.fill(60, keys=12)
