@@ -246,11 +246,11 @@ async def test_the_compacted_logs_of_a_directory_are_known_without_a_look_at_all
     world = World(tmp_path, LogConfig(segment_bytes=700))
     key, compacted = (world.log.topic, world.log.partition), world.context.compacted
     assert key not in compacted
-    world.log.update_config(LogConfig(cleanup_policy=frozenset({"compact"})))
+    world.log.update_config(LogConfig(cleanup_policy=("compact",)))
     assert list(compacted) == [key]
     world.log.update_config(LogConfig())
     assert not compacted
-    world.log.update_config(LogConfig(cleanup_policy=frozenset({"compact", "delete"})))
+    world.log.update_config(LogConfig(cleanup_policy=("compact", "delete")))
     world.log.close()
     assert not compacted
 
