@@ -316,7 +316,7 @@ class RaftQuorum:
         is_named = False
         try:
             async with asyncio.timeout(timeout_s):
-                while self.is_leader:
+                while self.is_leader or self._office.is_held:  # until its loss is reported
                     self._stepped.clear()
                     if not is_named and self._node is not None:
                         is_named = self._node.name_successor()
