@@ -126,8 +126,11 @@ class BrokerSide:
 class ControllerCluster:
     """Controllers 100, 101, …"""
 
-    def __init__(self, root: Path, count: int = 3, policy: ControllerPolicy = POLICY) -> None:
+    def __init__(
+        self, root: Path, count: int = 3, policy: ControllerPolicy = POLICY, session_timeout_s: float = 1.0
+    ) -> None:
         self.root, self.policy = root, policy
+        self.session_timeout_s = session_timeout_s
         addresses = free_addresses(2 * count)
         self.voters = {100 + i: addresses[i] for i in range(count)}
         self.controllers = {100 + i: addresses[count + i] for i in range(count)}
@@ -145,7 +148,7 @@ class ControllerCluster:
             ListenerConfig("CONTROLLER", self.controllers[node_id], None, ListenerKind.INTERNAL),
             SECRET,
             policy=self.policy,
-            liveness=LivenessConfig(session_timeout_s=1.0, suspicion_s=0.2),
+            liveness=LivenessConfig(session_timeout_s=self.session_timeout_s, suspicion_s=0.2),
             quorum=QuorumConfig(transfer_timeout_s=0.2),
         )
         node = ControllerNode(machine_ports(self.root / f"controller-{node_id}"), config, self.fatal.append)

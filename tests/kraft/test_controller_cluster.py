@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from wire.messages import (
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[ControllerCluster]:
-    cluster = ControllerCluster(tmp_path)
+async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[ControllerCluster]:
+    """Its parameter is how long a broker may be silent, in seconds."""
+    cluster = ControllerCluster(tmp_path, session_timeout_s=getattr(request, "param", 1.0))
     await cluster.start()
     yield cluster
     await cluster.stop()
@@ -109,15 +109,14 @@ def alter_partition(partition: Any, broker_id: int, broker_epoch: int, members: 
     return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=[topic])
 
 
-async def test_a_broker_that_vanishes_is_fenced_soon_and_its_leaderships_move(
+@pytest.mark.parametrize("cluster", [60.0], indirect=True)
+async def test_a_broker_that_vanishes_is_fenced_before_its_silence_tells_and_its_leaderships_move(
     cluster: ControllerCluster, brokers: list[BrokerSide], tmp_path: Path
 ) -> None:
     await create_topic(brokers[0], "t", 30, 3)
-    begun = time.monotonic()
     await brokers[2].stop()
     observer = brokers[0].observer
-    assert await observer.wait_until(lambda image: image.brokers[2].fenced, 3)
-    assert time.monotonic() - begun < 0.9  # the closed connection tells before the silence does
+    assert await observer.wait_until(lambda image: image.brokers[2].fenced, 10)
     topic = observer.image.topics.get("t")
     assert topic is not None
     assert all(p.leader in (0, 1) and 2 not in p.isr for p in topic.partitions.values())

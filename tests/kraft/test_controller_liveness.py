@@ -287,11 +287,11 @@ async def test_leaderships_return_in_steps() -> None:
     returning.start()
     await asyncio.sleep(0.05)
     assert leaders() == [1] * 25  # in sync it is not
-    await bench.driver.write(_isr_restored)
     steps: list[int] = []
     bench.machine.subscribe(lambda _delta, _image: steps.append(leaders().count(0)))
+    await bench.driver.write(_isr_restored)
     await bench.settle(lambda: leaders() == [0] * 25)
-    assert steps == [10, 20, 25]
+    assert steps == [0, 10, 20, 25]  # once all are in sync, and then at each step
     await returning.stop()
     await bench.stop()
 

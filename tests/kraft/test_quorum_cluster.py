@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -80,11 +80,23 @@ class Cluster:
         self.root = root
         self.addresses = dict(enumerate(free_addresses(size), start=1))
         self.voters: dict[int, Voter] = {}
-        self.config = QuorumConfig()
+        self.config = QuorumConfig(transfer_timeout_s=0.1)  # nobody is left for the last one that stops
         self.config.node.election_timeout_min_s = 0.2
         self.config.node.election_timeout_max_s = 0.4
         self.config.node.heartbeat_interval_s = 0.05
         self.config.node.leader_fallback_timeout_s = 1.0
+
+    async def start_without_elections(self) -> Voter:
+        """All voters, and the leader. No voter stands because of a silence within a test, however slow the machine."""
+        self.config.node.election_timeout_min_s, self.config.node.election_timeout_max_s = 50.0, 60.0
+        self.config.node.leader_fallback_timeout_s = 60.0
+        await self.start(*self.addresses)
+        return await self.leader()
+
+    def stop_timers(self, patch: pytest.MonkeyPatch) -> None:
+        """No timer of a voter is due within a test any more: what it does follows from an event."""
+        patch.setattr("kraft.quorum.quorum.LOOK_INTERVAL_S", 15.0)
+        self.config.node.heartbeat_interval_s = 15.0
 
     def make(self, node_id: int) -> Voter:
         self.voters[node_id] = Voter(self.root, node_id, self.addresses, self.config)
@@ -124,23 +136,16 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await made.stop(*made.voters)
 
 
-async def test_commits_are_quick_and_arrive_everywhere(cluster: Cluster) -> None:
-    cluster.config.node.election_timeout_min_s = 3.0  # a machine that stands still must not cost the leadership
-    cluster.config.node.election_timeout_max_s = 4.0
-    cluster.config.node.leader_fallback_timeout_s = 10.0
-    await cluster.start(1, 2, 3)
-    leader = await cluster.leader()
+async def test_commits_wait_for_no_timer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = await cluster.start_without_elections()
+    cluster.stop_timers(monkeypatch)
     assert leader.offices == [(True, leader.quorum.term)]
     assert leader.quorum.has_quorum_contact()
-    spent = []
     for number in range(100):
-        began = time.perf_counter()
-        result = await leader.quorum.propose(b"%d" % number, 5)
-        spent.append(time.perf_counter() - began)
+        result = await leader.quorum.propose(b"%d" % number, 10)
         assert result == AppliedResult(leader.quorum.applied_index, leader.quorum.term, number + 1)
-    assert sorted(spent)[50] < 0.02  # 1 ms on a quiet machine; polling would cost a timer's period
     await cluster.all_have(100)
-    together = await asyncio.gather(*(leader.quorum.propose(b"more", 5) for _ in range(500)))
+    together = await asyncio.gather(*(leader.quorum.propose(b"more", 10) for _ in range(500)))
     assert [result.result for result in together] == list(range(101, 601))
     follower = next(voter for voter in cluster.voters.values() if voter is not leader)
     assert not follower.quorum.has_quorum_contact()
@@ -170,15 +175,12 @@ async def test_proposals_have_limits(cluster: Cluster) -> None:
 
 
 async def test_a_stopped_leader_hands_over_and_comes_back(cluster: Cluster) -> None:
-    cluster.config.node.election_timeout_min_s = 0.5
-    cluster.config.node.election_timeout_max_s = 0.6
-    await cluster.start(1, 2, 3)
-    first = await cluster.leader()
+    cluster.config.transfer_timeout_s = 10.0  # a machine that stands still must not cost the handover
+    first = await cluster.start_without_elections()
     await first.quorum.propose(b"one", 5)
-    began = time.perf_counter()
     await cluster.stop(first.node_id)
+    cluster.config.transfer_timeout_s = 0.1  # nobody is left for the last one that stops
     second = await cluster.leader()
-    assert time.perf_counter() - began < 0.45  # less than any election timeout
     assert first.offices[-1][0] is False
     assert second.quorum.term > first.offices[0][1]
     await second.quorum.propose(b"two", 5)
@@ -202,10 +204,8 @@ async def test_a_crashed_leader_is_replaced(cluster: Cluster) -> None:
     await cluster.start(1, 2, 3)
     first = await cluster.leader()
     await first.quorum.propose(b"one", 5)
-    began = time.perf_counter()
     first.cut_off()
     second = await cluster.leader()
-    assert time.perf_counter() - began < 4
     await second.quorum.propose(b"two", 5)
     await cluster.start(first.node_id)
     await cluster.all_have(2)
@@ -217,12 +217,10 @@ async def test_a_leader_without_followers_resigns_and_says_what_it_does_not_know
     for voter in cluster.voters.values():
         if voter is not leader:
             voter.cut_off()
-    began = time.perf_counter()
     with pytest.raises(OutcomeUnknown, match="in time"):
         await leader.quorum.propose(b"x", 0.1)
     with pytest.raises(OutcomeUnknown, match="lost its leadership"):
         await leader.quorum.propose(b"y", 10)
-    assert time.perf_counter() - began < 2.5
     assert leader.offices[-1][0] is False
     assert not leader.quorum.has_quorum_contact()
     with pytest.raises(NotLeader):
@@ -363,12 +361,10 @@ async def test_an_error_of_the_disk_stops_the_node(cluster: Cluster, monkeypatch
     await cluster.leader()
 
 
-async def test_one_voter_is_a_quorum(tmp_path: Path) -> None:
+async def test_one_voter_is_a_quorum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Cluster(tmp_path, 1)
-    began = time.perf_counter()
-    await alone.start(1)
-    quorum = (await alone.leader()).quorum
-    assert time.perf_counter() - began < 0.3
+    quorum = (await alone.start_without_elections()).quorum
+    alone.stop_timers(monkeypatch)
     for number in range(20):
         assert (await quorum.propose(b"x", 5)).result == number + 1
     assert quorum.has_quorum_contact()
@@ -406,12 +402,24 @@ async def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
     await alone.stop(1)
 
 
-async def test_an_idle_leader_costs_little(cluster: Cluster) -> None:
+async def test_an_idle_cluster_steps_for_messages_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.start(1, 2, 3)
     await cluster.leader()
-    began = time.process_time()
-    await asyncio.sleep(1)
-    assert time.process_time() - began < 0.1  # three voters; 9 ms on a quiet machine
+    counts: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        original = getattr(RaftNode, name)
+
+        def called(node: RaftNode, *given: object) -> object:
+            counts[name] += 1
+            return original(node, *given)
+
+        monkeypatch.setattr(RaftNode, name, called)
+
+    counted("step")
+    counted("receive")
+    await until(lambda: counts["receive"] >= 40, timeout_s=20)
+    assert counts["step"] <= 2 * counts["receive"]  # a step after each, and at the timers of heartbeats
 
 
 async def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
