@@ -37,10 +37,10 @@ from records.builder import build_batch
 from records.compression import Compression
 from records.record import Record, decode_records
 from storage.log_directory import LogDirectory
+from tests.broker.lab_client import LabClient
 from tests.broker.open_chain import open_chain
 from tests.storage.memory_trail import MemoryTrail
 from wire.buffers import BufferPool
-from wire.client import ClientConnection
 from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.messages import (
@@ -268,15 +268,14 @@ class LabBroker:
         assert found is not None
         return found
 
-    async def connect(self, *, internal: bool = False) -> ClientConnection:
-        connection = await ClientConnection.connect(
+    async def connect(self, *, internal: bool = False) -> LabClient:
+        connection = await LabClient.connect(
             self.machinery.ports,
             (LOCALHOST, self.ports[1 if internal else 0].number),
             self.machinery.tick,
             self.machinery.pool,
             self.machinery.watch,
-            client_id="lab",
-            secret=SECRET if internal else None,
+            SECRET if internal else None,
         )
         self.lab.connections.append(connection)
         return connection
@@ -303,7 +302,7 @@ class Lab:
     def __init__(self, root: Path, count: int = 3, racks: tuple[str, ...] = (), **replication: int | bool) -> None:
         self.root = root
         self.controller = Controller()
-        self.connections: list[ClientConnection] = []
+        self.connections: list[LabClient] = []
         config = ReplicationConfig(**({"replica_fetch_wait_max_ms": 100} | replication))  # type: ignore[arg-type]
         self.brokers = [LabBroker(self, node, config, racks[node] if racks else "") for node in range(count)]
 
@@ -366,7 +365,7 @@ def values_of(data: bytes) -> list[bytes | None]:
 
 
 async def produce(
-    connection: ClientConnection,
+    connection: LabClient,
     data: bytes,
     *,
     acks: int = -1,
@@ -385,7 +384,7 @@ async def produce(
 
 
 async def produce_for(
-    connection: ClientConnection,
+    connection: LabClient,
     data: bytes,
     *,
     acks: int = -1,
@@ -408,7 +407,7 @@ async def produce_for(
 
 
 async def fetch(
-    connection: ClientConnection,
+    connection: LabClient,
     offset: int,
     *,
     version: int = 12,
@@ -461,7 +460,7 @@ def row_of(response: Any) -> Any:
     return response.responses[0].partitions[0]
 
 
-async def list_offset(connection: ClientConnection, timestamp: int, version: int = 9, **fields: int) -> Any:
+async def list_offset(connection: LabClient, timestamp: int, version: int = 9, **fields: int) -> Any:
     request = ListOffsetsRequest(
         replica_id=fields.get("replica_id", -1),
         isolation_level=0,

@@ -18,6 +18,7 @@ from common.errors import ErrorCode
 from kraft.records import PartitionRecord
 from records.builder import build_control_batch
 from records.control import MarkerKind
+from tests.broker.lab_client import LabClient
 from tests.broker.lab_tier import LabTier
 from tests.broker.replication_lab import (
     NEVER_MS,
@@ -36,13 +37,12 @@ from tests.broker.replication_lab import (
     values_of,
     within,
 )
-from wire.client import ClientConnection
 
 
 class Tiered:
     """One broker with a tier and a topic."""
 
-    def __init__(self, lab: Lab, tier: LabTier, client: ClientConnection) -> None:
+    def __init__(self, lab: Lab, tier: LabTier, client: LabClient) -> None:
         self.lab = lab
         self.tier = tier
         self.client = client
@@ -67,7 +67,7 @@ class Tiered:
             self.tier.roll(self.partition(index))
         return written
 
-    async def all_values(self, client: ClientConnection, **options: Any) -> list[bytes | None]:
+    async def all_values(self, client: LabClient, **options: Any) -> list[bytes | None]:
         """As a consumer reads from the log's start to the high watermark."""
         found: list[bytes | None] = []
         offset = 0

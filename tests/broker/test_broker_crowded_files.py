@@ -9,14 +9,14 @@ from pathlib import Path
 from broker.handlers.fetch import FAIR_UNSENT_FILES
 from kraft.records import PartitionRecord
 from storage.open_files import FileHandle
+from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import TOPIC_ID, Lab, LabBroker, batch, eventually, fetch, produce
-from wire.client import ClientConnection
 
 PARTITIONS = 12
 
 
 @asynccontextmanager
-async def crowded(root: Path, count: int = 1) -> AsyncIterator[tuple[Lab, ClientConnection, list[FileHandle]]]:
+async def crowded(root: Path, count: int = 1) -> AsyncIterator[tuple[Lab, LabClient, list[FileHandle]]]:
     """A lab with records in many partitions, a client, and files that others keep open."""
     async with Lab(root, count=count) as lab:
         replicas = tuple(range(count))

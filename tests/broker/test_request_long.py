@@ -15,8 +15,8 @@ from broker.handlers.produce import BYTES_AT_ONCE
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST
 from kraft.records import PartitionRecord, TopicRecord
+from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import LOCALHOST, TOPIC, TOPIC_ID, Lab, LabBroker, batch, eventually
-from wire.client import ClientConnection
 from wire.codec import encode_request
 from wire.messages import FetchRequest, ProduceRequest
 
@@ -35,6 +35,13 @@ async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
             lab.controller.change(
                 TopicRecord(name, topic_id),
                 *[PartitionRecord(topic_id, index, (leader,), (leader,), leader, 0, 0) for index in range(PARTITIONS)],
+            )
+        for name, leader in ((TOPIC, 0), (OTHER, 1)):
+            found = lab[leader].plane.partitions.get
+            await eventually(
+                lambda name=name, found=found: all(  # type: ignore[misc]
+                    (one := found(name, index)) is not None and one.is_leader for index in range(PARTITIONS)
+                )
             )
         yield lab
 
@@ -58,7 +65,7 @@ def told(response: Any) -> list[tuple[Any, ...]]:
     ] + [(one.node_id, one.port) for one in response.node_endpoints or ()]
 
 
-def sent(client: ClientConnection, request: ProduceRequest) -> None:
+def sent(client: LabClient, request: ProduceRequest) -> None:
     """Send a request and wait for no answer."""
     correlation = client.next_correlation()
     client.send_frame(correlation, [encode_request(request, 12, correlation, "lab")])
