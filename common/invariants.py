@@ -2,7 +2,7 @@
 
 
 class InvariantViolation(Exception):
-    """Something that must always hold does not. Nobody catches this: the node stops."""
+    """Something that must always hold does not. It is never caught: the node stops."""
 
 
 def check(holds: object, meaning: str) -> None:

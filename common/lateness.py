@@ -1,4 +1,4 @@
-"""A node's own stalls, for whoever judges others by their silence: what they sent meanwhile waits in a socket."""
+"""A node's own stalls, for code that judges others by their silence: what they sent meanwhile waits in a socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ GIVEN_BACK_MAX_S = 60.0
 
 
 class Lateness:
-    """Seconds of the loop's clock. After a stall everybody judged by this node gets the stalled time back."""
+    """Seconds of the loop's clock. After a stall every peer judged by this node gets the stalled time back."""
 
     __slots__ = ("late_s", "spared_until")
 

@@ -1,8 +1,8 @@
 """What becomes of a node whose own parts fail: it stops, instead of only seeming to live.
 
 Some tasks run for as long as their node does: one that follows a leader, beats to the controller, or fences brokers
-that fell silent. When such a task ends with an exception nobody would notice, because nobody awaits it. They are made
-by name (`duty("follow-2")`), and the node's process watches all that it makes.
+that fell silent. When such a task ends with an exception, the exception would be lost, because no code awaits it. They
+are made by name (`duty("follow-2")`), and the node's process watches all that it makes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ async def end_task(task: asyncio.Task[Any] | None) -> None:
 class OnDemand:
     """A duty that runs while there is something to do: `work` returns when it finds nothing more.
 
-    Whoever adds something calls `begin`. That a task is over is asked of the task itself: its callbacks come a turn of
-    the loop later, and what was added in between would wait for whoever adds something next.
+    Call `begin` after adding something. Whether the task is over is read from the task itself: its callbacks run a turn
+    of the loop later, and what was added in between would wait for the next addition.
     """
 
     __slots__ = ("_failed", "_name", "_task", "_work")

@@ -12,8 +12,8 @@ import gc
 class LongLived:
     """Counts what one owner has made, and has the collector leave out all that lives whenever `many` more were.
 
-    Whoever drops such state breaks its cycles. What else lives at that moment and later ends in a cycle is not freed:
-    it is little beside the `many` that were made.
+    The code that drops such state breaks its cycles. What else lives at that moment and later ends in a cycle is not
+    freed: it is little beside the `many` that were made.
     """
 
     __slots__ = ("_made", "_many")

@@ -1,7 +1,7 @@
 """Objects as files below one directory: the blocking calls, to be made in threads.
 
 An object is written under a name of its own in `.unfinished`, made durable, and only then linked or renamed to its
-key, so nobody ever sees half of it. `link` refuses an existing name and is what makes a create-only put atomic.
+key, so half of it is never visible. `link` refuses an existing name and is what makes a create-only put atomic.
 Compare-and-set holds an advisory lock of the root from the comparison to the rename; it therefore excludes other
 replaces of any process, but neither a put nor a delete of the same key.
 

@@ -1,4 +1,4 @@
-"""The proxy's certificates: contexts made of files, made anew when these change, and warnings before they end."""
+"""The proxy's certificates: contexts made of files, reloaded when these change, and warnings before they expire."""
 
 from __future__ import annotations
 

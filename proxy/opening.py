@@ -52,7 +52,7 @@ AVOID_S = 2.0  # a broker that was out of reach is asked last for so long
 class Reception:
     """What all openings of one listener share. `client_context` is read for each connection: replace it, and the next
     handshake uses the new certificate; None passes TLS through to the brokers. `broker_context` None: in the clear.
-    `header` says whether brokers are told of the client in the PROXY protocol."""
+    `header` says whether brokers get the client's address in a PROXY header."""
 
     ready: Readiness
     now: Callable[[], float]
@@ -158,7 +158,7 @@ class Opening:
             count = peek(self.client, view)
             hello = read_hello(view[:count], most)
         except (BlockingIOError, InterruptedError):
-            if not self._watched:  # so long it was silent before it was shown
+            if not self._watched:  # accept was deferred: the client has already been silent for that long
                 self.since -= reception.deferral_s
             self._watch(self.look)
             return

@@ -1,8 +1,8 @@
 """The routing table as a file: how it comes from the process that follows the metadata to those that serve clients.
 
 The file also is what a proxy knows that starts while no controller can be reached. It is replaced whole, and a damaged
-one counts as none. A number in shared memory tells whoever serves of a new one, so that nobody looks at the disk in
-vain.
+one counts as none. A number in shared memory shows the workers that there is a new one, so that they read the disk only
+then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the workers of one proxy tell each other: memory that the parent made, with a slot for each.
 
-A slot has one writer, so nothing is locked and a worker that dies in the middle of a change harms nobody. In it are the
-worker's counters, and how many connections each key (a tenant, an address) has there. Keys are known by 64 bits of a
-keyed hash; a set of 16 places is searched for one. A key for which there is no place is counted by its worker alone.
+A slot has one writer, so nothing is locked and a worker that dies in the middle of a change harms no other. In it are
+the worker's counters, and how many connections each key (a tenant, an address) has there. Keys are known by 64 bits of
+a keyed hash; a set of 16 places is searched for one. A key for which there is no place is counted by its worker alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One handshake per turn of the event loop, so that the traffic of open connections runs between two of them.
 
-A handshake takes a hundred times as long as passing a request on. Without this a storm of new connections would hold
-up everybody else for as long as it takes to greet all of them.
+A handshake takes a hundred times as long as passing a request on. Without this queue, many new connections would stall
+the open ones until all handshakes are done.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 
 class Turnstile:
-    """Its line is as long as there are connections being opened; who gave up meanwhile knows it when called."""
+    """A queue of handshake steps, at most one for each connection that is being opened. A step of a connection that has
+    closed meanwhile is called too, and has to notice."""
 
     __slots__ = ("_line", "_loop")
 
@@ -26,8 +27,8 @@ class Turnstile:
     def enter(self, step: Callable[[], None]) -> None:
         """Run `step` after what is ready in this turn already, or in a later turn when others wait.
 
-        Never at once: descriptors are told in the order in which they became ready, and a listener that is always ready
-        would have its handshake before each request that came during the last one.
+        Never at once: the loop serves descriptors in the order in which they became ready, and a listener that is
+        always ready would have its handshake before each request that came during the last one.
         """
         self._line.append(step)
         if len(self._line) == 1:

@@ -5,8 +5,8 @@ batch is what a writer makes can be told in a few passes over all batches at onc
 found together, and each field is looked at where the one before it ends. What does not fit is no damage yet: who asks
 looks at those batches again by all rules (`spark_offload.record_table`).
 
-No position is trusted, none is checked before it is used either: reading is clipped to the payload, and as no step
-leads back, a record whose last field ends where its length says has all its fields inside.
+Positions are used unchecked, because reads are clipped to the payload and positions never decrease: if the last field
+of a record ends where its length says, every field lies inside.
 """
 
 from __future__ import annotations

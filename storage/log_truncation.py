@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Reason(NamedTuple):
-    """Why a log is cut, and who has it so, as the audit tells it."""
+    """Cause and initiator of a truncation, as recorded in the audit."""
 
     cause: str
     actor: str = ""

@@ -182,7 +182,8 @@ class ClusterLayout:
         return text
 
     def _with_tls(self, given: dict[str, str], root: Path) -> dict[str, str]:
-        """Nodes know each other, clients may show a certificate; what the user set stands, but for the first."""
+        """Settings for mutual TLS between nodes and optional client certificates. The user's settings override these,
+        except the internal listener's protocol."""
         directory, protocols = root / TLS_DIRECTORY, "listener.security.protocol.map"
         own = f"{INTERNAL_LISTENER}:SSL" + (f",{TENANT_LISTENER}:SASL_SSL" if self.proxies else "")
         return {

@@ -1,7 +1,7 @@
-"""A chunk: a run of whole batches of one tiered segment. Checked when it arrives, then found its way in by offset.
+"""A chunk: a run of whole batches of one tiered segment. CRC-checked on arrival, then read by offset.
 
-A damaged batch is a hole in it: nothing of the hole is ever served, what lies around it is. Where a hole ends, and how
-far it reaches in offsets, the damaged bytes may lie about, so only sound batches tell.
+A damaged batch is a hole in it: the hole is never served, what surrounds it is. A damaged batch's own length and
+offsets cannot be trusted, so the next sound batch marks the end of the hole.
 
 Pure but for the file that it is written to or lies in. `store_checked` runs in a thread beside a busy event loop: it
 hands the interpreter over after a few hundred batches at most, because each write of a slice releases the interpreter's

@@ -158,7 +158,7 @@ async def _checked(
 
 
 class ChunkCache:
-    """See the module. `reserve` room, then `store` into it or `cancel`."""
+    """The chunks on one node's disk, within its limits. `reserve` room, then `store` into it or `cancel`."""
 
     def __init__(self, disk: Disk, limits: CacheLimits, directory: str = DIRECTORY) -> None:
         self._disk = disk

@@ -2,10 +2,10 @@
 
 A thing that is missing is asked for under a key. Each reader (a client's connection, by number) has a line of its own
 and the lines take turns, so that one reader's many wishes do not delay another's one; what readers wait for goes
-before what is fetched ahead of them. A download goes on when nobody waits any more: the next to ask finds it done.
-Those who wait ask again before what came has to make room for others: else, with little room, readers of different
-things would take it from one another for ever, and nobody would read anything. A failure is remembered for a while,
-which grows with each attempt, so that readers who ask again load nobody.
+before what is fetched ahead of them. A download goes on when no reader waits any more: the next reader finds it done.
+Its waiting readers read it before it can be evicted; otherwise, with little room, readers of different things would
+evict each other's for ever, and none would make progress. A failure is remembered for a time that grows with each
+attempt, so that readers who retry cost the store nothing.
 """
 
 from __future__ import annotations

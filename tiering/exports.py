@@ -2,8 +2,8 @@
 
     <cluster id>/metadata/<kind>/<10-digit incarnation>/<10-digit scope>/<20-digit position>.events
 
-Of one kind, incarnation and scope the highest position is the newest. Nothing is overwritten, and whoever lost the
-right to write meanwhile writes a lower position, which nobody looks at.
+Of one kind, incarnation and scope the highest position is the newest. Nothing is overwritten, and a writer that
+lost the right to write meanwhile writes a lower position, which is never read.
 """
 
 from __future__ import annotations

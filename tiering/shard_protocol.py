@@ -1,4 +1,4 @@
-"""What a partition's leader asks of its tier shard, and what it is told: one MessagePack value each way.
+"""Requests of a partition's leader to its tier shard, and their replies: one MessagePack value each way.
 
 A leader begins with Claim; every change after that carries the claim's leader epoch and broker epoch, and is refused
 once a newer claim was made. Each request may be repeated: a second one that finds its effect done is answered Done.
@@ -19,7 +19,7 @@ SWAP_SEGMENTS_MAX = 500
 
 class RefusalCode(StrEnum):
     """FENCED: a newer leader has claimed, give up. NOT_CLAIMED: claim first. DROPPED: the topic was deleted.
-    The rest is a mistake of the asker, told in the text: repeating it does not help."""
+    All others are mistakes of the caller, described in the text: a retry does not help."""
 
     FENCED = "FENCED"
     NOT_CLAIMED = "NOT_CLAIMED"
@@ -130,7 +130,7 @@ class Describe(msgspec.Struct, frozen=True, tag="describe"):
 
 class DropPartition(msgspec.Struct, frozen=True, tag="drop_partition"):
     """The topic was deleted, as the metadata at `metadata_offset` says: no claim is answered any more. Asked by the
-    shard's own host. A claim that was made by a leader which stood further on in the metadata wins."""
+    shard's own host. A claim by a leader with a higher metadata offset takes precedence over this request."""
 
     metadata_offset: int
 

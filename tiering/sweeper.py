@@ -1,7 +1,7 @@
-"""Removes from the bucket what nobody names: copies that never ended, what a deposed leader left, old manifests.
+"""Removes unreferenced objects from the bucket: copies that never ended, what a deposed leader left, old manifests.
 
 Everything is looked at in the order that makes a mistake harmless: first the objects are listed, then the state is
-read. An object older than the safe age that is not in a state read later is named by nobody and never will be: a copy
+read. An object older than the safe age that is not in a state read later is unreferenced and stays so: a copy
 is in the state before its first byte is written, and its uuid is used once; what a job wrote is taken over only while
 it is younger than half that age.
 """

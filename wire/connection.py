@@ -1,8 +1,8 @@
 """Connections: bytes in and out, frames, replies in order. Knows nothing about any API.
 
 Receive: a buffer is borrowed when bytes are there and given back before the loop turns, so idle connections own no
-memory, and a busy loop keeps using one cache-warm buffer. A frame is handled where it lies, synchronously; whoever
-needs its bytes later must copy them. Only half of a long frame keeps its buffer; half of a short one is set aside.
+memory, and a busy loop keeps using one cache-warm buffer. A frame is handled where it lies, synchronously; a handler
+that needs its bytes later must copy them. Only half of a long frame keeps its buffer; half of a short one is set aside.
 Send: everything that one turn of the loop produced for a connection leaves in one call at the turn's end.
 """
 

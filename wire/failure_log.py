@@ -1,6 +1,6 @@
-"""What goes wrong before a peer is known: counted by cause, and said once per cause and address in a while.
+"""Failures of unauthenticated connections: all are counted by cause; the log has one per cause and address in a while.
 
-Whoever floods a node with such failures must not flood its log.
+A peer that floods a node with such failures must not flood its log.
 """
 
 from __future__ import annotations

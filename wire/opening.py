@@ -1,9 +1,9 @@
 """A connection from accept to its first Kafka byte: PROXY header, TLS handshake, who the peer is.
 
-It is a few callbacks and costs no TLS state before its first bytes are there. One step of a handshake is made per turn
-of the loop and listener: the cryptography of a crowd that connects would else hold everybody else up. A crowd is
-bounded: over the limit whoever came first of those that have kept us waiting for a moment is closed; if there is none,
-for all are in earnest, the listener accepts nothing more for a while.
+It is a few callbacks, and costs no TLS state before its first bytes are there. A listener makes one handshake step per
+turn of the loop; otherwise the cryptography of many new connections would stall the open ones. Their number is bounded:
+above the limit the listener closes the oldest connection that has been silent for `GRACE_S`. If all are making
+progress, it stops accepting for a while.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from wire.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, parse
 
 OPENINGS_MAX = 512  # tidelog.connection.openings.max
 OPENING_S = 10.0  # tidelog.connection.opening.ms
-GRACE_S = 0.25  # nobody that was heard of since is crowded out
+GRACE_S = 0.25  # a connection that sent bytes within this time is never evicted
 _HEAD_BYTES = 16  # of a PROXY header: up to and with the length of the rest
 
 _Steps = Generator[Wants | None, None, PeerIdentity]  # None: a turn of the loop for what costs
 
 
 class PeerRefused(Exception):
-    """The peer is no one who may come in here; the text is for the log."""
+    """The peer may not connect to this listener; the text is for the log."""
 
 
 class Openings:
-    """All connections of one listener that are on their way. `opened` and `failed` get what becomes of each, once.
+    """All connections of one listener that are not open yet. `opened` or `failed` is called for each, once.
 
-    `failed` is told after its socket was closed, with a cause in a few words and with what was said about it.
+    `failed` is called after the socket was closed, with the peer, a cause in a few words, and the error's own text.
+    `pause` is called with True to stop accepting, and with False to go on.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Openings:
             self._pause(True)
 
     def _crowd_out(self, most: int) -> bool:
-        """Close those that keep us waiting, the first first, until `most` are left; whether that came about."""
+        """Close silent connections, the oldest first, until `most` are left. Returns whether so few are left."""
         heard_before = self._loop.time() - GRACE_S
         for one in list(self._all):
             if len(self._all) <= most:
@@ -92,7 +93,7 @@ class Openings:
             self._pause(False)
 
     def close(self) -> None:
-        """Close all of them without a word."""
+        """Close all of them without a report."""
         for opening in list(self._all):
             opening.drop()
         self._line.clear()
@@ -144,7 +145,8 @@ class _Opening:
         self._timer = openings.expire_later(self)
         self._steps = self._all_steps()
         self.is_over = False
-        self.waits_since: float | None = None  # for its peer; None while it waits for us
+        self.waits_since: float | None = None
+        """Loop seconds since when it waits for its peer; None while it waits for its turn here."""
 
     def advance(self) -> None:
         """As far as it goes without waiting."""

@@ -21,7 +21,7 @@ class FileRegion(Protocol):
 
     It may have `in_memory(at, size)`: how many of `size` bytes from `at` on can be sent without waiting for a device;
     and `bring_in(at)`, which has more of them brought into memory. It may also have `is_intact()`, which is asked
-    before any of its bytes are sent, and `cut_short()`, which is told when they cannot be read and answers with the
+    before any of its bytes are sent, and `cut_short()`, which is called when they cannot be read and answers with the
     file's name.
     """
 
@@ -90,7 +90,8 @@ class SendQueue:
     `regions` the number of those that are. `wanted` is what the first part waits for after a write that was not done,
     None when it waits for the socket.
 
-    Whoever adds to `parts` has them counted first: when a reply exists, which may be before it is its turn.
+    A reply's parts are counted when the reply is built, not when they are added to `parts`: an earlier request's reply
+    may still be pending.
     """
 
     __slots__ = ("_region_sent", "memory", "parts", "regions", "size", "wanted")

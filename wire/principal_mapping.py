@@ -19,7 +19,7 @@ class InvalidRules(ValueError):
 
 
 class NoRuleMatches(Exception):
-    """A name that no rule is for: whoever shows it has no principal."""
+    """A name that matches no rule: its certificate has no principal."""
 
 
 @dataclass(frozen=True, slots=True)

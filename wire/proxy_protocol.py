@@ -1,6 +1,6 @@
 """The PROXY protocol, version 2: who the client is and which server name it asked for, ahead of its first byte.
 
-A proxy encodes it, a broker parses it. Whoever may send this header may claim any address and any tenant, so a broker
+A proxy encodes it, a broker parses it. A sender of this header can claim any address and any tenant, so a broker
 parses it only on a connection whose other end it has already found to be a proxy. Source: "The PROXY protocol",
 versions 1 and 2, section 2.2, by the authors of haproxy.
 """
@@ -19,7 +19,7 @@ from common.ports import Address, Buffer
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 PACKED_MAX = 4_096  # addresses, and names, that are remembered as bytes
 _IPV6_BYTES = 16
-HEADER_BYTES_MAX = 2_048  # all of it; the protocol would allow 64 KiB of fields that nobody reads
+HEADER_BYTES_MAX = 2_048  # all of it; the protocol would allow 64 KiB of fields that are never read
 _HEAD, _PORTS, _FIELD = Struct(">12sBBH"), Struct(">HH"), Struct(">BH")
 _PROXY = 0x21  # version 2; the command LOCAL carries no client, and nothing here sends it
 _TCP4, _TCP6 = 0x11, 0x21

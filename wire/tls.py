@@ -1,4 +1,4 @@
-"""TLS for listeners and for links between nodes: contexts from PEM, made anew when the files change; the handshake.
+"""TLS for listeners and for links between nodes: contexts from PEM, reloaded when the files change; the handshake.
 
 A context is read for each connection, so that a changed certificate is the next handshake's, without a restart. What
 does not load changes nothing and is said once. Sessions are not resumed: with ECDSA it saves nothing, and tickets cost.
@@ -257,7 +257,7 @@ def _expiry_ms(certificates: str) -> int:
 class SecuredNetwork:
     """The network of a node's links: each connection that it makes is mutual TLS; listeners are left alone.
 
-    Whoever listens by it secures what it accepts (`wire.opening`).
+    A listener on it secures the connections that it accepts (`wire.opening`).
     """
 
     def __init__(self, network: Network, contexts: TlsContexts) -> None:

@@ -19,7 +19,7 @@ ReadParts = Callable[[bytearray, int, int, int, bytes, int, list[P]], int]
 
 
 class ManyParts(MalformedFrame):
-    """More topics or partitions than whoever reads them takes in one go."""
+    """More topics or partitions than their reader handles in one go."""
 
 
 class Row(Protocol):

@@ -107,11 +107,11 @@ class PendingProduce:
         self.rows: list[ProducedRow | None] = [None] * len(call.parts)
         self.settled = False
         self.gathered: dict[Partition, list[GatheredRow]] | None = None
-        """Where rows go that may have to wait, for somebody who waits for all of a partition; None: each waits."""
+        """Rows by partition, for an owner that waits for the high watermark of all of them; None: each row waits."""
 
     @property
     def access(self) -> Access | None:
-        """The rights of whoever asks; None for all."""
+        """The rights of the session; None where every right is granted."""
         return self._session.access
 
     def answer(self, at: int, row: ProducedRow) -> None:
@@ -262,7 +262,11 @@ class ProduceHandler:
     def _may_write(
         self, access: Access, part: ProducedPart, partition: Partition | None, version: int, prefix: bytes
     ) -> bool:
-        """Whether or not there is such a topic; an id that is none, or is nobody's of this tenant, is told as such."""
+        """Return whether the session may write to this topic. It may or may not exist.
+
+        Unknown topic ids, and ids of other tenants, pass here: the append rejects them with UNKNOWN_TOPIC_ID, so that a
+        tenant cannot learn which ids exist.
+        """
         if partition is not None and partition.name.startswith(prefix):
             return access.may(_WRITE, _TOPIC, partition.topic)
         if version < BY_ID_FROM:
@@ -279,7 +283,7 @@ class ProduceHandler:
 
         def inspected(batch: bytearray | ProtocolError) -> None:
             if pending.settled:
-                return  # timed out: a batch that nobody waits for any more must not appear after a retry of it
+                return  # timed out: the client may have retried the batch, which must not be appended after that
             if isinstance(batch, ProtocolError):  # raised here, it would keep itself and all that it saw alive
                 pending.answer(number, self._failed(part, batch, partition, pending.version))
                 return
@@ -391,7 +395,7 @@ class ProduceHandler:
 
 
 def _told(row: ProducedRow, prefix: str) -> ProducedRow:
-    """An error as a tenant may read it."""
+    """The row with its error messages as a tenant may read them: without the prefix of its names."""
 
     def told(text: bytes | None) -> bytes | None:
         return None if text is None else tenant_text(text.decode(errors="replace"), prefix, row.error).encode()

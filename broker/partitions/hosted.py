@@ -2,8 +2,8 @@
 
 `apply` turns a metadata delta into roles: it costs what changed, and touches the disk only for replicas that are new
 or gone. A few changes are done at once, thousands in slices of the event loop (`role_changes.py`): `image` is ahead of
-the roles meanwhile, and a replica that has not had its turn answers as one that has not heard yet. What other rooms
-must know of a change they are told once it is done.
+the roles meanwhile, and a replica that has not had its turn answers as if it had not heard of the change. Other rooms
+are notified of a change once it is done.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Following(Protocol):
     """Fetches for the replicas that follow; implemented by `broker.replication.fetchers`."""
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from `partition.leader_id` in `partition.leader_epoch` from now on, and from nobody else."""
+        """Fetch from `partition.leader_id` in `partition.leader_epoch` from now on, and from no other broker."""
         ...
 
     def unfollow(self, partition: Partition) -> None: ...
 
     def pause(self, partition: Partition) -> None:
-        """Fetch nothing for it before `resume`, whoever is to be followed then; no answer on its way counts."""
+        """Fetch nothing for it before `resume`, from any leader. Answers that are on their way are ignored."""
         ...
 
     def resume(self, partition: Partition) -> None:
-        """Follow its leader again, if it is a follower now and nobody else has paused it. Once for each `pause`."""
+        """Follow its leader again, if it is a follower now and no other pause holds. Once for each `pause`."""
         ...
 
     def written(self, partition: Partition) -> None:
@@ -107,7 +107,7 @@ class Tier(Protocol):
 
 
 class HostedPartitions:
-    """See the module. Also the `PartitionHost` of every partition in it."""
+    """All partitions that this broker hosts, by topic and index. Implements `PartitionHost` for each of them."""
 
     def __init__(
         self,
@@ -400,7 +400,7 @@ class HostedPartitions:
         is_new = not led or partition.leader_epoch != partition_image.leader_epoch
         if is_new and not self._may_lead(partition, partition_image):
             partition.await_tier(partition_image)
-            if led:  # somebody else led meanwhile, of whom this broker never heard
+            if led:  # another broker led meanwhile, in an epoch that this one did not see
                 self._tell(partition, None)
         elif partition.become_leader(partition_image):
             self._tell(partition, partition.leader_epoch)
@@ -416,7 +416,7 @@ class HostedPartitions:
         return False
 
     def step_back(self, partition: Partition) -> None:
-        """A leader lacks what the tier holds: it serves nobody before `lead_after_all`."""
+        """Stop serving as leader until `lead_after_all`: its log lacks what the tier holds."""
         if partition.is_leader and partition.image is not None:
             partition.await_tier(partition.image)
             self._tell(partition, None)

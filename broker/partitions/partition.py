@@ -56,7 +56,7 @@ class PartitionHost(Protocol):
 
 
 class Partition(Replica):
-    """See the module. Created by `HostedPartitions`; every call runs on the event loop."""
+    """One replica: role, high watermark, waiting producers. Made by `HostedPartitions`; every call runs on the loop."""
 
     __slots__ = (
         "_host",
@@ -105,8 +105,8 @@ class Partition(Replica):
 
     @property
     def inspects_records(self) -> bool:
-        """Whether a produced batch must be looked into: for null keys, to be compressed anew, or because the topic
-        has every record checked."""
+        """Whether a produced batch must be decompressed: to find null keys, to compress it with the topic's codec, or
+        because the topic has every record checked."""
         config = self.log.config
         return config.is_compacted or config.compression_type != "producer" or config.checks_all_records
 
@@ -154,7 +154,7 @@ class Partition(Replica):
             replicas.settled = image.settled_replica_count
 
     def become_follower(self, image: PartitionImage) -> bool:
-        """Follow `image.leader` (-1: nobody, for now); whether leader or epoch changed."""
+        """Follow `image.leader` (-1: no leader at present). Returns whether leader or epoch changed."""
         if image.leader_epoch < self.leader_epoch:
             return False
         changed = self.role is not Role.FOLLOWER or image.leader_epoch > self.leader_epoch
@@ -166,7 +166,7 @@ class Partition(Replica):
         return changed
 
     def await_tier(self, image: PartitionImage) -> None:
-        """Chosen to lead, but perhaps without all that was committed: serve nobody before the tier has said."""
+        """Serve no request until the tier has answered: this elected leader may lack committed records."""
         if image.leader_epoch < self.leader_epoch:
             return
         self._stand_down(Role.OFFLINE)
@@ -175,7 +175,7 @@ class Partition(Replica):
         self.leader_epoch = image.leader_epoch
 
     def go_offline(self, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        """The replica is deleted, or its log directory failed: everybody who waits is told."""
+        """Fail all waiting requests with `error`: the replica is deleted, or its log directory failed."""
         self._stand_down(Role.OFFLINE, error)
         self.leader_id = NO_LEADER
 
@@ -327,7 +327,7 @@ class Partition(Replica):
             self._waiting.release(offset)
 
     def tier_reaches(self, offset: int) -> None:
-        """As of any replica; and what is in the tier was committed, whatever this leader has heard of it."""
+        """As for any replica. A leader also advances its high watermark, because what the tier holds was committed."""
         if self.replica_set is not None and self.high_watermark < offset <= self.log.written_end_offset:
             self.high_watermark = offset
             self.log.context.high_watermarks_moved = True
@@ -335,7 +335,7 @@ class Partition(Replica):
         super().tier_reaches(offset)
 
     def when_committed(self, offset: int, waiter: CommitWaiter) -> bool:
-        """Have `waiter` called once `offset` is committed; False when it is already, and nobody will be called."""
+        """Call `waiter` once `offset` is committed. Returns False, and never calls it, when it is committed already."""
         if offset <= self.high_watermark:
             return False
         self._waiting.add(offset, waiter)
@@ -409,7 +409,7 @@ class Partition(Replica):
     def review(self, stalled_s: float = 0.0) -> Outlook:
         """Look after the followers, from time to time while unsettled; whether there is a reason to look again.
 
-        For `stalled_s` of the last lag time this broker itself stood still and heard nobody: followers get it back.
+        For `stalled_s` seconds of the last lag time this process stood still and read no fetch: followers get it back.
         Replicas that lag leave the ISR, those outside that follow and have all may join; a fetch that moves nothing
         does not name this partition, so it alone would not show them.
         """

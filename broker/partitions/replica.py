@@ -37,7 +37,7 @@ class Replica:
     """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`.
 
     `tier_end_offset` is up to where the tier is known to hold everything, -1 when nothing is known: local retention
-    stops there. It never falls, whoever leads, for what the tier holds is committed.
+    stops there. It never falls, under any leader, because what the tier holds is committed.
 
     Records below `erased_end_offset` were erased from the tier by their keys: what this disk holds of them is to go.
     """
@@ -78,7 +78,7 @@ class Replica:
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether nobody can have been shown more than this replica's high watermark."""
+        """Whether no reader can have been shown more than this replica's high watermark."""
         return False
 
     # following ---------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 A few changes are done at once. Thousands, as when a broker dies or a large topic is made, are done in slices of the
 event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow,
 also of later changes: clients wait for leaders, and so do followers elsewhere. Replicas of partitions that were made
-just now come last, and in the turns of clients' work: nobody uses them yet.
+just now come last, and in the turns of clients' work: no client uses them yet.
 """
 
 from __future__ import annotations

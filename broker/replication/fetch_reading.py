@@ -106,7 +106,7 @@ class FetchReader:
             return self._failed(position, partition, call, version, code)
 
     def _authorize(self, client: ClientSession, position: Position, partition: Partition | None, version: int) -> None:
-        """Raises TOPIC_AUTHORIZATION_FAILED whether or not there is such a topic; unknown ids are told as such."""
+        """Raises TOPIC_AUTHORIZATION_FAILED for existing and missing topics alike; unknown ids get their own error."""
         name: str | None
         if partition is not None:
             name = partition.topic
@@ -237,8 +237,8 @@ class FetchReader:
     ) -> Read:
         """What lies below the local log. Records end the wait whatever its least size is, as in Apache Kafka.
 
-        Errors wait for the deadline: a client that asks again at once shall not do so in a busy loop. Followers do not
-        serve the tier: out of range, and no high watermark beside it, sends whoever was sent here back to the leader.
+        Errors wait for the deadline, so that a client that retries at once does not do so in a busy loop. Followers do
+        not serve the tier: OFFSET_OUT_OF_RANGE without a high watermark sends a redirected reader back to its leader.
         """
         if not partition.is_leader:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -355,7 +355,7 @@ class FetchReader:
 
 
 def _aborted(log: PartitionLog, offset: int, region: Region, last_stable: int) -> list[tuple[int, int]]:
-    """The aborted transactions that touch a region, which is released where they cannot be told."""
+    """The aborted transactions that touch a region, which is released if they cannot be read."""
     try:
         return log.aborted_in(offset, region, last_stable)
     except BaseException:

@@ -31,13 +31,13 @@ DROPS_PER_STEP = 64
 
 
 class PositionOwner(Protocol):
-    """A session or a single fetch, told when one of its positions may have something new."""
+    """A session or a single fetch. It is notified when one of its positions may have something new."""
 
     def position_changed(self, position: Position, *, committed: bool) -> None: ...
 
 
 class _Nobody:
-    """Owns the positions that were given up: whoever still remembers one, as a quota does, tells it to no avail."""
+    """Owns the positions that were given up. Notifications from what still refers to one, such as a quota, end here."""
 
     def position_changed(self, position: Position, *, committed: bool) -> None:
         """A session that took it up again would read two positions of one partition."""
@@ -61,7 +61,7 @@ class WaitingFetch(Protocol):
 class Position:
     """Where a reader stands in one partition. It watches the partition while `partition` is set.
 
-    `topic` is what the wire carries, a name or an id. `sent_…` is what the reader was last told.
+    `topic` is what the wire carries, a name or an id. `sent_…` is what the reader was last sent.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Position:
 
 
 class FetchSession:
-    """One reader's positions. `replica` is -1 for a consumer; nobody but clients of `tenant` can go on with it."""
+    """One reader's positions. `replica` is -1 for a consumer; only clients of `tenant` can continue it."""
 
     __slots__ = (
         "abandoned",

@@ -82,8 +82,8 @@ class Doubts:
 
     Both may ask without an epoch for what a follower does not have. That their offset is out of range sends the former
     back to the leader, but has the latter go on where their auto.offset.reset says, past records or back to the first.
-    So both hear that this is not the leader: whoever took it for that finds out who is, and whoever was sent here asks
-    again. Times are loop seconds.
+    So both get NOT_LEADER_OR_FOLLOWER: a reader that took this broker for the leader looks the leader up, and a reader
+    that was sent here asks again. Times are loop seconds.
     """
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ speaks of a resource literally, by the name `*`, or by a prefix of its name; a D
 READ, WRITE, DELETE or ALTER is ALLOW for DESCRIBE too, and for ALTER_CONFIGS one for DESCRIBE_CONFIGS; what no ACL
 speaks of is denied, unless `allow.everyone.if.no.acl.found`. Super users may do everything.
 
-Tenants: nobody is a super user there, ACLs always hold, and what the tenant knows as `User:*` is its own wildcard; an
-operator's `User:*` means operators.
+Tenants: no principal is a super user there, ACLs always hold, and what the tenant knows as `User:*` is its own
+wildcard. An operator's `User:*` means operators.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AuthorizerConfig:
 
 
 class Authorizer:
-    """The rights of all principals. `acls` is the newest image; whoever holds an `Access` need not ask for another."""
+    """The rights of all principals. `acls` is the newest image; an `Access` follows it, so its holder can keep it."""
 
     def __init__(self, config: AuthorizerConfig) -> None:
         self.config = config

@@ -1,7 +1,7 @@
 """Verifiers as one listener's clients may use them: operators' users on one kind, a tenant's keys on the other.
 
-Whoever is not there gets a made-up verifier that nothing fits (`broker.security.strangers`), and so does a user for a
-mechanism without a verifier of theirs. It is made for everybody, needed or not, so that the time does not tell.
+An unknown user gets a made-up verifier that nothing matches (`broker.security.strangers`), and so does a user for a
+mechanism without a verifier. It is computed at every login, so that the time does not show whether the user exists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Connections that tenants leave behind at brokers of a cell where they no longer live.
 
-Whoever asks there for a partition or a group is told that they are led elsewhere, and goes; but a connection that is
-used for nothing but metadata, or kept alive, would stay for good. A while after nothing of the tenant's is left at this
-broker its connections close, and its clients find brokers of its cell by the addresses that they know.
+A client that asks there for a partition or a group gets an error that leads it away. A connection that
+is only used for metadata, or kept alive, would stay for good. So the broker closes a tenant's connections a while after
+nothing of the tenant is left here; its clients find brokers of its cell by the addresses that they know.
 """
 
 from __future__ import annotations

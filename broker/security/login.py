@@ -3,7 +3,7 @@
 Behaviour: a handshake names a mechanism, the exchange follows in SaslAuthenticate, or after a handshake of version 0 in
 frames without a header. Until it is done nothing but these two and ApiVersions is served. A failure is answered late
 and alike, whatever it was, and the connection closes with it. A session may end (KIP-368): before it does the client
-authenticates anew over the same connection, as the same principal by the same mechanism; after it has, nothing else
+authenticates again over the same connection, as the same principal by the same mechanism; after it has, nothing else
 is served.
 """
 

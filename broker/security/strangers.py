@@ -1,4 +1,4 @@
-"""Verifiers for names that are nobody's: nothing fits them, and no answer tells them from those of users.
+"""Verifiers for names without a user: nothing matches them, and no answer distinguishes them from those of users.
 
 Salt and iterations of a name follow from the name, the cluster's secret and the forms of the verifiers that there are,
 so they are the same each time and on each broker. A form is drawn as often as users have it, but for a factor below 2:

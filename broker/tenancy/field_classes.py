@@ -17,7 +17,7 @@ class FieldClass(Enum):
     GROUP_ID = auto()  # likewise
     TRANSACTIONAL_ID = auto()  # likewise
     COORDINATOR_KEY = auto()  # likewise: a group or transactional id, as the key type beside it says
-    TOPIC_ID = auto()  # in: another's becomes one that nobody has; out: back to what the client sent
+    TOPIC_ID = auto()  # in: another tenant's becomes one that no topic has; out: back to what the client sent
     CONFIG_RESOURCE = auto()  # as a name, where the type beside it is a topic or a group
     ACL_RESOURCE = auto()  # as a name, and the wildcard is the prefix alone, with the pattern type PREFIXED
     PRINCIPAL = auto()  # the prefix goes behind the type: User:<prefix>key

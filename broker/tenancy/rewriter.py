@@ -28,7 +28,7 @@ class TenantNames:
     def __init__(
         self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler | None = None
     ) -> None:
-        """Raises UnclassifiedField when a served message holds a field that nobody has thought about."""
+        """Raises UnclassifiedField when a served message holds a field that the table of field classes lacks."""
         compiler = Compiler() if compiler is None else compiler
         apis = [api for api in APIS.values() if ListenerKind.TENANT in api.kinds]
         self._image = image

@@ -15,7 +15,7 @@ from kraft.records import AclPattern
 
 LOG_DIRECTORY = "/data"
 _LIKE_A_TENANT = re.compile(r"lkc-[a-z0-9]{6}")
-_NOBODYS = ((1 << 96) - 1) << 32  # ids that stand for another's: no topic is given one, and who asks for one gets none
+_NOBODYS = ((1 << 96) - 1) << 32  # sent inwards in place of other tenants' topic ids; never assigned, so a lookup fails
 _NOBODYS_END = _NOBODYS + (1 << 32)
 
 
@@ -26,7 +26,7 @@ def prefix_of(tenant: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProxyAddress:
-    """Where tenants reach brokers: names below `domain`, at `port`. Without a domain they are told own addresses."""
+    """Where tenants reach brokers: names below `domain`, at `port`. Without a domain they get the brokers' own."""
 
     domain: str = ""
     port: int = 0

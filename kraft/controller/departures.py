@@ -1,9 +1,9 @@
 """Brokers that are fenced, stop or are unregistered leave their partitions in pieces. Pure.
 
-A broker's own record comes first: from then on it is not active, clients are not sent to it, and nobody elects it or
-lets it join. Which partitions list it all the same is what the image's index says, so any active controller goes on
-where the last one stopped, and none is forgotten. A broker is not unfenced before the last piece: while it may lead,
-no partition lists it from before.
+A broker's own record comes first: from then on it is not active, clients are not sent to it, and it is neither elected
+nor admitted to an ISR. Which partitions list it all the same is what the image's index says, so any active controller
+goes on where the last one stopped, and none is forgotten. A broker is not unfenced before the last piece: while it may
+lead, no partition lists it from before.
 
 Small events are one commit still: the first piece goes with the broker's record.
 """

@@ -44,9 +44,9 @@ class Election(Enum):
 class PartitionTarget:
     """What shall become of a partition. Sets that are None stay.
 
-    `acceptable` says whether a broker may lead now; one that is `crowded` is elected only where nobody else in sync is
-    left. Those that are `leaving` stay in no ISR; `unclean` are replicas that lost what they had not flushed, and stay
-    in no ELR either.
+    `acceptable` says whether a broker may lead now. One whose disk is full (`crowded`) is elected only if no other
+    in-sync replica is left. Those that are `leaving` stay in no ISR; `unclean` are replicas that lost what they had not
+    flushed, and stay in no ELR either.
     """
 
     acceptable: Callable[[int], bool]
@@ -149,7 +149,7 @@ def change_partition(partition: PartitionImage, target: PartitionTarget) -> Part
         if cause is Cause.ELECTED_FROM_ELR:
             elr, last_known_elr = _eligible(partition, target, replicas, isr, needed)
         else:
-            elr, last_known_elr = (), ()  # nobody is known to hold what this leader is going to commit
+            elr, last_known_elr = (), ()  # no other replica is known to hold what this leader is going to commit
     last_known_leader = NO_LEADER
     if leader == NO_LEADER:
         last_known_leader = partition.leader if partition.has_leader else partition.last_known_leader
@@ -245,11 +245,10 @@ def changes_where_leaders_lack(
 def changes_where_room_lacks(
     image: MetadataImage, policy: ControllerPolicy, keys: Iterable[PartitionKey]
 ) -> list[PartitionChangeRecord]:
-    """Brokers on whose disks nothing is appended any more leave the ISRs that can commit without them, and lead there
-    no longer.
+    """Changes by which brokers with full disks leave the ISRs that can commit without them, and lead there no longer.
 
-    Where fewer members with room than `min.insync.replicas` would stay, nothing changes: nobody could do better, and
-    this leader tells producers why.
+    Where fewer members with room than `min.insync.replicas` would stay, nothing changes: no other leader could commit,
+    and the present one returns the reason to producers.
     """
     targets = Targets(image, policy)
     able = frozenset(broker.broker_id for broker in image.brokers.values() if broker.may_join)

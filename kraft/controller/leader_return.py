@@ -1,8 +1,8 @@
 """Leaderships go back to the preferred replicas, some at a time, once those are active and in sync again.
 
-That is looked at every now and then, and once more when the whole cluster has been restarted: whoever stopped last or
-came back first leads everything then, and nobody would gain from waiting. So as soon as all brokers have registered
-anew and every replica is in sync again, the leaders return; which moves are right is decided as always. A broker that
+This happens at intervals, and once more when the whole cluster has been restarted: the broker that stopped last or
+returned first leads everything then, and waiting would help no client. So the leaders return as soon as all brokers
+have registered again and every replica is in sync; the decision about each move is the same. A broker that
 returns is not flooded: each step moves a bounded number, then there is a pause.
 """
 
