@@ -1,13 +1,113 @@
-"""Deadlines that are set for every waiting request and nearly never pass: one heap and one loop timer."""
+"""Deadlines: one heap that orders them, a queue by key over it, and the timer of waiting requests over it."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from typing import Protocol
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
 
 TIMER_STEP_S = 0.005  # deadlines closer together than this share a timer
 COMPACT_FROM = 128  # settled entries hold their request in memory
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+class DueHeap(Generic[Item]):
+    """Items by when they are due, those of the same moment in the order they were added.
+
+    Nothing is taken out before it is due. A caller whose item has got another time, or is not wanted any more, adds it
+    again or not at all, and passes the old entry over when it comes. An entry is (when, serial, item).
+    """
+
+    __slots__ = ("_heap", "_serial")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Item]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, when: float, item: Item) -> None:
+        self._serial += 1
+        heappush(self._heap, (when, self._serial, item))
+
+    def first(self) -> tuple[float, int, Item] | None:
+        """The entry that is due first."""
+        return self._heap[0] if self._heap else None
+
+    def pop_first(self) -> tuple[float, int, Item]:
+        return heappop(self._heap)
+
+    def pop_due(self, now: float) -> tuple[float, int, Item] | None:
+        """The first entry, taken out, if its time has come."""
+        heap = self._heap
+        return heappop(heap) if heap and heap[0][0] <= now else None
+
+    def clear(self) -> None:
+        self._heap.clear()
+
+
+class DeadlineQueue(Generic[Key]):
+    """At most one deadline per key, cheap to push back: a heartbeat costs one dictionary write. A deadline that moves
+    later leaves its heap entry, which is put back when met."""
+
+    __slots__ = ("_deadlines", "_heap", "_queued")
+
+    def __init__(self) -> None:
+        self._deadlines: dict[Key, float] = {}
+        self._queued: dict[Key, float] = {}
+        self._heap: DueHeap[Key] = DueHeap()
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._deadlines
+
+    def set(self, key: Key, deadline: float) -> None:
+        self._deadlines[key] = deadline
+        queued = self._queued.get(key)
+        if queued is None or deadline < queued:
+            self._put_in(key, deadline)
+
+    def cancel(self, key: Key) -> None:
+        self._deadlines.pop(key, None)
+
+    def first(self) -> float | None:
+        """A moment at which `pop_due` may find something; never later than the first deadline."""
+        heap = self._heap
+        while (entry := heap.first()) is not None:
+            if entry[2] in self._deadlines:
+                return entry[0]
+            heap.pop_first()
+            self._taken(entry[2], entry[0])
+        return None
+
+    def pop_due(self, now: float) -> Key | None:
+        """One key whose deadline has passed, taken out; None when there is none."""
+        while (entry := self._heap.pop_due(now)) is not None:
+            when, _, key = entry
+            self._taken(key, when)
+            deadline = self._deadlines.get(key)
+            if deadline is None:
+                continue
+            if deadline <= now:
+                del self._deadlines[key]
+                return key
+            if key not in self._queued:
+                self._put_in(key, deadline)
+        return None
+
+    def _put_in(self, key: Key, deadline: float) -> None:
+        self._queued[key] = deadline
+        self._heap.add(deadline, key)
+
+    def _taken(self, key: Key, when: float) -> None:
+        if self._queued.get(key) == when:
+            del self._queued[key]
 
 
 class Expirable(Protocol):
@@ -20,31 +120,33 @@ class Expirable(Protocol):
         ...
 
 
-class Deadlines:
-    """Owns no task. The heap holds at most twice the unsettled entries plus `COMPACT_FROM`."""
+class Deadlines(DueHeap[Expirable]):
+    """Deadlines that are set for every waiting request and nearly never pass, with one loop timer. Owns no task. The
+    heap holds at most twice the unsettled entries plus `COMPACT_FROM`."""
+
+    __slots__ = ("_compact_at", "_loop", "_timer", "_timer_at")
 
     def __init__(self) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._heap: list[tuple[float, int, Expirable]] = []
-        self._serial = 0
         self._compact_at = COMPACT_FROM
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    def add(self, when: float, waiting: Expirable) -> None:
-        """Call `waiting.expire` at `when` (loop seconds), unless it is settled by then."""
+    def add(self, when: float, item: Expirable) -> None:
+        """Call `item.expire` at `when` (loop seconds), unless it is settled by then."""
         heap = self._heap
         if len(heap) >= self._compact_at:
             heap[:] = [entry for entry in heap if not entry[2].settled]
-            heapq.heapify(heap)
+            heapify(heap)
             self._compact_at = max(COMPACT_FROM, 2 * len(heap))
         self._serial += 1
-        heapq.heappush(heap, (when, self._serial, waiting))
+        heappush(heap, (when, self._serial, item))  # as `DueHeap.add`, without a call: on the way of every fetch
         if self._timer is None or when < self._timer_at - TIMER_STEP_S:
             self._arm()
 
     def close(self) -> None:
-        self._heap.clear()
+        self.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -60,13 +162,11 @@ class Deadlines:
     def _fire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        heap = self._heap
         again: list[tuple[float, Expirable]] = []
-        while heap and heap[0][0] <= now:
-            waiting = heapq.heappop(heap)[2]
+        while (entry := self.pop_due(now)) is not None:
+            waiting = entry[2]
             if not waiting.settled and (later := waiting.expire(now)) is not None:
                 again.append((later, waiting))
         for when, waiting in again:
-            self._serial += 1
-            heapq.heappush(heap, (when, self._serial, waiting))
+            super().add(when, waiting)
         self._arm()

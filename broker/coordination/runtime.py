@@ -14,7 +14,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from typing import Any
 
 from broker.coordination.hosted_shard import HostedShard, HostLimits
@@ -32,6 +31,7 @@ from broker.coordination.shard import (
 )
 from broker.coordination.snapshots import ShardSnapshots, SnapshotLimits, begin_shard
 from broker.coordination.standby import StandbyLimits, Standbys
+from broker.deadlines import DueHeap
 from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.lateness import Lateness
@@ -87,7 +87,7 @@ class CoordinatorRuntime:
         self._slots: dict[PartitionKey, _Slot] = {}
         self._ending: dict[int, asyncio.Task[None]] = {}
         self._load_places = asyncio.Semaphore(config.loads_at_once)
-        self._heap: list[tuple[float, int, HostedShard[Any]]] = []
+        self._armed: DueHeap[HostedShard[Any]] = DueHeap()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._lateness = Lateness()
@@ -322,8 +322,7 @@ class CoordinatorRuntime:
         if hosted.armed_s is not None and hosted.armed_s <= deadline:
             return
         hosted.armed_s = deadline
-        self._count += 1
-        heappush(self._heap, (deadline, self._count, hosted))
+        self._armed.add(deadline, hosted)
         if deadline < self._timer_at:
             self._set_timer(deadline)
 
@@ -345,8 +344,8 @@ class CoordinatorRuntime:
         self._timer, self._timer_at = None, float("inf")
         now = self._clock.monotonic()
         due: list[HostedShard[Any]] = []
-        while self._heap and self._heap[0][0] <= now:
-            deadline, _, hosted = heappop(self._heap)
+        while (entry := self._armed.pop_due(now)) is not None:
+            deadline, _, hosted = entry
             if hosted.armed_s == deadline:
                 hosted.armed_s = None
                 due.append(hosted)
@@ -354,8 +353,9 @@ class CoordinatorRuntime:
             if not hosted.closed:
                 hosted.expire(self._lateness.spared_until)
                 self._arm(hosted)
-        if self._heap and self._heap[0][0] < self._timer_at:
-            self._set_timer(self._heap[0][0])
+        first = self._armed.first()
+        if first is not None and first[0] < self._timer_at:
+            self._set_timer(first[0])
 
     async def stop(self) -> None:
         """Drop every shard; whoever waits gets NOT_COORDINATOR. Nothing is flushed: the log has it all."""
@@ -364,7 +364,7 @@ class CoordinatorRuntime:
             self._timer.cancel()
         for key in list(self._slots):
             self._drop(key)
-        self._heap.clear()
+        self._armed.clear()
         await end_task(self._writing)
         if self._standbys is not None:
             await self._standbys.stop()

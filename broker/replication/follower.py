@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from heapq import heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
+from broker.deadlines import DueHeap
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from broker.replication.throttles import ReplicationQuota
@@ -84,7 +84,7 @@ class FollowedPartitions:
         self._moved: dict[Key, None] = {}
         self._forget: dict[Key, None] = {}
         self._resting: dict[Key, None] = {}
-        self._wakes: list[tuple[float, Key]] = []  # a heap: when they are due; also what rests no longer
+        self._wakes: DueHeap[Key] = DueHeap()  # also of what rests no longer
         self._failing: dict[Followed, None] = {}
         self._session = 0  # sessions so far: a new one costs nothing for each partition
         self._sent_count = 0  # partitions that the session names
@@ -136,9 +136,8 @@ class FollowedPartitions:
 
     def wake_rested(self, now: float) -> None:
         """Take up again what has rested long enough."""
-        wakes = self._wakes
-        while wakes and wakes[0][0] <= now:
-            key = heappop(wakes)[1]
+        while (entry := self._wakes.pop_due(now)) is not None:
+            key = entry[2]
             if key in self._resting and self._followed[key].rest_until <= now:
                 del self._resting[key]
                 self._moved[key] = None
@@ -146,14 +145,17 @@ class FollowedPartitions:
     def next_wake(self) -> float | None:
         """When the first resting partition is due."""
         wakes = self._wakes
-        while wakes and (wakes[0][1] not in self._resting or self._followed[wakes[0][1]].rest_until != wakes[0][0]):
-            heappop(wakes)
-        return wakes[0][0] if wakes else None
+        while (entry := wakes.first()) is not None:
+            due, _, key = entry
+            if key in self._resting and self._followed[key].rest_until == due:
+                return due
+            wakes.pop_first()
+        return None
 
     def wake(self, followed: Followed, now: float) -> None:
         """Let one that rests take part again from `now` on."""
         followed.rest_until = now
-        heappush(self._wakes, (now, (followed.partition.topic_id, followed.partition.index)))
+        self._wakes.add(now, (followed.partition.topic_id, followed.partition.index))
 
     def written(self, partition: Partition) -> None:
         """Its disk has caught up, so that its place may be acknowledged."""
@@ -266,7 +268,7 @@ class FollowedPartitions:
 
     def _take_out(self, key: Key, followed: Followed, until: float) -> None:
         followed.rest_until = until
-        heappush(self._wakes, (until, key))
+        self._wakes.add(until, key)
         self._unsend(followed)
         self._resting[key] = None
         self._forget[key] = None

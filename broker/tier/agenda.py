@@ -7,8 +7,7 @@ retention and to close an old segment, and costs nothing in between.
 
 from __future__ import annotations
 
-import heapq
-
+from broker.deadlines import DueHeap
 from broker.tier.led import LedPartition
 from common.pacing import Work
 
@@ -22,8 +21,7 @@ class Agenda:
         """`places`: how many partitions may be at each kind of work."""
         self._places = places
         self._soon: dict[LedPartition, None] = {}
-        self._later: list[tuple[float, int, LedPartition]] = []
-        self._serial = 0
+        self._later: DueHeap[LedPartition] = DueHeap()
         self._blocked: dict[str, dict[LedPartition, None]] = {kind: {} for kind in places}
         self.running = dict.fromkeys(places, 0)
 
@@ -35,8 +33,7 @@ class Agenda:
         """Look at it then, at the latest: a time before that was named stands, and looks once too often."""
         if not now < led.next_look <= when:
             led.next_look = when
-            self._serial += 1
-            heapq.heappush(self._later, (when, self._serial, led))
+            self._later.add(when, led)
 
     def may_begin(self, led: LedPartition, kind: str) -> bool:
         """Whether there is a place for it; else it comes back when one is free, in turn."""
@@ -47,9 +44,8 @@ class Agenda:
 
     def take(self, now: float) -> Work[list[LedPartition]]:
         """Those whose turn it is; they are not on the list any more."""
-        later = self._later
-        while later and later[0][0] <= now:
-            when, _, led = heapq.heappop(later)
+        while (entry := self._later.pop_due(now)) is not None:
+            when, _, led = entry
             if led.next_look == when:  # else another time was named since
                 self._soon[led] = None
             yield POP_COST

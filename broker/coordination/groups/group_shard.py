@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from broker.coordination.deadlines import DeadlineQueue
 from broker.coordination.groups.classic_group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.membership import STRING_BYTES_MAX, Memberships
@@ -53,6 +52,7 @@ from broker.coordination.groups.values import (
 )
 from broker.coordination.packed_records import Run, pack_runs
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Parked, Ticket
+from broker.deadlines import DeadlineQueue
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work

@@ -11,12 +11,12 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-from broker.coordination.deadlines import DeadlineQueue
 from broker.coordination.groups.classic_group import ClassicGroup, Member
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.records import encode_group_key, encode_group_value, group_record
 from broker.coordination.groups.values import GroupState, JoinReply, SyncReply
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket
+from broker.deadlines import DeadlineQueue
 from common.errors import ErrorCode
 
 ANSWERS_AT_ONCE = 100
