@@ -52,7 +52,7 @@ class Admission:
         self._admit()
 
     def _admit(self) -> None:
-        """Let in whoever may, clients in the order in which they came."""
+        """Admit as many requests as there are places for, clients in the order in which they came."""
         for client in list(self._waiting):
             if not self._free:
                 return

@@ -10,7 +10,7 @@ from wire.client import ConnectionLost
 
 
 class BrokerLink:
-    """To one broker at a time: made when it is first asked for, and anew when it has ended or another one is meant."""
+    """To one broker at a time: made at the first request, and again when it has ended or another broker is meant."""
 
     def __init__(
         self, links: Links, image: Callable[[], MetadataImage], listener_name: str, connect_timeout_s: float

@@ -63,7 +63,7 @@ class Dispatcher:
         security: Security | None = None,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:
-        """`fatal` is told when an invariant broke: the node has to stop. Without `security` no listener has SASL."""
+        """`fatal` is called when an invariant broke: the node has to stop. Without `security` no listener has SASL."""
         self._produce = produce
         self._fetch = fetch
         self._routes = routes

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class LongRequest:
     """One such request: its place in its connection's order of replies, its frame, its turns. Call `end` at last.
 
-    Its connection is muted by whoever makes it.
+    Its maker mutes the connection.
     """
 
     def __init__(

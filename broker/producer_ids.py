@@ -33,7 +33,7 @@ class ProducerIds:
         self._fetching: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
-        """A producer id that nobody else has.
+        """A producer id that was never given out before.
 
         Raises ProtocolError(COORDINATOR_LOAD_IN_PROGRESS), which clients retry, while no block can be had.
         """

@@ -27,7 +27,7 @@ class ClosedListener(Protocol):
     """Something that waits on behalf of a connection."""
 
     def connection_closed(self) -> None:
-        """Nobody reads its answer any more."""
+        """Its answer is not needed any more: the connection has closed."""
         ...
 
 

@@ -189,6 +189,6 @@ class RequestServing:
 
 
 def _check_open(context: RequestContext) -> None:
-    """Raises ProtocolError when nobody waits for the answer any more."""
+    """Raises ProtocolError when the connection has closed, so that no client waits for the answer."""
     if context.connection is not None and context.connection.is_closed:
         raise ProtocolError(ErrorCode.NETWORK_EXCEPTION, "the client has gone")

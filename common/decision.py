@@ -10,7 +10,7 @@ Reply = TypeVar("Reply")
 @dataclass(slots=True)
 class Decision(Generic[Record, Reply]):
     """`records` in order of replay, possibly none (a read); `reply` holds only after they are committed. With `again`
-    they are a part alone: once committed, it is decided anew, and the reply is that of the last decision."""
+    they are a part alone: once committed, it is decided again, and the reply is that of the last decision."""
 
     reply: Reply
     records: list[Record] = field(default_factory=list)

@@ -13,7 +13,7 @@ class Lateness:
 
     def __init__(self) -> None:
         self.late_s = 0.0  # of the last timer
-        self.spared_until = float("-inf")  # nobody counts as silent before
+        self.spared_until = float("-inf")  # no peer counts as silent before
 
     def fired(self, due: float, now: float) -> bool:
         """A timer that was due at `due` fires `now`; whether it is so late that this node was stalled."""

@@ -40,7 +40,7 @@ class OnDemand:
     def __init__(
         self, name: str, work: Callable[[], Coroutine[Any, Any, None]], failed: Callable[[BaseException], None]
     ) -> None:
-        """`failed` is told what ended `work`, unless that is a cancellation."""
+        """`failed` is called with what ended `work`, unless that is a cancellation."""
         self._name = duty(name)
         self._work = work
         self._failed = failed

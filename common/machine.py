@@ -259,7 +259,7 @@ class MachineSecureSocket(_Descriptor):
         return taken
 
     def sendfile(self, file: File, position: int, length: int) -> int:
-        """Read anew what was not taken: a reader that stalls costs no memory."""
+        """Read again what was not taken: a reader that stalls costs no memory."""
         data = file.pread(min(length, SECURE_FILE_BYTES), position)
         return self.send(data) if data else 0
 
@@ -386,5 +386,5 @@ def machine_ports(root: Path) -> Ports:
 
 
 def machine_random() -> random.Random:
-    """A source of chance that nobody else has."""
+    """A source of chance of its own."""
     return random.Random(os.urandom(32))

@@ -69,7 +69,7 @@ class Strain:
         self._began = self._clock()
 
     def rest_s(self) -> float:
-        """Seconds after the slice that has ended; 0 when nobody else wants the processor."""
+        """Seconds after the slice that has ended; 0 when no other process wants the processor."""
         now, seen = self._clock(), self._displaced()
         if seen != self._seen:
             self._seen, self._until = seen, now + STRAINED_S

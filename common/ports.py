@@ -64,7 +64,7 @@ class Socket(Protocol):
     def secure(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> SecureSocket:
         """TLS over this connection, which is the returned socket's from here on.
 
-        Nothing may have been received beyond what was asked for; the callbacks are none until they are set anew.
+        Nothing may have been received beyond what was asked for; the callbacks are none until they are set again.
         """
         ...
 

@@ -95,7 +95,7 @@ class RebuiltAccess:
         self.records.append(CellRecord(str(event["name"]), bool(event["is_open"]), limits))
 
     def key_range(self, event: Event) -> None:
-        """Internal topics are made anew, and ranges with them."""
+        """Internal topics are made again, and ranges with them."""
 
 
 def _some(names: list[str]) -> str:

@@ -156,7 +156,7 @@ class BrokerLifecycle:
         return self.broker_epoch
 
     async def register_unclean(self, incarnation: bytes) -> int:
-        """Register anew, as a broker that has lost what it had: the recovery has found more than its first registration
+        """Register again, as a broker that has lost records: the recovery has found more than its first registration
         knew. Returns the new broker epoch once the session of the first one is over. Raises RegistrationRefused."""
         await self.stop()
         self._registration = replace(self._registration, incarnation=incarnation, previous_broker_epoch=-1)

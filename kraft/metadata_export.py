@@ -89,7 +89,7 @@ def _config(record: ConfigRecord) -> Event:
 
 
 def is_withheld(record: ConfigRecord) -> bool:
-    """Whether nobody outside of the cluster may read its value."""
+    """Whether its value must not leave the cluster."""
     setting = (TOPIC_SETTINGS if record.resource_type is ResourceType.TOPIC else NODE_SETTINGS).get(record.name)
     return setting is None or setting.sensitive
 

@@ -139,7 +139,7 @@ class MetadataLog:
             self._cut()
 
     def reset(self, next_offset: int, epoch: int) -> None:
-        """Begin anew behind a snapshot that ends before `next_offset`."""
+        """Start over behind a snapshot that ends before `next_offset`."""
         self._bases, self._epochs, self._frames, self._bytes = [], [], [], 0
         self.start_offset = self.end_offset = next_offset
         self.start_epoch = epoch

@@ -88,7 +88,7 @@ class MetadataObserver:
         """`on_fatal` is called once, with a sentence, when the local metadata cannot belong to this quorum, and
         `on_disk_failed` (without it, `on_fatal`) when it cannot be written any more."""
         self.image: MetadataImage = EMPTY_IMAGE
-        self.trouble = ""  # why the controller asked last did not help, for whoever waits
+        self.trouble = ""  # why the last controller that was asked did not help
         self._links = links
         self._controllers = dict(sorted(controllers.items()))
         self._config = config
@@ -121,7 +121,7 @@ class MetadataObserver:
     async def start(self) -> None:
         """Load the local copy, then follow in the background. Raises StorageFailure when the copy cannot be read.
 
-        Subscribers are told of the loaded image first, as one delta from the empty one.
+        Subscribers are notified of the loaded image first, as one delta from the empty one.
         """
         image = await asyncio.to_thread(self._copy.load)
         if image.offset >= 0:
@@ -146,7 +146,7 @@ class MetadataObserver:
     def subscribe(self, callback: Subscriber) -> None:
         """Call `callback(delta, image)` on the loop after each step; a delta may span many batches or a snapshot.
 
-        Whoever subscribes before `start` sees everything. A callback must not raise.
+        A subscriber from before `start` sees everything. A callback must not raise.
         """
         self._subscribers.append(callback)
 

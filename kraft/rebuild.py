@@ -50,7 +50,7 @@ class CannotRebuild(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NamedBroker:
-    """A broker that the new cluster will have. An empty cell is one that nobody named."""
+    """A broker that the new cluster will have. An empty cell is one that was not named."""
 
     broker_id: int
     rack: str | None = None

@@ -90,7 +90,7 @@ class FeatureLevelRecord(_Record, tag=2, frozen=True, array_like=True, gc=False)
 
 
 class NoOpRecord(_Record, tag=3, frozen=True, array_like=True, gc=False):
-    """A barrier: whoever applied it has seen everything before."""
+    """A barrier: a node that has applied it has applied everything before."""
 
 
 class LeaderChangeRecord(_Record, tag=4, frozen=True, array_like=True, gc=False):
@@ -329,7 +329,7 @@ class RemoveAclRecord(_Record, tag=17, frozen=True, array_like=True, gc=False):
 
 class TenantState(IntEnum):
     """What is being done with a tenant. In MOVING its partitions go to `target_cell`, and new ones are made there;
-    in DELETING nobody may log in, and all that it has goes."""
+    in DELETING no client may log in, and all that it has goes."""
 
     ACTIVE = 0
     MOVING = 1
@@ -338,7 +338,7 @@ class TenantState(IntEnum):
 
 class KeysPhase(IntEnum):
     """How far a tenant's groups are on their way into the range of another cell. In CLEARING they are served where they
-    are, and the range where they go is rid of what it may hold of them; in COPYING nobody serves them, while each
+    are, and the range where they go is rid of what it may hold of them; in COPYING no broker serves them, while each
     partition's leader hands them over."""
 
     SETTLED = 0

@@ -84,7 +84,7 @@ class DirectoryStore:
         try:
             return await self._in_time("lend", key, asyncio.shield(lent))
         except BaseException:
-            lent.add_done_callback(_give_back)  # nobody waits any more
+            lent.add_done_callback(_give_back)  # the caller was cancelled
             raise
 
     async def delete(self, keys: Sequence[str]) -> None:

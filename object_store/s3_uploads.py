@@ -75,7 +75,7 @@ class S3Uploads:
                     Bucket=requests.bucket,
                     Key=requests.full_key(target),
                     CopySource=origin,
-                    ChecksumAlgorithm="CRC32C",  # anew: that of an upload in parts does not fit a copy in one
+                    ChecksumAlgorithm="CRC32C",  # computed again: that of an upload in parts does not fit a copy in one
                 )
 
             await requests.call("copy", source, request, moved_bytes=info.size // COPIED_BYTES_PER_READ)

@@ -1,4 +1,4 @@
-"""Which brokers outside its cell a tenant's clients may be told of, and so have to get to."""
+"""Which brokers outside its cell a tenant's clients may learn of, and so must be able to reach."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class ReloadedContext(Generic[Context]):
         self.reloads = self.failures = 0
 
     def look(self, *, anyway: bool = False) -> None:
-        """Make the context anew if a file has changed, or `anyway`."""
+        """Reload the context if a file has changed, or `anyway`."""
         state = state_of(self._paths)
         if state == self._state and not anyway:
             return

@@ -15,8 +15,8 @@ from wire.tls import TlsConfig
 class ProxyConfig:
     """`certificate` None passes TLS through; `broker_certificate` None connects to brokers in the clear.
 
-    `header` says whether brokers are told of the client; `controllers` by id, at their internal listeners,
-    and `links_tls` is for what connects to them, None for none.
+    `header` says whether brokers get the client's address in a PROXY header; `controllers` by id, at their internal
+    listeners, and `links_tls` is for what connects to them, None for none.
     """
 
     node_id: int

@@ -164,7 +164,7 @@ class ProxyListener:
         self._open(client, peer, counted)
 
     def _take_waiting(self) -> None:
-        """Whoever waits in the socket, as far as the limits go: if nobody else has the socket they would be reset."""
+        """Accept the clients that wait in the socket, within the limits: closing its last copy would reset them."""
         for _ in range(LISTEN_BACKLOG):
             accepted = self.tally.accepted
             if not self._accepting:
@@ -250,7 +250,7 @@ def _with_other_rules(before: Mapping[str, TenantRoute], now: Mapping[str, Tenan
 
 
 def _permits(tenant: TenantRoute, client: Connection) -> bool:
-    """Nobody remembers the addresses of open connections: the kernel knows them. None: it has ended already."""
+    """The client's address, from the kernel: open connections do not store it. None: it has ended already."""
     host = peer_host(client)
     return host is None or tenant.rules.permits(host)
 

@@ -55,7 +55,7 @@ def tenant_route(tenant: TenantImage, visited: tuple[int, ...]) -> TenantRoute:
 def _networks(texts: tuple[str, ...], tenant: str) -> Networks:
     try:
         return Networks(texts)
-    except ValueError as error:  # the controller checks them; nobody is let in by a rule that cannot be read
+    except ValueError as error:  # the controller checks them; a rule that cannot be read admits no client
         logger.error("a tenant's networks cannot be read: %s", error, extra={"tenant": tenant})
         return Networks(("0.0.0.0/32",))
 

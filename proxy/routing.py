@@ -1,6 +1,6 @@
 """Where a server name leads: tenants, brokers and their cells as one immutable table, and the question put to it.
 
-The table is made anew from each state of the metadata; a connection asks the one that is current. Pure, but for the
+The table is made again from each state of the metadata; a connection asks the one that is current. Pure, but for the
 rotation that spreads bootstrap connections over a cell.
 """
 

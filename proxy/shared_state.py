@@ -36,7 +36,7 @@ class Slot:
         return self._view[0] != 0
 
     def take(self) -> None:
-        """Begin anew: by the parent, for a worker that it is about to start."""
+        """Start over: by the parent, for a worker that it is about to start."""
         self._view[:] = bytes(len(self._view))
         self._view[0] = 1
 

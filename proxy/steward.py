@@ -1,7 +1,7 @@
 """The process of a proxy that serves no client: it follows the metadata, answers for health, and watches certificates.
 
 One such process instead of each worker's own view: the image of a large cluster is in memory once, and workers, which
-do nothing but pass bytes on, are told of new routes alone. Without it workers go on with what they know.
+do nothing but pass bytes on, get new routes alone. Without it workers go on with what they know.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class AuditPiece(NamedTuple):
 
 
 class AuditFeed(Protocol):
-    """One source and scope that this node is to export now. `term` changes with whoever exports it."""
+    """One source and scope that this node is to export now. `term` changes with the exporting node."""
 
     @property
     def source(self) -> str: ...

@@ -2,7 +2,7 @@
 
 What a store has on another device or another machine is written to a file of its own. An object that lies on a disk of
 the node itself is checked and then read where it is. Either is good only for as long as the file is the one that was
-checked: whoever reads it asks the file system, once per read, and what was altered is forgotten and checked anew.
+checked: each read asks the file system once, and an altered file is forgotten and checked again.
 
 It survives nothing: the directory is emptied when the node starts. A chunk under send is pinned and stays. All calls
 run on the event loop; files are written and removed in threads. No file is written to twice, though that would
@@ -46,7 +46,7 @@ class CacheLimits:
 
 
 class LentFile:
-    """An object that its store lent: open until it is retired and nobody reads it any more."""
+    """An object that its store lent: open until it is retired and has no reader any more."""
 
     __slots__ = ("_cold", "_file", "_name", "pins", "retired")
 
@@ -127,7 +127,7 @@ class Chunk:
         return found.modified_ns == self.identity.modified_ns and found.size == self.identity.size
 
     def cut_short(self) -> str:
-        """The next reader has it checked anew."""
+        """The next reader has it checked again."""
         self._cut_short = True
         return self.name
 
@@ -270,7 +270,7 @@ class ChunkCache:
         return self._keep(key, Chunk(LentFile(file, name, self._open_files.cold), index, 0, identity, name))
 
     def _keep(self, key: Key, chunk: Chunk) -> Chunk:
-        self.drop(key)  # it was damaged, and is there anew
+        self.drop(key)  # it was damaged, and is there again
         self._chunks[key] = chunk
         return chunk
 

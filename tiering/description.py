@@ -1,4 +1,4 @@
-"""What a broker says of the tier to whoever operates the cluster: JSON values, to which fields are only ever added."""
+"""What a broker reports of the tier to operators: JSON values, to which fields are only ever added."""
 
 from __future__ import annotations
 

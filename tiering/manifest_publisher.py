@@ -49,7 +49,7 @@ class _Led:
 
 class ManifestPublisher:
     """One per broker. Calls on the loop; `start` once, `stop` ends it. A deposed partition stays silent until it is
-    led anew; `trouble` tells why."""
+    led again; `trouble` tells why."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ from tiering.tier_records import (
     segment_key,
 )
 
-FOUND_MAX = 4  # segments that readers are at are not decoded anew
+FOUND_MAX = 4  # segments that readers are at are not decoded again
 _FINISHED = STATES.index(SegmentState.COPY_FINISHED)
 
 

@@ -2,8 +2,8 @@
 
 A job writes new segments under keys of their own, then a *proposal* that names the segments which they replace. The
 partition's leader finds it, checks it, has the tier's shard exchange the segments in one step, and writes its
-*verdict* beside it. No broker is called, and whoever loses a race (with retention, with another job, with an earlier
-attempt) is refused and has changed nothing.
+*verdict* beside it. No broker is called, and a job that loses a race (with retention, with another job, with an
+earlier attempt) is refused and has changed nothing.
 
 An erasure begins with an *erase request*: each leader of the topic rolls its log, tiers all that it held by then, and
 answers with an *erase ready*: a job that rewrites everything below those ends has seen all records that were
@@ -72,7 +72,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     `__tier_state` on, and the inputs' objects go. Otherwise `reason` says why nothing was changed.
 
     A job deletes nothing that it has proposed, whatever the verdict: a leader that is deposed may refuse what the next
-    one accepts. The sweeper, which asks `__tier_state`, removes what nobody names.
+    one accepts. The sweeper, which asks `__tier_state`, removes unreferenced objects.
     """
 
     format: int = FORMAT

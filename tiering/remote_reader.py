@@ -159,7 +159,7 @@ class RemoteReader:
         return None
 
     def whole_chunk(self, remote: RemoteSegment, plan: ChunkPlan, number: int, reader: int) -> Chunk | Ticket:
-        """As `chunk`, but nothing of it may be damaged: else it is read from the store anew, from time to time."""
+        """As `chunk`, but nothing of it may be damaged: else it is read from the store again, from time to time."""
         chunk = self.chunk(remote, plan, number, reader)
         if isinstance(chunk, Ticket) or not chunk.index.holes:
             return chunk

@@ -164,7 +164,7 @@ def _bounded(told: Sequence[str]) -> str:
 async def copy_topic(
     store: ObjectStore, root: TierRoot, found: FoundTopic, new: NewTopic, progress: Callable[[int, int], None]
 ) -> None:
-    """Copy every segment. `progress` is told how many of all are done. Raises CannotRestore, StoreError."""
+    """Copy every segment. `progress` is called with how many of all are done. Raises CannotRestore, StoreError."""
     work = [
         (partition.path, PartitionPath(new.name, new.topic_id, index, new.tenant), segment)
         for index, partition in found.partitions.items()
@@ -235,7 +235,7 @@ def _without_producers(segment: TieredSegment) -> TieredSegment:
 
 
 async def remove_copies(store: ObjectStore, root: TierRoot, new: NewTopic) -> None:
-    """After a restore that failed: the topic was not made, so nobody names these. Raises StoreError."""
+    """After a restore that failed: the topic was not made, so these are unreferenced. Raises StoreError."""
     keys = [info.key async for info in store.list(root.topic_prefix(new.name, new.topic_id, new.tenant))]
     if keys:
         await store.delete(keys)

@@ -299,7 +299,7 @@ class HostedShard(Generic[ShardType]):
         return waiters
 
     def _refuse_now(self, waiter: Waiter | None) -> None:
-        """A part of a decision was not appended: nobody hears of the rest."""
+        """A part of a decision was not appended: no request is answered for the rest."""
         refused = [*self._answered(), *([] if waiter is None else [waiter])]
         code = ErrorCode.NOT_COORDINATOR if self.closed else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for future, _ in refused:
@@ -382,7 +382,7 @@ class HostedShard(Generic[ShardType]):
     # the end -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Give up the shard: whoever waits is told to look for another coordinator. What was appended may yet be
+        """Give up the shard: waiting requests get NOT_COORDINATOR. What was appended may yet be
         committed. Idempotent."""
         if not self.closed:
             self.closed = True

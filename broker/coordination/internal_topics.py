@@ -90,7 +90,7 @@ class Ensure(Protocol):
 
 
 class InternalTopics:
-    """One creation of each topic at a time; whoever comes meanwhile is told to try again."""
+    """One creation of each topic at a time; a request that comes meanwhile gets a retriable error."""
 
     def __init__(
         self,

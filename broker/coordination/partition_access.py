@@ -99,7 +99,7 @@ class CoordinatedPartition(Protocol):
     def on_commit(self, offset: int, done: Callable[[ErrorCode | None], None]) -> bool:
         """`done(None)` once `offset` is committed, `done(error)` when this broker leads no longer.
 
-        False when it is committed already; nobody is called then.
+        False when it is committed already; then nothing is called.
         """
         ...
 

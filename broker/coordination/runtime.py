@@ -4,7 +4,7 @@ Leadership of a partition loads its shard by replaying the log; meanwhile reques
 `write` decides, appends, replays and replies when the high watermark has passed; all decisions of one turn of the
 loop share a batch. `read` answers only while every ISR follower has lately fetched in this epoch, so that a deposed
 coordinator shows nothing stale. What the log will not take is refused before it is decided, or taken back. A new epoch,
-or a disk that fails otherwise, drops the shard and loads it anew. One timer serves all shards.
+or a disk that fails otherwise, drops the shard and loads it again. One timer serves all shards.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class CoordinatorRuntime:
         return await future
 
     def write_unattended(self, topic: str, index: int, decide: Decide[ShardType, Reply]) -> None:
-        """As `write`, with nobody waiting: a failure is the caller's to repeat some other time."""
+        """As `write`, without a reply: the caller retries a failure later."""
         try:
             hosted = self._hosted(topic, index)
             future = hosted.submit(decide, soft=False)
@@ -358,7 +358,7 @@ class CoordinatorRuntime:
             self._set_timer(first[0])
 
     async def stop(self) -> None:
-        """Drop every shard; whoever waits gets NOT_COORDINATOR. Nothing is flushed: the log has it all."""
+        """Drop every shard; waiting requests get NOT_COORDINATOR. Nothing is flushed: the log has it all."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -3,7 +3,7 @@
 A shard *decides* (request and time in, records and a reply out) and *replays* (records in). Hard state, which the
 records can rebuild, changes in `replay` alone; soft state (parked requests, session timers) may change in a decision.
 A reply that has to wait for others is PARKED under its ticket and comes later through `take_answers`.
-Whatever a decision, an expiry or an answer has seen, the runtime shows to nobody before it is committed.
+The runtime shows nothing that a decision, an expiry or an answer has seen before it is committed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Shard(Protocol):
 
 @runtime_checkable
 class RevocableShard(Shard, Protocol):
-    """A shard that outlives an append that its log refuses; any other is dropped then, and loaded anew."""
+    """A shard that outlives an append that its log refuses; any other is dropped then, and loaded again."""
 
     def value_of(self, key: bytes) -> bytes | None:
         """What the newest record with that key has said; None for a tombstone, and where there is none."""

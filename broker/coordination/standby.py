@@ -1,7 +1,7 @@
-"""Shards of the partitions that this broker follows, kept up with the committed log: whoever is elected serves at once.
+"""Shards of the partitions that this broker follows, kept up with the committed log: a new leader serves at once.
 
 A standby holds what is below the follower's high watermark and nothing else, so an ordinary change of leader takes
-nothing back. A log that was truncated, or that is another one, begins anew. All standbys of a broker share a bound of
+nothing back. A log that was truncated, or that is another one, starts over. All standbys of a broker share a bound of
 memory; what does not fit is loaded from the log when its partition is led.
 """
 

@@ -1,4 +1,4 @@
-"""Certificates loaded anew because an operator says so.
+"""Certificates reloaded because an operator asks for it.
 
 Behaviour: IncrementalAlterConfigs of a broker sets `ssl.keystore.location` or `ssl.truststore.location`, with a
 listener's prefix or without, to the file that is in use. As with Apache Kafka's dynamic key stores it is read at once,

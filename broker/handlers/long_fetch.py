@@ -275,7 +275,7 @@ class FullFetch(PendingFetch):
         )
 
     async def _end(self) -> None:
-        """Answer with what was read, unless nobody is there to be answered, or the session has ended."""
+        """Answer with what was read, unless the connection has closed or the session has ended."""
         long, session, handler = self._long, self._session, self._handler
         if long.is_closed:
             return

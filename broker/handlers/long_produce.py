@@ -76,7 +76,7 @@ class ProducePortion(PendingProduce):
             self._finish()
 
     def made_rows(self) -> list[ProducedRow]:
-        """All rows; those that nobody answered have timed out. Nothing is waited for any more."""
+        """All rows; those without an answer have timed out. Nothing is waited for any more."""
         self.settled = True
         for rows, error in self._verdicts:
             for number, row, _ in rows:

@@ -306,7 +306,7 @@ def _once_each(topics: list[Any]) -> Work[list[Any]]:
 def _refusal(access: Access, asked: Any, found: Any, image: MetadataImage, *, creates: bool) -> Any:
     """The row of what the reader may not describe, or not create; None where it gets what was found.
 
-    Kafka's rule of hiding: who may not describe a topic is told the same of it whether or not it is there.
+    Kafka's rule of hiding: a client that may not describe a topic gets the same answer whether or not it exists.
     """
     by_id = asked.topic_id is not None and asked.topic_id.int != 0
     topic = image.topics.get_by_id(raw_uuid(asked.topic_id)) if by_id else None

@@ -71,7 +71,7 @@ class RowTable:
         return row if row is not None and row.topic is topic else None
 
     def make(self, view: ClientView, topic: TopicImage, shown_name: str) -> Work[TopicRow]:
-        """Write the row anew."""
+        """Write the row again."""
         listener_not_found = self.version >= LISTENER_NOT_FOUND_FROM
         partitions: list[Any] = []
         nodes: dict[int, None] = {}

@@ -104,7 +104,7 @@ class FollowedPartitions:
     def add(self, partition: Partition) -> None:
         """Follow in the partition's present epoch."""
         key = (partition.topic_id, partition.index)
-        self._drop(key)  # the leader keeps its place until the next fetch names it anew
+        self._drop(key)  # the leader keeps its place until the next fetch names it again
         self._followed[key] = Followed(partition)
         self._resting.pop(key, None)
         self._forget.pop(key, None)

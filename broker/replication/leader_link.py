@@ -287,7 +287,7 @@ class LeaderLink:
         self._doubted_until = 0.0
         if self._session_epoch > 0 and self._session_id == 0:
             self._session_id = answer.session_id
-            if answer.session_id == 0:  # the leader has no place for a session: ask anew each time, for all
+            if answer.session_id == 0:  # the leader has no place for a session: ask again each time, for all
                 self._session_epoch = 0
                 self._parts_max = ALL_PARTS
         for row in answer.rows:

@@ -32,7 +32,7 @@ _FINAL = re.compile(r"c=([A-Za-z0-9+/=]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,.+)?,p=([
 
 
 class ScramExchange:
-    """Two messages of the client, two answers. `nonce` is this side's, made anew for each exchange."""
+    """Two messages of the client, two answers. `nonce` is this side's, drawn for each exchange."""
 
     def __init__(self, mechanism: ScramMechanism, lookup: Lookup, nonce: bytes) -> None:
         self._mechanism = mechanism

@@ -14,7 +14,7 @@ from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, Adopt
 async def _check_store(store: ObjectStore, root: TierRoot, incarnation: int) -> None:
     """An empty directory where the tier was to be mounted holds nothing either. Raises NotNow.
 
-    A cluster that was rebuilt has taken over a `cluster.json` that was there before; one that brokers made anew in an
+    A cluster that was rebuilt has taken over a `cluster.json` that was there before; one that brokers created in an
     empty store has never changed.
     """
     try:

@@ -177,7 +177,7 @@ class Copier:
         )  # fmt: skip
 
     async def _finish(self, led: LedPartition, request: FinishCopy) -> None:
-        """Rather ask again for a while than copy anew what is in the store already: the shard takes it once."""
+        """Rather ask again for a while than copy again what is in the store already: the shard takes it once."""
         for failures in range(1, FINISHES_MAX):
             try:
                 await led.change(self._calls, lambda _: request)
@@ -224,7 +224,7 @@ class Copier:
             raise Fenced
 
     async def _drop_abandoned(self, led: LedPartition) -> None:
-        """Copies of this very claim that nobody works on any more."""
+        """Copies of this very claim that no task works on any more."""
         while left := [segment.id for segment in led.known.copying()]:
             await led.change(self._calls, lambda _: StartDelete(*_epochs(led), left))
 

@@ -197,7 +197,7 @@ class Deleter:
             self._manifests.changed(led.known.topic_id, led.known.partition)
 
     def _due(self, led: LedPartition) -> list[TieredSegment]:
-        """Whose objects may go now. The delay counts from when the deletion began, whoever led then."""
+        """Whose objects may go now. The delay counts from when the deletion began, under any leader."""
         tier, now_ms = led.known, self._clock.wall_ms()
         due = [one for one in tier.deleting() if one.changed_ms + self._delays.of(tier, one) <= now_ms]
         if not due:

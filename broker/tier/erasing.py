@@ -68,7 +68,7 @@ class LocalErasure:
         while True:
             flushed = log.recovery_point
             if not await audited(drop) and await log.flush_closed() <= flushed and not await audited(drop):
-                return  # in the turn of that last look: what is asked from now on begins anew
+                return  # in the turn of that last look: what is asked from now on starts over
             await asyncio.sleep(0)
 
 

@@ -112,7 +112,7 @@ class LedPartition:
         self.look_at = float("inf")  # loop seconds: when something can be deleted before retention's next turn
         self.next_look = float("-inf")  # loop seconds: when the agenda brings it back
         self.tasks: dict[asyncio.Task[None], None] = {}
-        self.on_unclaimed: Callable[[], None] = lambda: None  # it has to be claimed anew
+        self.on_unclaimed: Callable[[], None] = lambda: None  # it has to be claimed again
         self.trouble = ""
         self._in_doubt = False  # whether the view may be behind what this broker itself has changed
         self._lock = asyncio.Lock()

@@ -62,7 +62,7 @@ class _Addressee(msgspec.Struct, frozen=True):
 
 
 class _Received(NamedTuple):
-    """A proposal, or why what was proposed to a partition is none. `partition` None: nobody can be meant."""
+    """A proposal, or why what was proposed to a partition is none. `partition` None: it names no partition."""
 
     partition: PartitionId | None
     proposal: Proposal | None

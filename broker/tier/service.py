@@ -275,7 +275,7 @@ class TierService:
             self.copier.count_failure(led)
             raise
         if closed is None:
-            self._agenda.soon(led)  # it waits to be committed, which nobody tells of
+            self._agenda.soon(led)  # it waits to be committed, of which there is no notification
         else:
             self._begin(led, "copy", self._copy(led))
 

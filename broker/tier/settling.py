@@ -48,7 +48,7 @@ async def read_end(store: ObjectStore, root: TierRoot, tier: PartitionTier) -> T
         raise NotNow(f"the tier's last segment does not end at {tier.tier_end_offset}")
     key = root.segment_key(tier.path, segment.id)
     snapshot = encode_snapshot(Snapshot([], []))
-    if PRODUCER_SNAPSHOT in segment.sections:  # a restored topic's has none: under a new name producers begin anew
+    if PRODUCER_SNAPSHOT in segment.sections:  # a restored topic's has none: under a new name producers start over
         snapshot = await _section(store, key, segment, PRODUCER_SNAPSHOT)
     epochs = await _section(store, key, segment, LEADER_EPOCHS)
     try:
@@ -75,9 +75,9 @@ async def _section(store: ObjectStore, key: str, segment: TieredSegment, name: s
 async def begin_at_end(
     partition: Partition, end: TierEnd, still: Callable[[], bool], following: Following | None
 ) -> None:
-    """Begin anew where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError.
+    """Start over where the tier ends, unless `still` says that this is not wanted any more. Raises ProtocolError.
 
-    No fetch tells a leader of the new place, or appends there, before it is durable, whoever leads by then; and an
+    No fetch tells a leader of the new place, or appends there, before it is durable, under any later leader; and an
     answer to the old place, which may be on its way, counts no more. So cancelling takes until no thread writes.
     """
 

@@ -7,7 +7,7 @@ in slices, and what a group holds is proposed in pieces of bounded size, so that
 quorum in between.
 
 The controller is active from the moment its LEADER_CHANGE is applied until leadership is lost. When the fate of a
-batch is unknown it claims the leadership anew, with another LEADER_CHANGE of the same term: what comes before that
+batch is unknown it claims the leadership again, with another LEADER_CHANGE of the same term: what comes before that
 is committed or will never be, and the scratch image is gone.
 """
 
@@ -354,7 +354,7 @@ class ControllerDriver:
         )
 
     def _abandon(self, group: _Group, error: Exception, *, keep: bool = False) -> None:
-        """The group fails. Unless `keep`, the leadership has to be claimed anew before anything else is decided."""
+        """The group fails. Unless `keep`, the leadership has to be claimed again before anything else is decided."""
         for write in [*(write for write, _reply in group.answers), *group.repeated]:
             _fail(write.done, error)
         if not keep:

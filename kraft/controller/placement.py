@@ -1,7 +1,7 @@
 """Where the replicas of new partitions go: striped over racks and, within a rack, over brokers. Pure.
 
 Each partition begins one rack further than the one before, so leaders spread over racks and brokers; the brokers of
-a rack are taken in turn. After each full round the order is drawn anew: with a fixed order the brokers behind one
+a rack are taken in turn. After each full round the order is drawn again: with a fixed order the brokers behind one
 that fails would always be the same ones. Fenced brokers, and those that are being emptied, are used only when there
 are too few others, and never first.
 """

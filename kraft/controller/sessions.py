@@ -1,4 +1,4 @@
-"""Which brokers were heard of lately: soft state of the active controller, begun anew with each leadership. Pure.
+"""Which brokers were heard of lately: soft state of the active controller, begun again with each leadership. Pure.
 
 Silence ends a session after `timeout_s`. A closed heartbeat connection is a suspicion: it ends the session after
 `suspicion_s` unless the broker is heard again, and at once when nothing listens at the broker's address any more.

@@ -1,6 +1,6 @@
 """Which groups of deleted tenants are gone, as the brokers that host them say. Soft state of the active controller.
 
-Brokers say it again and again while the tenant is there, so a new controller hears it all anew.
+Brokers say it again and again while the tenant is there, so a new controller hears it all again.
 """
 
 from __future__ import annotations

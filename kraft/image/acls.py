@@ -100,7 +100,7 @@ _NO_ACLS = ResourceAcls()
 
 @dataclass(frozen=True, slots=True)
 class AclsImage:
-    """Immutable; a change shares all that it did not touch. Whoever caches answers compares images by identity."""
+    """Immutable; a change shares all that it did not touch. A cache of answers compares images by identity."""
 
     by_id: ShardedMap[bytes, AclImage] = field(default_factory=ShardedMap)
     by_resource: Mapping[AclResource, ResourceAcls] = field(default_factory=dict)

@@ -11,7 +11,7 @@ TOPIC_COST, PARTITION_COST, RESOURCE_COST = 2, 2, 3
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """A delta whose base is `old` and whose image is `new`, for whoever jumps ahead by a snapshot.
+    """A delta whose base is `old` and whose image is `new`, for a node that jumps ahead by a snapshot.
 
     Cost: the size of both images, once.
     """

@@ -1,7 +1,7 @@
 """Where in the groups' topic the keys of a tenant, and those of the operators, are kept.
 
-A topic without ranges is one range for everybody. While a tenant's keys are handed over, nobody serves them: they are
-looked for where they go, and what is where they came from is still the truth, should the handover be given up.
+A topic without ranges is one range for all tenants. While a tenant's keys are handed over, no broker serves them: they
+are looked for where they go, and what is where they came from is still the truth, should the handover be given up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def range_at(topic: TopicImage, tenant: TenantImage, cell: str) -> KeyRange | No
 
 
 def range_to_ask(topic: TopicImage, tenant: TenantImage | None) -> KeyRange | None:
-    """The partitions whose leaders are asked for the keys: those where they go, once nobody else serves them."""
+    """The partitions whose leaders are asked for the keys: those where they go, once no other broker serves them."""
     if tenant is not None and tenant.keys_phase is KeysPhase.COPYING and tenant.keys_target is not None:
         return range_at(topic, tenant, tenant.keys_target)
     return range_for(topic, tenant)

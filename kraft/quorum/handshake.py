@@ -5,7 +5,7 @@
     acceptor -> dialer   welcome: cluster id, HMAC over all so far
 
 Both sides derive a key per direction from the whole exchange; each later frame carries a MAC over its number and its
-bytes, so that nobody between the two can add, change, repeat or leave out one.
+bytes, so that a party between the two cannot add, change, repeat or leave out one.
 """
 
 from __future__ import annotations

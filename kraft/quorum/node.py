@@ -75,7 +75,7 @@ NOTHING_SENT = (0, 0, 0)
 
 
 class Proposal(NamedTuple):
-    """`applied` is called with the result, or with None when another entry took its place or nobody can tell."""
+    """`applied` is called with the result, or with None when another entry took its place or its outcome is unknown."""
 
     term: int
     size: int
@@ -122,7 +122,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self._votes_term = -1
         self._candidacy = Candidacy(node_id, peers, config.election_timeout_min_s, rng)
         self._answered_at: dict[int, float] = {}  # followers of this leader
-        self._stands_unasked = not peers  # nobody else can win
+        self._stands_unasked = not peers  # no other voter can win
         self.canvass_count = self.candidate_count = 0
         self._leader_commit = 0  # as the leader's last message said; this log may not reach that far yet
         self.has_caught_up = False  # once in this life: all was applied that the leader of the time had committed
@@ -277,7 +277,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
             self.leader_gone(node.id)
 
     def _adopt_term(self, term: int) -> None:
-        """Another voter is ahead, and hears nobody of an earlier term: only a later one can bring all together."""
+        """Another voter is ahead, and ignores messages of an earlier term: only a later one can bring all together."""
         self._SyncObj__setCurrentTerm(term, None)
         self._SyncObj__setState(library._RAFT_STATE.FOLLOWER)
         self._SyncObj__raftLeader = None
@@ -324,7 +324,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         self.proposed_bytes += len(data)
 
     def give_up_proposals(self) -> None:
-        """Tell all that wait that nobody can tell."""
+        """Answer all waiting proposals that their outcome is unknown."""
         proposals, self._proposals = self._proposals, {}
         self.proposed_bytes = 0
         for proposal in proposals.values():

@@ -12,7 +12,7 @@ from kraft.quorum.write_ahead_log import WriteAheadLog
 @dataclass(slots=True)
 class NodeConfig:
     """Seconds and bytes, as `kraft.quorum.quorum.QuorumConfig` sets them. A voter that hears no leader canvasses
-    after a time between the two time-outs, drawn anew each time."""
+    after a time between the two time-outs, drawn again each time."""
 
     election_timeout_min_s: float = 1.0  # controller.quorum.election.timeout.ms
     election_timeout_max_s: float = 2.0  # controller.quorum.fetch.timeout.ms

@@ -1,7 +1,7 @@
 """The quorum's journal on disk: PySyncObj's `Journal` with checksums, group commit and rewrites that a crash survives.
 
-Records gather in memory until `sync`, which writes them as one group and waits for the device. Whoever makes a
-promise (a vote, an acknowledgement, a commit) calls `sync` before it leaves the node. A file that carries the
+Records gather in memory until `sync`, which writes them as one group and waits for the device. The code that
+makes a promise (a vote, an acknowledgement, a commit) calls `sync` before it leaves the node. A file that carries the
 journal's name is always whole up to its last sync: it is written beside, made durable and renamed.
 
 `sync` runs on the event loop although it blocks. Measured on ext4 under uvloop, 3,000 groups of 200 bytes: 0.19 ms
@@ -220,7 +220,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
 
     def sync(self) -> None:
         """Make all that was gathered durable, in one write. Raises OSError; the node must stop then, for after a
-        failed fsync nobody knows what the disk holds."""
+        failed fsync it is unknown what the disk holds."""
         if self._is_to_be_rewritten or self._end > max(REWRITE_BYTES_MIN, REWRITE_RATIO * self._live_bytes):
             self.rewrite()
             return

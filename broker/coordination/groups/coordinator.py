@@ -72,7 +72,7 @@ class GroupCoordinator:
     def partition_of(self, group_id: str) -> int:
         """The partition that keeps the group; COORDINATOR_NOT_AVAILABLE while there is none.
 
-        While the group is handed over, nobody serves it: COORDINATOR_LOAD_IN_PROGRESS where it goes, else
+        While the group is handed over, no broker serves it: COORDINATOR_LOAD_IN_PROGRESS where it goes, else
         NOT_COORDINATOR.
         """
         image = self._image()
@@ -170,7 +170,7 @@ class GroupCoordinator:
         """Offsets in topics that the image no longer shows go soon, without anybody waiting.
 
         A shard that is elsewhere when this broker hears of it does it at its next retention. What is still there then
-        was committed for another topic id, so it is shown to nobody.
+        was committed for another topic id, so it is not shown.
         """
 
         def act(shard: GroupShard, now: Now) -> list[CoordinatorRecord]:

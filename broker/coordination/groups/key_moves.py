@@ -2,7 +2,7 @@
 
 See `kraft.controller.key_moves` for the whole. While the metadata shows a tenant in CLEARING or COPYING, this clears or
 hands over partition by partition, and tells the controller, again and again until the tenant is past that. Nothing is
-kept that a restart would lose: whoever leads a partition next begins with it anew.
+kept that a restart would lose: the next leader of a partition starts over.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KeyMovesConfig:
     retry_s: float = 0.1
     call_timeout_s: float = 5.0
     groups_at_once: int = 100
-    request_bytes_max: int = 64 << 10  # some hundreds of offsets: whoever takes them checks each in one turn
+    request_bytes_max: int = 64 << 10  # some hundreds of offsets: the importing shard checks each in one turn
 
 
 class TenantKeyMoves:

@@ -1,6 +1,6 @@
 """What a broker does with the groups of a tenant whose keys move, in the partitions that it leads.
 
-Each act is decided by the image of that very moment, so that a broker which knows more than whoever asked refuses.
+Each act is decided by the image of that very moment, so that a broker which knows more than the caller refuses.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Rebalances:
         self._timers.cancel(TimerKey(TimerKind.MEMBER, group.group_id, member_id))
 
     def give_up(self, group: ClassicGroup) -> None:
-        """Another coordinator takes the group over: nothing is timed any more, and whoever waits looks for that one."""
+        """Another coordinator takes the group over: its timers end, and waiting members are sent there."""
         for member in group.members.values():
             self.refuse_parked(group, member, ErrorCode.NOT_COORDINATOR)
         for member_id in [*group.members, *group.pending]:
@@ -220,7 +220,7 @@ class Rebalances:
     # answering ---------------------------------------------------------------------------------------------
 
     def _answer_all(self, group: ClassicGroup, now: Now) -> None:
-        """Answer whoever waits for what the group has become: of a large group the leader, and others in turns."""
+        """Answer the members that wait for the group's new state: of a large group the leader, and others in turns."""
         group.unanswered = dict.fromkeys(group.members)
         leader = group.members.get(group.leader_id or "")
         if leader is not None and len(group.members) > ANSWERS_AT_ONCE:
@@ -237,8 +237,8 @@ class Rebalances:
             self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
 
     def _answer(self, group: ClassicGroup, member: Member, now: Now) -> None:
-        """By the group's state as it is now. Whoever joins while members gather goes on waiting; a static member that
-        did not join has another session."""
+        """Answer X that joins while members gather goes on waiting; a static member
+        that did not join has another session."""
         gathers = group.state is GroupState.PREPARING_REBALANCE
         begins = group.state is GroupState.COMPLETING_REBALANCE
         if begins or (member.join_ticket is not None and not gathers):
@@ -257,7 +257,7 @@ class Rebalances:
     # handing out -------------------------------------------------------------------------------------------
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
-        """That member's SyncGroup came; when it was the last one, nobody needs to be waited for."""
+        """That member's SyncGroup came; after the last one there is no member left to wait for."""
         group.unsynced.pop(member_id, None)
         if not group.unsynced:
             self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))

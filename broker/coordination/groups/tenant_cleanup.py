@@ -1,7 +1,7 @@
 """The groups of deleted tenants go, with all that they committed, wherever this broker coordinates them.
 
 While the metadata shows a tenant that is being deleted, every shard here is asked to remove its groups, and the
-controller is told of the partitions from which they are gone. It is told again until the tenant is gone too.
+partitions from which they are gone are reported to the controller, repeatedly until the tenant is gone too.
 """
 
 from __future__ import annotations

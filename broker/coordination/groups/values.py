@@ -97,7 +97,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 class MemberIdentity(NamedTuple):
-    """An empty `member_id` with an instance id means whoever holds that instance id."""
+    """An empty `member_id` with an instance id means the member that has that instance id."""
 
     member_id: str
     instance_id: str | None

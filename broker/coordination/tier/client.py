@@ -217,7 +217,7 @@ class TierClient:
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the tier shard answered something else")
 
     async def refresh(self, view: PartitionTier, timeout_s: float | None = None) -> None:
-        """Read `view` anew from the shard. Raises as `call`."""
+        """Read `view` again from the shard. Raises as `call`."""
         view.become(await self.describe(view.topic_id, view.partition, timeout_s))
 
     async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier:
@@ -227,7 +227,7 @@ class TierClient:
     async def _read_all(
         self, topic_id: bytes, partition: int, first: Description | None, timeout_s: float | None
     ) -> PartitionTier:
-        """Page by page; anew when the state changed in between."""
+        """Page by page; again when the state changed in between."""
         for _ in range(self.limits.reads_again_max):
             page = first or await self._page(topic_id, partition, None, timeout_s)
             first, begun_at = None, page.tier_state_offset

@@ -1,4 +1,4 @@
-"""What the host of tier shards does for the bucket: ends the tiers of deleted topics, and sweeps what nobody names.
+"""What the host of tier shards does for the bucket: ends the tiers of deleted topics, and sweeps unreferenced objects.
 
 A deleted topic's partition is dropped in the shard; its manifest then says so, and stays with all objects for the
 delay, in which the topic can be restored. After that a manifest without segments is published, the objects are
