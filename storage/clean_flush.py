@@ -49,8 +49,8 @@ def _run_jobs(disk: Disk, jobs: list[FlushJob]) -> None:
 
 def _lacks_snapshot(log: PartitionLog) -> bool:
     """Whether there is none at the log's end, although there are producers, or were."""
-    is_known = log.barred is None and bool(len(log.producers) or log.snapshots)
-    return is_known and log.log_end_offset not in log.snapshots
+    is_known = log.barred is None and bool(len(log.producers) or log.producer_history.snapshots)
+    return is_known and log.log_end_offset not in log.producer_history.snapshots
 
 
 def _plan_complete(log: PartitionLog, *, is_new: bool) -> FlushJob | None:

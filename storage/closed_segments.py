@@ -82,7 +82,7 @@ def closed_segment_at(log: PartitionLog, offset: int) -> ClosedSegment | None:
                 log.leader_epochs.chain(base_offset, end_offset),
                 [entry for entry in entries if entry[1] < end_offset],
                 tuple(segments[: number + 1]),
-                tuple(log.snapshots),
+                tuple(log.producer_history.snapshots),
                 log.config.index_interval_bytes,
                 log.context.clock.wall_ms(),
             )

@@ -17,7 +17,7 @@ from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
 from storage.log_flusher import FlushDepth, FlushJob
 from storage.open_files import FileHandle
-from storage.producer_marks import ProducerMarks
+from storage.producer_history import ProducerHistory
 from storage.producer_state import Duplicate
 from storage.segment import (
     INDEX_SUFFIX,
@@ -76,16 +76,15 @@ class AppendableLog:
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
-        "marks",
         "names_changed",
         "on_written",
         "partition",
         "pending_writes",
+        "producer_history",
         "producers",
         "readable_end_offset",
         "recovery_point",
         "segments",
-        "snapshots",
         "tail",
         "topic",
         "topic_id",
@@ -105,8 +104,7 @@ class AppendableLog:
         self.leader_epochs = loaded.epochs
         self.producers = loaded.producers
         loaded.producers.join(context.producers)
-        self.marks = ProducerMarks()
-        self.snapshots = loaded.snapshots
+        self.producer_history = ProducerHistory(loaded.snapshots)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = self.written_end_offset = self.readable_end_offset = loaded.log_end_offset
         self.recovery_point = self.flushed_end_offset = min(loaded.recovery_point, loaded.log_end_offset)
@@ -135,8 +133,7 @@ class AppendableLog:
             self.context.compacted.pop((self.topic, self.partition), None)
         if config.remote_storage_enable:
             self.context.log_starts_changed = True  # written down from now on: the tier holds what lies below
-        self.producers.expiration_ms = config.producer_id_expiration_ms
-        self.producers.producers_max = config.producers_max
+        self.producers.set_limits(config.producer_id_expiration_ms, config.producers_max)
         self._log_append_time = config.log_append_time
         self._acknowledges_flushed = config.flush_messages == 1
         if not self._acknowledges_flushed:
@@ -254,11 +251,6 @@ class AppendableLog:
             raise self.refusal()
         return self.producers.check(header)
 
-    def unbar(self) -> None:
-        """What the log waited for has come, unless it was closed meanwhile."""
-        if not self.closed:
-            self.barred = None
-
     def _append_run(self, view: memoryview, at: int, headers: list[BatchHeader], markers: dict[int, EndMarker]) -> None:
         """One write, or one per segment where the run crosses a roll: every replica rolls at the same batches."""
         first, run_at, position = 0, at, at
@@ -312,7 +304,7 @@ class AppendableLog:
             self._writer.prepare(active.log)  # from here on nothing may be refused
         if not active.exists:
             self._create_files(active)
-        self.marks.before_run(self, len(headers))
+        self.producer_history.before_run(len(headers), self.producers, self.log_end_offset, active)
         start = position = active.size
         if tail.age != self._cold.age:
             tail.grow_older(self._cold.age, start)
@@ -339,7 +331,6 @@ class AppendableLog:
                 self._index_batch(active, next_offset - 1, position)
             active.bytes_since_index += size
             position += size
-        self.producers.end_offset = next_offset
         if self._write(active.log, data, start, (active, position, next_offset)):
             active.size = active.written = position
             self.log_end_offset = self.readable_end_offset = next_offset
@@ -486,11 +477,22 @@ class AppendableLog:
 
     def write_producer_snapshot(self, offset: int) -> None:
         """`<offset>.snapshot`, of many producers a little later; one that exists already says the same."""
-        if offset not in self.snapshots and len(self.producers) > AT_ONCE_MAX:
+        if offset not in self.producer_history.snapshots and len(self.producers) > AT_ONCE_MAX:
             self.context.snapshots.begin(self, offset)
-        elif offset not in self.snapshots:
+        elif offset not in self.producer_history.snapshots:
             self._write_small(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot(), 0)
-            self.snapshots.append(offset)
+            self.producer_history.add(offset)
+
+    def wants_snapshot(self, offset: int) -> bool:
+        """See `SnapshotOwner`."""
+        return self.segments[0].base_offset <= offset and offset not in self.producer_history.snapshots
+
+    def snapshot_settled(self, offset: int, *, is_named: bool) -> None:
+        """See `SnapshotOwner`; the recovery point may move past it now."""
+        if is_named:
+            self.producer_history.add(offset)
+            self.names_changed = True
+        self.context.flusher.request(self, FlushDepth.CLOSED)
 
     def roll(self, now_ms: int) -> None:
         """Begin a new, empty segment at the log's end."""

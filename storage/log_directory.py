@@ -281,7 +281,7 @@ class LogDirectory:
             )
             log = self._logs[topic, partition] = PartitionLog(self._context, loaded)
         if self._checkpoints.exceed((topic, partition), 0, 0):
-            log.barred = "checkpoints of another log of its name are being withdrawn"
+            log.bar("checkpoints of another log of its name are being withdrawn")
             self._checkpoints.limit((topic, partition), 0, 0, log.unbar)
         return log
 

@@ -87,7 +87,7 @@ def _add_small_files(log: AppendableLog, job: FlushJob) -> None:
     if job.recovery_point > log.recovery_point:
         job.paths += [
             file_stem(log.directory, offset) + SNAPSHOT_SUFFIX
-            for offset in log.snapshots
+            for offset in log.producer_history.snapshots
             if log.recovery_point < offset <= job.recovery_point
         ]
         if log.epochs_changed:

@@ -32,6 +32,7 @@ class Reason(NamedTuple):
 
 
 DIVERGED = Reason("diverged from the leader")
+UNREAD = "its producers have not been read since it was cut"
 
 
 def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED, *, only_in_memory: bool = False) -> int:
@@ -141,19 +142,18 @@ def _end_at(log: PartitionLog, active: Segment, end_offset: int) -> None:
     log.recovery_point = min(log.recovery_point, active.base_offset)
     log.leader_epochs.truncate_from_end(end_offset)
     log.epochs_changed = True
-    log.marks.cut(log)
     log.make_active(active)
 
 
 def _reload_producers(log: PartitionLog) -> None:
     """Snapshots past the cut go; state is what the rest of the log says."""
     end_offset = log.log_end_offset
-    for offset in [offset for offset in log.snapshots if offset > end_offset]:
+    for offset in log.producer_history.cut(end_offset):
         log.context.disk.remove(file_stem(log.directory, offset) + SNAPSHOT_SUFFIX)
-        log.snapshots.remove(offset)
     if not len(log.producers):
         log.producers.reset(end_offset)
         return
+    log.bar(UNREAD)
     log.context.reloads.reload(log)
 
 
@@ -168,9 +168,8 @@ def truncate_fully_and_start_at(
     log.generation += 1
     try:
         remove_segments(log, log.segments)
-        for snapshot in log.snapshots:
+        for snapshot in log.producer_history.cut(-1):
             context.disk.remove(file_stem(log.directory, snapshot) + SNAPSHOT_SUFFIX)
-        log.snapshots.clear()
     except OSError as error:
         context.health.fail(f"truncate {log.directory}: {error}")
         raise context.health.error() from error

@@ -16,6 +16,7 @@ from storage.log_appends import AppendableLog, Appended
 from storage.log_flusher import FlushDepth
 from storage.log_reads import TimestampHit
 from storage.log_truncation import Reason
+from storage.producer_replay import Replay
 from storage.producer_state import ProducerStates
 from storage.region import Region
 
@@ -170,6 +171,42 @@ class PartitionLog(AppendableLog):
     ) -> None:
         """Begin anew where the tier ends, see `tier_start.start_at`."""
         tier_start.start_at(self, offset, log_start_offset, epochs, producer_snapshot)
+
+    # What it waits for
+
+    def bar(self, reason: str) -> None:
+        """Neither append nor cut until `unbar`."""
+        if not self.closed:
+            self.barred = reason
+
+    def unbar(self) -> None:
+        """What the log waited for has come, unless it was closed meanwhile."""
+        if not self.closed:
+            self.barred = None
+
+    def plan_replay(self) -> Replay:
+        """How its producers become known anew."""
+        config, history = self.config, self.producer_history
+        mark = history.newest_mark(self.segments, self.log_end_offset)
+        return Replay(
+            self.directory,
+            list(self.segments),
+            list(history.snapshots),
+            self.log_end_offset,
+            ProducerStates(config.producer_id_expiration_ms, config.producers_max),
+            mark,
+            history.batches_behind(mark) if mark is not None else 0,
+        )
+
+    def producers_read(self, producers: ProducerStates) -> None:
+        """They are known anew, as they were when the replay was planned: the log's start may have moved since."""
+        self.producers.adopt(producers)
+        self.producers.advance_log_start(self.log_start_offset)
+        self.unbar()
+
+    def producers_unreadable(self, error: ProtocolError) -> None:
+        """Only a start that scans the log can mend it: it stays barred until then."""
+        self.context.audit.note("log_damaged", topic=self.topic, partition=self.partition, error=error.message)
 
     # Rolling by age
 

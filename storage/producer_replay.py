@@ -13,9 +13,11 @@ from common.whole_files import read_whole
 from records.batch import CONTROL, BatchHeader
 from records.control import EndMarker, read_marker
 from storage.batch_walk import walk
-from storage.producer_marks import ProducerMark
+from storage.producer_history import ProducerMark
 from storage.producer_state import ProducerStates
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, file_stem
+
+READ_PER_BATCH_BYTES = 128  # about as long as a header takes to be read from among others: 2 to 10 microseconds
 
 
 class Remembering(Protocol):
@@ -38,6 +40,13 @@ class Replay:
     log_end_offset: int
     producers: ProducerStates
     mark: ProducerMark | None = None  # newer than the snapshots
+    batches: int = 0  # behind the mark, at most
+
+    def is_short(self, disk: Disk, bytes_max: int) -> bool:
+        """Whether there are at most so many bytes to read, or headers of as many batches as fit in there. OSError."""
+        if self.mark is not None:
+            return self.batches <= bytes_max // READ_PER_BATCH_BYTES
+        return self.bytes_to_read(disk) <= bytes_max
 
     def bytes_to_read(self, disk: Disk) -> int:
         """Without a mark: the newest snapshot and all segments with a batch behind it.

@@ -80,7 +80,7 @@ class ProducerStates:
     """The producers of one partition, bounded by `producers_max`: the one idle for longest is forgotten first.
 
     Only producers with an open transaction outlive that bound. Idleness is counted in appends, so that every replica
-    forgets the same ones. `end_offset` is the offset up to which the log has been taken in.
+    forgets the same ones. `end_offset` says how far a log has been taken in while it is read; appends do not move it.
     """
 
     __slots__ = (
@@ -105,6 +105,20 @@ class ProducerStates:
         self._idle: list[tuple[int, KnownProducer]] = []  # the first of them as they were a while ago, the last first
         self._ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer id; grows in order
         self._unreplicated: dict[int, int] = {}  # first offset of each ended one above the HW -> its marker's offset
+
+    def set_limits(self, expiration_ms: int, producers_max: int) -> None:
+        self.expiration_ms = expiration_ms
+        self.producers_max = producers_max
+
+    def adopt(self, read: ProducerStates) -> None:
+        """Know what `read` knows, which is used no more; limits and the broker's bound stay."""
+        bound = self._bound
+        self.leave()
+        self._producers, self._idle = read._producers, read._idle
+        self._ongoing, self._unreplicated = read._ongoing, read._unreplicated
+        self.end_offset = read.end_offset
+        if bound is not None:
+            self.join(bound)
 
     def join(self, bound: ProducerBound) -> None:
         """Count for the broker's bound from now on."""

@@ -204,10 +204,7 @@ def remove_segments(log: PartitionLog, segments: list[Segment]) -> None:
         for segment in segments if from_front else reversed(segments):
             _discard(log, segment)
         first = log.segments[0].base_offset if log.segments else None
-        for offset in [
-            offset for offset in log.snapshots if offset in doomed or (first is not None and offset < first)
-        ]:
-            log.snapshots.remove(offset)
+        for offset in log.producer_history.drop(lambda at: at in doomed or (first is not None and at < first)):
             _discard_file(log, file_stem(log.directory, offset) + SNAPSHOT_SUFFIX)
     except OSError as error:
         log.context.health.fail(f"delete in {log.directory}: {error}")

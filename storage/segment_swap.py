@@ -62,7 +62,7 @@ def swap_in(log: PartitionLog, replaced: Sequence[Segment], size: int, transacti
     log.bound = None
     log.names_changed = True
     removed = {segment.base_offset for segment in replaced[1:]}
-    log.snapshots[:] = [offset for offset in log.snapshots if offset not in removed]
+    log.producer_history.drop(removed.__contains__)
     return swapped
 
 

@@ -4,11 +4,9 @@ A roll only freezes the producers, and they go on. Until the snapshot has its na
 start after a loss of power replays the log from an older one instead, and no segment goes in the new one's favour.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from common.lifecycle import OnDemand
 from common.pacing import Pacer
@@ -16,15 +14,29 @@ from common.ports import Disk
 from common.whole_files import TEMPORARY_SUFFIX
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth
 from storage.frozen_producers import FrozenProducers
-from storage.log_flusher import FlushDepth
 from storage.producer_snapshot import SnapshotParts, write_parts
+from storage.producer_state import ProducerStates
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
-
-if TYPE_CHECKING:
-    from storage.log_appends import AppendableLog
 
 AT_ONCE_MAX = 128  # so many producers take about half a millisecond
 WAITING_MAX = 4  # of one log; it rolls faster than they are written, so the oldest that was not begun is left out
+
+
+class SnapshotOwner(Protocol):
+    """A log."""
+
+    closed: bool
+    directory: str
+    generation: int
+    producers: ProducerStates
+
+    def wants_snapshot(self, offset: int) -> bool:
+        """Not where there is one, or once its front has gone past it."""
+        ...
+
+    def snapshot_settled(self, offset: int, *, is_named: bool) -> None:
+        """The snapshot at `offset` has its name, or is not to come any more."""
+        ...
 
 
 class _Pending(NamedTuple):
@@ -41,12 +53,12 @@ class SnapshotWrites:
     def __init__(self, disk: Disk, health: DirectoryHealth) -> None:
         self._disk = disk
         self._health = health
-        self._pending: dict[AppendableLog, deque[_Pending]] = {}  # oldest first; the first may be under way
+        self._pending: dict[SnapshotOwner, deque[_Pending]] = {}  # oldest first; the first may be under way
         self._work = OnDemand("producer-snapshots", self._run, self._stopped)
         self.pacer: Pacer | None = None
         self.written_count = 0
 
-    def begin(self, log: AppendableLog, offset: int) -> None:
+    def begin(self, log: SnapshotOwner, offset: int) -> None:
         """Write the producers of `log` as they stand now, at `offset`."""
         waiting = self._pending.setdefault(log, deque())
         if waiting and waiting[-1].offset == offset and waiting[-1].generation == log.generation:
@@ -56,7 +68,7 @@ class SnapshotWrites:
             del waiting[1]
         self._work.begin()
 
-    def least(self, log: AppendableLog) -> int | None:
+    def least(self, log: SnapshotOwner) -> int | None:
         """The offset of the oldest snapshot of `log` that has no name yet."""
         waiting = self._pending.get(log)
         return waiting[0].offset if waiting else None
@@ -67,21 +79,22 @@ class SnapshotWrites:
             waiting = self._pending.pop(log)
             self._pending[log] = waiting  # logs take turns
             try:
-                await self._write(log, waiting[0])
+                is_named = await self._write(log, waiting[0])
             except OSError as error:
                 if not log.closed:
                     self._health.refused(f"write a snapshot in {log.directory}", error)
                     await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
                     continue
-            waiting.popleft()
+            pending = waiting.popleft()
             if not waiting:
                 del self._pending[log]
             if not log.closed:
-                log.context.flusher.request(log, FlushDepth.CLOSED)
+                log.snapshot_settled(pending.offset, is_named=is_named)
 
-    async def _write(self, log: AppendableLog, pending: _Pending) -> None:
+    async def _write(self, log: SnapshotOwner, pending: _Pending) -> bool:
+        """Whether it has its name now."""
         if not _is_wanted(log, pending):
-            return
+            return False
         if self.pacer is None:
             self.pacer = Pacer()
         parts = await self.pacer.run(pending.producers.encode(), "producer-snapshots", own=True)
@@ -89,15 +102,13 @@ class SnapshotWrites:
         temporary = path + TEMPORARY_SUFFIX
         await asyncio.to_thread(self._write_parts, temporary, parts)
         if log.closed:  # its directory may have another name, which takes the file along
-            return
+            return False
         if not _is_wanted(log, pending):
             self._disk.remove(temporary)
-            return
+            return False
         self._disk.rename(temporary, path)
-        log.snapshots.append(pending.offset)
-        log.snapshots.sort()
-        log.names_changed = True
         self.written_count += 1
+        return True
 
     def _write_parts(self, path: str, parts: SnapshotParts) -> None:
         file = self._disk.open(path, create=True)
@@ -115,7 +126,6 @@ class SnapshotWrites:
         await self._work.idle()
 
 
-def _is_wanted(log: AppendableLog, pending: _Pending) -> bool:
-    """Not once the log was cut, or its front has gone past it."""
-    is_there = log.segments[0].base_offset <= pending.offset and pending.offset not in log.snapshots
-    return not log.closed and log.generation == pending.generation and is_there
+def _is_wanted(log: SnapshotOwner, pending: _Pending) -> bool:
+    """Not once the log was cut, either."""
+    return not log.closed and log.generation == pending.generation and log.wants_snapshot(pending.offset)

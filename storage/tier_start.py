@@ -40,7 +40,7 @@ async def begin(log: PartitionLog, start: Callable[[], None]) -> None:
             break
         except AuditPending as pending:
             await pending.wait()
-    log.barred = UNFINISHED
+    log.bar(UNFINISHED)
     at_rest = asyncio.Event()
     task = beginnings[directory] = asyncio.create_task(_finish(log, at_rest), name="begin-from-tier")
 
@@ -102,7 +102,7 @@ def start_at(
     log.leader_epochs.truncate_from_start(log.log_start_offset)
     log.epochs_changed = True
     log.producers.load_snapshot(producer_snapshot, offset, log.context.clock.wall_ms())
-    log.snapshots.append(offset)  # `make_durable` writes it
+    log.producer_history.add(offset)  # `make_durable` writes it
 
 
 async def make_durable(log: PartitionLog) -> None:

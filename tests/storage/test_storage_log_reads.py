@@ -126,7 +126,7 @@ async def test_rolls_by_size_time_and_index(tmp_path: Path) -> None:
         for batch in batches:
             append(log, bytearray(batch))
         assert [segment.base_offset for segment in log.segments] == [0, 2]
-        assert log.snapshots == [2]
+        assert log.producer_history.snapshots == [2]
         await bench.directory.close()
 
 

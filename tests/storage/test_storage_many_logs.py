@@ -33,7 +33,7 @@ async def test_many_logs_are_flushed_and_closed_in_slices(tmp_path: Path) -> Non
     logs = list(bench.directory.logs.values())
     stop = asyncio.create_task(bench.directory.close_clean(7))
     snapshots, closed = await asyncio.gather(
-        steepest(lambda: sum(len(log.snapshots) for log in logs), stop),
+        steepest(lambda: sum(len(log.producer_history.snapshots) for log in logs), stop),
         steepest(lambda: sum(log.closed for log in logs), stop),
     )
     assert 0 < snapshots <= CHUNK_LOGS

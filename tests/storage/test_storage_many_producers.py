@@ -34,7 +34,7 @@ async def test_a_roll_writes_nothing_of_many_producers_at_once_and_all_of_them_s
     assert not snapshot.exists()
     await bench.directory.settle()
     assert snapshot.read_bytes() == before
-    assert log.snapshots == [PRODUCERS]
+    assert log.producer_history.snapshots == [PRODUCERS]
     pacer = log.context.snapshots.pacer
     assert pacer is not None
     assert pacer.slices > PRODUCERS // SLICE_COST
@@ -62,7 +62,7 @@ async def test_a_snapshot_of_what_was_cut_meanwhile_gets_no_name(tmp_path: Path)
     assert await truncate(log, PRODUCERS - 1) == PRODUCERS - 1
     await bench.directory.settle()
     append(log, produced(3))
-    assert log.snapshots == []
+    assert log.producer_history.snapshots == []
     assert not list((tmp_path / "t-0").glob("*.snapshot*"))
     await bench.directory.close()
 
@@ -73,6 +73,6 @@ async def test_a_clean_stop_waits_for_the_snapshot_of_a_log_that_never_rolled(tm
     before = log.producers.snapshot()
     log = await bench.restart(clean=True)
     assert bench.directory.stopped_cleanly
-    assert log.snapshots == [PRODUCERS]
+    assert log.producer_history.snapshots == [PRODUCERS]
     assert log.producers.snapshot() == before
     await bench.directory.close()

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
 from records.batch import BatchHeader, read_header, stamp
-from storage import producer_marks
+from storage import producer_history
 from storage.batch_walk import walk
 from storage.known_producer import BATCHES_KEPT
 from storage.log_config import DAY_MS, LogConfig
 from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
-from storage.producer_marks import MARK_BATCHES, MARKS_KEPT
-from storage.producer_reload import READ_PER_BATCH_BYTES
-from storage.producer_replay import Replay
+from storage.producer_history import MARK_BATCHES, MARKS_KEPT
+from storage.producer_replay import READ_PER_BATCH_BYTES, Replay
 from storage.producer_state import Duplicate
 from storage.segment import Segment
 from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, truncate
@@ -137,7 +136,7 @@ def test_retries_are_answered_as_before(
 
     with (
         tempfile.TemporaryDirectory(prefix="tidelog-retries-") as folder,
-        mock.patch.object(producer_marks, "MARK_BATCHES", mark_batches),
+        mock.patch.object(producer_history, "MARK_BATCHES", mark_batches),
     ):
         asyncio.run(run(Path(folder)))
 
@@ -154,7 +153,7 @@ async def test_the_fourth_last_batch_is_known_after_a_start_from_a_snapshot(tmp_
     await retrying.bench.directory.settle()
     await retrying.bench.directory.checkpoint_recovery_points()
     await retrying.restart(clean=clean)
-    assert retrying.log.snapshots == [10]
+    assert retrying.log.producer_history.snapshots == [10]
     again = retrying.batch(retrying.sent[1])
     assert retrying.log.producers.check(read_header(again, 0)) == Duplicate(2, 4, NOW_MS + 2)
     await retrying.bench.directory.close()
@@ -237,11 +236,11 @@ async def test_no_mark_of_a_segment_that_compaction_wrote_anew_is_believed(tmp_p
     for _ in range(MARK_BATCHES + 2):
         retrying.send(7, 1)
     log = retrying.log
-    mark = log.marks.newest(log)
+    mark = log.producer_history.newest_mark(log.segments, log.log_end_offset)
     assert mark is not None
     number = log.segments.index(mark.segment)
     log.segments[number] = Segment.fresh(log.context.open_files, log.directory, mark.segment.base_offset, NOW_MS)
-    assert log.marks.newest(log) is None
+    assert log.producer_history.newest_mark(log.segments, log.log_end_offset) is None
     await retrying.bench.directory.close()
 
 
