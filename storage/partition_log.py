@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from common.errors import ErrorCode, ProtocolError
-from storage import closed_segments, log_reads, log_truncation, segment_removal, tier_start
+from storage import closed_segments, log_reads, log_truncation, segment_removal
 from storage.closed_segments import ClosedSegment, SegmentReader
 from storage.leader_epochs import EpochEnd
 from storage.log_appends import AppendableLog, Appended
@@ -17,13 +17,17 @@ from storage.log_flusher import FlushDepth
 from storage.log_reads import TimestampHit
 from storage.log_truncation import Reason
 from storage.producer_replay import Replay
+from storage.producer_snapshot import decode_snapshot
 from storage.producer_state import ProducerStates
 from storage.region import Region
+from storage.segment import file_stem
+from storage.tier_start import Beginning
 
 __all__ = ["Appended", "PartitionLog", "Reason", "TimestampHit"]
 
 T = TypeVar("T")
 
+FROM_TIER = Reason("begins where the tier ends")
 TOO_FAR_BEHIND = Reason("the leader's log begins above this one's end")
 
 
@@ -169,8 +173,27 @@ class PartitionLog(AppendableLog):
     def start_at(
         self, offset: int, log_start_offset: int, epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
     ) -> None:
-        """Begin anew where the tier ends, see `tier_start.start_at`."""
-        tier_start.start_at(self, offset, log_start_offset, epochs, producer_snapshot)
+        """An empty log that begins and ends at `offset`, with all that is known of [log_start_offset, offset).
+
+        `epochs` are (leader epoch, start offset) in order. Raises ValueError when the snapshot is damaged, and nothing
+        has happened; as `truncate_to` when the disk fails. Go through `tier_start.begin`, which makes it durable.
+        """
+        decode_snapshot(producer_snapshot)
+        log_start_offset = min(log_start_offset, offset)
+        log_truncation.truncate_fully_and_start_at(self, offset, FROM_TIER, log_start_offset)
+        self.log_start_offset = log_start_offset
+        for epoch, start_offset in epochs:
+            if start_offset < offset:
+                self.leader_epochs.assign(epoch, start_offset)
+        self.leader_epochs.truncate_from_start(log_start_offset)
+        self.epochs_changed = True
+        self.producers.load_snapshot(producer_snapshot, offset, self.context.clock.wall_ms())
+        self.producer_history.add(offset)  # `tier_start.make_durable` writes it
+
+    def plan_beginning(self) -> Beginning:
+        """What `start_at` has changed, for the device."""
+        stem = file_stem(self.directory, self.log_end_offset)
+        return Beginning(stem, self.active.exists, self.producers.snapshot(), self.leader_epochs.encode())
 
     # What it waits for
 

@@ -1,31 +1,47 @@
 """A replica that begins where the tier ends: what lies before is in the object store, and what must be known of it
 (leader epochs, producers) is put in place as if it had been read."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from common.errors import ProtocolError
 from common.outlasting import outlast
 from common.whole_files import replace_file, write_whole
 from storage.audit_trail import AuditPending
 from storage.checkpoint_files import LEADER_EPOCHS
-from storage.log_truncation import Reason, truncate_fully_and_start_at
-from storage.producer_snapshot import decode_snapshot
-from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_stem
+from storage.log_context import LogContext
+from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX
 
-if TYPE_CHECKING:
-    from storage.partition_log import PartitionLog
-
-
-FROM_TIER = Reason("begins where the tier ends")
 UNFINISHED = "where it begins is not durable yet"
 ROOM_PAUSE_S = 0.5  # between two attempts while the device is full
 
 
-async def begin(log: PartitionLog, start: Callable[[], None]) -> None:
+class Beginning(NamedTuple):
+    """What is to be made durable where a log begins."""
+
+    stem: str  # of its first segment's files
+    has_file: bool  # or the first segment's is to be made
+    producer_snapshot: bytes
+    epochs: bytes
+
+
+class BeginningLog(Protocol):
+    """A log that begins where the tier ends."""
+
+    closed: bool
+    context: LogContext
+    directory: str
+    pending_writes: int
+
+    def bar(self, reason: str) -> None: ...
+
+    def unbar(self) -> None: ...
+
+    def plan_beginning(self) -> Beginning: ...
+
+
+async def begin(log: BeginningLog, start: Callable[[], None]) -> None:
     """Do `start`, which calls `log.start_at`, and make durable where the log begins; it takes nothing before.
 
     An earlier beginning in its directory, of this log or of another one of its name, ends first, for a thread of it may
@@ -58,14 +74,14 @@ async def begin(log: PartitionLog, start: Callable[[], None]) -> None:
         raise
 
 
-async def settled(log: PartitionLog) -> None:
+async def settled(log: BeginningLog) -> None:
     """Return when nothing is being written any more of where it begins, or a log of its name before it."""
     beginnings = log.context.beginnings
     while (task := beginnings.get(log.directory)) is not None:
         await asyncio.wait([task])
 
 
-async def _finish(log: PartitionLog, at_rest: asyncio.Event) -> None:
+async def _finish(log: BeginningLog, at_rest: asyncio.Event) -> None:
     while True:
         try:
             await make_durable(log)
@@ -80,37 +96,11 @@ async def _finish(log: PartitionLog, at_rest: asyncio.Event) -> None:
         at_rest.clear()
 
 
-def start_at(
-    log: PartitionLog,
-    offset: int,
-    log_start_offset: int,
-    epochs: Sequence[tuple[int, int]],
-    producer_snapshot: bytes,
-) -> None:
-    """An empty log that begins and ends at `offset`, with all that is known of [log_start_offset, offset).
-
-    `epochs` are (leader epoch, start offset) in order. Raises ValueError when the snapshot is damaged, and nothing has
-    happened; ProtocolError(KAFKA_STORAGE_ERROR) when the disk fails. Call `make_durable` before anything relies on
-    this start after a loss of power.
-    """
-    decode_snapshot(producer_snapshot)
-    truncate_fully_and_start_at(log, offset, FROM_TIER, min(log_start_offset, offset))
-    log.log_start_offset = min(log_start_offset, offset)
-    for epoch, start_offset in epochs:
-        if start_offset < offset:
-            log.leader_epochs.assign(epoch, start_offset)
-    log.leader_epochs.truncate_from_start(log.log_start_offset)
-    log.epochs_changed = True
-    log.producers.load_snapshot(producer_snapshot, offset, log.context.clock.wall_ms())
-    log.producer_history.add(offset)  # `make_durable` writes it
-
-
-async def make_durable(log: PartitionLog) -> None:
+async def make_durable(log: BeginningLog) -> None:
     """The epochs, the snapshot and the names of the files, on the device, unless the log is closed meanwhile. Nothing
     may be appended before. Raises ProtocolError."""
     context, disk = log.context, log.context.disk
-    stem, is_named = file_stem(log.directory, log.log_end_offset), log.active.exists
-    snapshot, epochs = log.producers.snapshot(), log.leader_epochs.encode()
+    stem, has_file, snapshot, epochs = log.plan_beginning()
     while log.pending_writes and not log.closed:  # the names of the files are among what waits for a slow disk
         if context.health.offline is not None:
             raise context.health.error()
@@ -120,7 +110,7 @@ async def make_durable(log: PartitionLog) -> None:
     def write() -> None:
         if not log.closed:
             write_whole(disk, stem + SNAPSHOT_SUFFIX, snapshot)  # no flush does it: they look above the recovery point
-        if not log.closed and not is_named:
+        if not log.closed and not has_file:
             write_whole(disk, stem + LOG_SUFFIX, b"")  # there was no room for it before
         if not log.closed:
             replace_file(disk, log.directory, LEADER_EPOCHS, epochs)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# Files that still import what they know for its type alone, to hide a circle. The list only shrinks.
+HIDDEN_CIRCLES = {"closed_segments.py", "log_flush.py", "log_reads.py", "log_truncation.py", "segment_removal.py"}
+
 # What is still to be mended, by file. The list only shrinks: what is gone from the code goes from here as well.
 TO_DO = {
     "audit_journal.py": "outstanding.is_durable",
@@ -63,7 +66,6 @@ TO_DO = {
         log.bound log.context.log_starts_changed log.log_start_offset log.names_changed log.segments
     """,
     "segment_swap.py": "log.bound log.names_changed swapped.exists swapped.transaction_bytes",
-    "tier_start.py": "log.epochs_changed log.log_start_offset",
 }
 
 
@@ -85,3 +87,8 @@ def foreign(path: Path) -> set[str]:
 def test_nothing_in_storage_assigns_to_another_objects_field() -> None:
     found = {path.name: names for path in sorted((ROOT / "storage").glob("*.py")) if (names := foreign(path))}
     assert found == {name: set(fields.split()) for name, fields in TO_DO.items()}
+
+
+def test_storage_hides_no_circle_of_imports() -> None:
+    files = (ROOT / "storage").glob("*.py")
+    assert {path.name for path in files if "TYPE_CHECKING" in path.read_text()} == HIDDEN_CIRCLES

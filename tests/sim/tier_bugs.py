@@ -13,9 +13,10 @@ from broker.tier import deletion, settling
 from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
-from storage import segment_removal, tier_start
+from storage import segment_removal
 from storage.log_flusher import FlushDepth, LogFlusher
 from storage.log_scan import LogScan
+from storage.partition_log import PartitionLog
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
@@ -90,12 +91,12 @@ def delete_objects_before_manifest(replace: Replace) -> None:
 
 def begin_without_producers(replace: Replace) -> None:
     """A replica that begins at the tier's end does not take over what is known of producers there."""
-    right = tier_start.start_at
+    right = PartitionLog.start_at
 
     def start_at(log: Any, offset: int, log_start: int, epochs: Any, producer_snapshot: bytes) -> Any:
         return right(log, offset, log_start, epochs, encode_snapshot(Snapshot([], [])))
 
-    replace(tier_start, "start_at", start_at)
+    replace(PartitionLog, "start_at", start_at)
 
 
 def swap_inputs_that_changed(replace: Replace) -> None:
