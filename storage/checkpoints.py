@@ -29,8 +29,11 @@ Offsets = Mapping[TopicPartition, int]
 class Held(Protocol):
     """A log, opened."""
 
-    recovery_point: int
-    log_end_offset: int
+    @property
+    def recovery_point(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
 
 
 class _Limit(NamedTuple):

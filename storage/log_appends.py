@@ -15,6 +15,7 @@ from storage import log_flush
 from storage.loaded_log import LoadedLog
 from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
+from storage.log_ends import LogEnds
 from storage.log_flusher import FlushDepth, FlushJob
 from storage.open_files import FileHandle
 from storage.producer_history import ProducerHistory
@@ -52,7 +53,6 @@ class AppendableLog:
     """What `PartitionLog` is, without its reads, truncation and removal; see there for the meaning of each field."""
 
     __slots__ = (
-        "_acknowledges_flushed",
         "_cold",
         "_full_offset",
         "_full_size",
@@ -68,13 +68,10 @@ class AppendableLog:
         "context",
         "copying_offset",
         "directory",
+        "ends",
         "epochs_changed",
-        "flush_requested_offset",
-        "flushed_end_offset",
-        "generation",
         "is_new",
         "leader_epochs",
-        "log_end_offset",
         "log_start_offset",
         "names_changed",
         "on_written",
@@ -82,13 +79,10 @@ class AppendableLog:
         "pending_writes",
         "producer_history",
         "producers",
-        "readable_end_offset",
-        "recovery_point",
         "segments",
         "tail",
         "topic",
         "topic_id",
-        "written_end_offset",
     )
 
     def __init__(self, context: LogContext, loaded: LoadedLog) -> None:
@@ -106,10 +100,7 @@ class AppendableLog:
         loaded.producers.join(context.producers)
         self.producer_history = ProducerHistory(loaded.snapshots)
         self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = self.written_end_offset = self.readable_end_offset = loaded.log_end_offset
-        self.recovery_point = self.flushed_end_offset = min(loaded.recovery_point, loaded.log_end_offset)
-        self.flush_requested_offset = self.flushed_end_offset
-        self.generation = 0
+        self.ends = LogEnds(loaded.log_end_offset, loaded.recovery_point)
         self.pending_writes = 0  # writes that wait for a slow disk
         self.is_new = loaded.is_new  # its directory's own name and its metadata are not on the device yet
         self.names_changed = loaded.names_changed  # nor are some names in it
@@ -135,9 +126,8 @@ class AppendableLog:
             self.context.log_starts_changed = True  # written down from now on: the tier holds what lies below
         self.producers.set_limits(config.producer_id_expiration_ms, config.producers_max)
         self._log_append_time = config.log_append_time
-        self._acknowledges_flushed = config.flush_messages == 1
-        if not self._acknowledges_flushed:
-            self._move_written_end(self.readable_end_offset)
+        if self.ends.count_flushed(config.flush_messages == 1):
+            self._written_end_moved()
         self._set_roll_bounds()
 
     def _set_roll_bounds(self) -> None:
@@ -186,7 +176,7 @@ class AppendableLog:
         more bytes than its budget wait for a slow disk; nothing is appended then.
         """
         self._admit(end - at)
-        base = self.log_end_offset
+        base = self.ends.log_end
         stamp(buffer, at, base, leader_epoch)
         append_time = now_ms if self._log_append_time else -1
         if self._log_append_time:
@@ -208,7 +198,7 @@ class AppendableLog:
         Raises ProtocolError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE (does not begin at the log's end or after it),
         KAFKA_STORAGE_ERROR. Nothing is appended then, except that a disk may fail between two segments of a run.
         """
-        next_offset = self.log_end_offset
+        next_offset = self.ends.log_end
         headers: list[BatchHeader] = []
         markers: dict[int, EndMarker] = {}
         for position, header in iterate_batches(view, at, end, verify_crc=True):
@@ -269,8 +259,8 @@ class AppendableLog:
     def _next_segment(self, header: BatchHeader) -> int:
         """Where the segment begins that takes a leader's batch first: at the log's end, though the batch may lie behind
         a gap that compaction left. So what lies between two segments after a loss of power is known to be lost."""
-        fits = header.next_offset <= self.log_end_offset + RELATIVE_OFFSETS_MAX
-        return self.log_end_offset if self.active.size and fits else header.base_offset
+        fits = header.next_offset <= self.ends.log_end + RELATIVE_OFFSETS_MAX
+        return self.ends.log_end if self.active.size and fits else header.base_offset
 
     def _must_roll(self, header: BatchHeader, run_bytes: int, size: int) -> bool:
         """Whether a batch of `size` bytes fits no more behind the active segment's and `run_bytes` more."""
@@ -297,22 +287,21 @@ class AppendableLog:
         self, data: memoryview, headers: Sequence[BatchHeader], markers: dict[int, EndMarker] | None
     ) -> None:
         """Append batches that lie back to back to the active segment, with one write."""
-        active, epochs, tail = self.active, self.leader_epochs, self.tail
+        active, config, ends, epochs, tail = self.active, self.config, self.ends, self.leader_epochs, self.tail
         if tail is None:
             tail = self.tail = Tail(active.base_offset)
         if active.log.file is None:
             self._writer.prepare(active.log)  # from here on nothing may be refused
         if not active.exists:
             self._create_files(active)
-        self.producer_history.before_run(len(headers), self.producers, self.log_end_offset, active)
+        self.producer_history.before_run(len(headers), self.producers, ends.log_end, active)
         start = position = active.size
         if tail.age != self._cold.age:
             tail.grow_older(self._cold.age, start)
         if start == 0:
-            active.rolling_timestamp = headers[0].max_timestamp
-            active.created_ms = self.context.clock.wall_ms()  # an empty segment does not age
+            active.begin(headers[0].max_timestamp, self.context.clock.wall_ms())
             self._start_roll_clock(headers[0].max_timestamp)
-        next_offset = max(self.log_end_offset, active.base_offset)  # the roll was at a gap
+        next_offset = max(ends.log_end, active.base_offset)  # the roll was at a gap
         for number, header in enumerate(headers):
             tail.append(next_offset, position)
             next_offset = header.base_offset + header.last_offset_delta + 1
@@ -327,32 +316,27 @@ class AppendableLog:
                 active.max_timestamp = header.max_timestamp
                 active.max_timestamp_offset = next_offset - 1
             size = header.batch_length + PREFIX_BYTES
-            if active.bytes_since_index > self.config.index_interval_bytes:
+            if active.bytes_since_index > config.index_interval_bytes:
                 self._index_batch(active, next_offset - 1, position)
             active.bytes_since_index += size
             position += size
-        if self._write(active.log, data, start, (active, position, next_offset)):
+        try:
+            is_written = self._writer.write(active.log, data, start, self, (active, position, next_offset))
+        except ProtocolError as error:  # what is in memory has gone ahead
+            self._health.fail(f"write {active.log.path}: {error}")
+            raise
+        if is_written:
             active.size = active.written = position
-            self.log_end_offset = self.readable_end_offset = next_offset
-            if not self._acknowledges_flushed:
-                self.written_end_offset = next_offset
+            ends.append(next_offset)
         else:
             active.size = position
-            self.log_end_offset = next_offset
+            ends.append_later(next_offset)
             self.pending_writes += 1
-        if next_offset - self.flush_requested_offset >= self.config.flush_messages:
-            self.flush_requested_offset = next_offset
+        if next_offset - ends.flush_requested >= config.flush_messages:
+            ends.request_flush(next_offset)
             self.context.flusher.request(self, FlushDepth.DATA)
-        elif self.config.flush_ms != FOREVER_MS:
-            self.context.flusher.note_unflushed(self, self.config.flush_ms)
-
-    def _write(self, handle: FileHandle, data: Buffer, position: int, tag: object) -> bool:
-        """As `LogWriter.write`, where what is in memory has gone ahead: whatever refuses now ends the directory."""
-        try:
-            return self._writer.write(handle, data, position, self, tag)
-        except ProtocolError as error:
-            self._health.fail(f"write {handle.path}: {error}")
-            raise
+        elif config.flush_ms != FOREVER_MS:
+            self.context.flusher.note_unflushed(self, config.flush_ms)
 
     def _update_producer(self, header: BatchHeader, marker: EndMarker | None) -> None:
         completed = self.producers.update(header, marker)
@@ -408,18 +392,14 @@ class AppendableLog:
             return
         segment, size, next_offset = tag
         segment.written = max(segment.written, size)
-        # when the disk is fast again, a later append may have overtaken the news of this one
-        self.readable_end_offset = max(self.readable_end_offset, next_offset)
-        if self._acknowledges_flushed:
+        if self.ends.in_page_cache(next_offset):
+            self._written_end_moved()
+        if self.ends.counts_flushed:
             self.context.flusher.request(self, FlushDepth.DATA)
-        else:
-            self._move_written_end(next_offset)
 
-    def _move_written_end(self, offset: int) -> None:
-        if offset > self.written_end_offset:
-            self.written_end_offset = offset
-            if self.on_written is not None:
-                self.on_written()
+    def _written_end_moved(self) -> None:
+        if self.on_written is not None:
+            self.on_written()
 
     # Flush
 
@@ -432,13 +412,11 @@ class AppendableLog:
 
     def flush_finished(self, job: FlushJob) -> None:
         """The job's files are on the device. A truncation meanwhile makes it void: what was cut is written anew."""
-        if job.generation != self.generation:
+        if job.generation != self.ends.generation:
             self.context.flusher.request(self, FlushDepth.DATA)
             return
-        self.flushed_end_offset = max(self.flushed_end_offset, job.upto_offset)
-        self.recovery_point = max(self.recovery_point, job.recovery_point)
-        if self._acknowledges_flushed:
-            self._move_written_end(self.flushed_end_offset)
+        if self.ends.on_device(job.upto_offset, job.recovery_point):
+            self._written_end_moved()
 
     # Rolling
 
@@ -478,14 +456,15 @@ class AppendableLog:
     def write_producer_snapshot(self, offset: int) -> None:
         """`<offset>.snapshot`, of many producers a little later; one that exists already says the same."""
         if offset not in self.producer_history.snapshots and len(self.producers) > AT_ONCE_MAX:
-            self.context.snapshots.begin(self, offset)
+            self.context.snapshots.begin(self, offset, self.ends.generation)
         elif offset not in self.producer_history.snapshots:
             self._write_small(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot(), 0)
             self.producer_history.add(offset)
 
-    def wants_snapshot(self, offset: int) -> bool:
+    def wants_snapshot(self, offset: int, generation: int) -> bool:
         """See `SnapshotOwner`."""
-        return self.segments[0].base_offset <= offset and offset not in self.producer_history.snapshots
+        is_there = self.segments[0].base_offset <= offset and offset not in self.producer_history.snapshots
+        return is_there and generation == self.ends.generation
 
     def snapshot_settled(self, offset: int, *, is_named: bool) -> None:
         """See `SnapshotOwner`; the recovery point may move past it now."""
@@ -497,7 +476,7 @@ class AppendableLog:
     def roll(self, now_ms: int) -> None:
         """Begin a new, empty segment at the log's end."""
         if self.active.size:
-            self._roll(self.log_end_offset, now_ms)
+            self._roll(self.ends.log_end, now_ms)
             self.create_active_files()
 
 

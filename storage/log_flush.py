@@ -27,16 +27,16 @@ def plan_flush(log: AppendableLog, depth: FlushDepth) -> FlushJob | None:
     The recovery point moves past a segment only if all its indexes go along: while the disk is slow their newest
     entries stay in memory and the point stays where it is.
     """
-    upto = log.readable_end_offset
+    upto = log.ends.readable
     if depth is FlushDepth.CLOSED:
         upto = min(upto, log.active.base_offset)
-    job = FlushJob(log.directory, log.generation, upto, log.recovery_point)
+    job = FlushJob(log.directory, log.ends.generation, upto, log.ends.recovery_point)
     indexes_follow = True
     unnamed = log.context.snapshots.least(log)  # below it the recovery point stays
-    for segment, end_offset in _segments_from(log, log.recovery_point):
+    for segment, end_offset in _segments_from(log, log.ends.recovery_point):
         if segment.base_offset > upto or (segment is log.active and depth is FlushDepth.CLOSED):
             break
-        if segment.exists and end_offset > log.flushed_end_offset:
+        if segment.exists and end_offset > log.ends.flushed:
             job.paths.append(segment.stem + LOG_SUFFIX)
         if upto < end_offset or (segment is log.active and depth is not FlushDepth.COMPLETE):
             indexes_follow = False
@@ -45,7 +45,7 @@ def plan_flush(log: AppendableLog, depth: FlushDepth) -> FlushJob | None:
             if indexes_follow:
                 job.paths += _index_paths(segment)
                 job.recovery_point = end_offset
-    if upto <= log.flushed_end_offset and job.recovery_point == log.recovery_point:
+    if upto <= log.ends.flushed and job.recovery_point == log.ends.recovery_point:
         return None
     _add_small_files(log, job)
     return job
@@ -64,7 +64,7 @@ def plan_again(log: AppendableLog, job: FlushJob) -> None:
 def _segments_from(log: AppendableLog, offset: int) -> list[tuple[Segment, int]]:
     """Each segment with an offset at or after `offset`, and where it ends."""
     ends = [segment.base_offset for segment in log.segments[1:]]
-    ends.append(log.log_end_offset)
+    ends.append(log.ends.log_end)
     return [(segment, end) for segment, end in zip(log.segments, ends, strict=True) if end >= offset]
 
 
@@ -84,11 +84,11 @@ def _index_paths(segment: Segment) -> list[str]:
 
 
 def _add_small_files(log: AppendableLog, job: FlushJob) -> None:
-    if job.recovery_point > log.recovery_point:
+    if job.recovery_point > log.ends.recovery_point:
         job.paths += [
             file_stem(log.directory, offset) + SNAPSHOT_SUFFIX
             for offset in log.producer_history.snapshots
-            if log.recovery_point < offset <= job.recovery_point
+            if log.ends.recovery_point < offset <= job.recovery_point
         ]
         if log.epochs_changed:
             log.epochs_changed = False

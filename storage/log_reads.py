@@ -103,7 +103,7 @@ def _limit(log: AppendableLog, number: int, until_offset: int) -> int:
     segment = log.segments[number]
     if number + 1 < len(log.segments) and log.segments[number + 1].base_offset <= until_offset:
         return segment.written
-    if until_offset >= log.readable_end_offset:
+    if until_offset >= log.ends.readable:
         return segment.written
     tail = log.tail
     if segment is log.active and tail is not None and until_offset - tail.base >= tail.starts[0]:

@@ -58,11 +58,11 @@ def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED, *, on
             truncate_fully_and_start_at(log, log.log_start_offset, reason)
             return log.log_end_offset
         _check_announced(log, segment.base_offset, end_offset, log.log_start_offset, reason)
-        log.generation += 1
         if number + 1 < len(log.segments):
             remove_segments(log, log.segments[number + 1 :])
         segment.truncate(position, end_offset)
         _truncate_transactions(log, segment, end_offset)
+        log.ends.cut(end_offset, segment.base_offset)
         _end_at(log, segment, end_offset)
         _reload_producers(log)
     except OSError as error:
@@ -97,7 +97,7 @@ def _check_announced(
     )
     if checkpoints.exceed(who, recovery_point, end_offset):
         audit.announce(act)
-        log.recovery_point = min(log.recovery_point, recovery_point)
+        log.ends.withdraw_recovery_point(recovery_point)
         checkpoints.limit(who, recovery_point, end_offset)
         message = f"checkpoints past offset {end_offset} are being withdrawn"
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
@@ -135,11 +135,6 @@ def _truncate_transactions(log: PartitionLog, segment: Segment, end_offset: int)
 
 def _end_at(log: PartitionLog, active: Segment, end_offset: int) -> None:
     log.tail = log.bound = None
-    log.log_end_offset = log.readable_end_offset = log.written_end_offset = end_offset
-    # The cut itself is not on the device yet: after a loss of power the old end could come back before newer segments.
-    log.flushed_end_offset = min(log.flushed_end_offset, active.base_offset)
-    log.flush_requested_offset = min(log.flush_requested_offset, active.base_offset)
-    log.recovery_point = min(log.recovery_point, active.base_offset)
     log.leader_epochs.truncate_from_end(end_offset)
     log.epochs_changed = True
     log.make_active(active)
@@ -165,7 +160,6 @@ def truncate_fully_and_start_at(
     _check_idle(log)
     _check_announced(log, offset, offset, offset if log_start_offset is None else log_start_offset, reason)
     context = log.context
-    log.generation += 1
     try:
         remove_segments(log, log.segments)
         for snapshot in log.producer_history.cut(-1):
@@ -178,8 +172,8 @@ def truncate_fully_and_start_at(
     log.producers.reset(offset)
     log.log_start_offset = offset
     context.log_starts_changed = True
+    log.ends.begin_at(offset)
     _end_at(log, log.active, offset)
-    log.flushed_end_offset = log.flush_requested_offset = log.recovery_point = offset
     try:
         log.create_active_files()
     except ProtocolError:

@@ -34,12 +34,11 @@ TOO_FAR_BEHIND = Reason("the leader's log begins above this one's end")
 class PartitionLog(AppendableLog):
     """Offsets: `log_start_offset` is the first that is served, `log_end_offset` the next to be assigned.
 
-    `written_end_offset` is what may count as this replica's log end: bytes below it are in the page cache, and on
-    the device where flush.messages is 1. It lags `log_end_offset` only while the disk is slow or a flush runs;
-    `on_written` is called, on the loop, whenever it caught up some. `readable_end_offset` is what the page cache holds:
-    a leader's followers may read what the leader itself has not flushed yet. `flushed_end_offset` is on the device,
-    and below `recovery_point` so are the indexes. `generation` counts truncations. In a tiered topic
-    `local_log_start_offset` may lie above `log_start_offset`: what is between them is in the tier alone.
+    The other ends are those of `LogEnds`. `written_end_offset` may count as this replica's log end: bytes below it are
+    in the page cache, and on the device where flush.messages is 1. It lags `log_end_offset` only while the disk is slow
+    or a flush runs; `on_written` is called, on the loop, whenever it caught up some. A leader's followers may read up
+    to `readable_end_offset` what the leader itself has not flushed yet. In a tiered topic `local_log_start_offset` may
+    lie above `log_start_offset`: what is between them is in the tier alone.
     """
 
     __slots__ = ()
@@ -51,6 +50,30 @@ class PartitionLog(AppendableLog):
     def local_log_start_offset(self) -> int:
         """The first offset that this disk holds, at least the log's start."""
         return max(self.log_start_offset, self.segments[0].base_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.ends.log_end
+
+    @property
+    def written_end_offset(self) -> int:
+        return self.ends.written
+
+    @property
+    def readable_end_offset(self) -> int:
+        return self.ends.readable
+
+    @property
+    def flushed_end_offset(self) -> int:
+        return self.ends.flushed
+
+    @property
+    def recovery_point(self) -> int:
+        return self.ends.recovery_point
+
+    @property
+    def generation(self) -> int:
+        return self.ends.generation
 
     # Reads
 
@@ -71,11 +94,12 @@ class PartitionLog(AppendableLog):
         region. With `only_in_memory` nothing waits for the device: PagesMissing where the bytes that lead to the region
         are not in memory. The region's own bytes need not be.
         """
-        if offset < self.log_start_offset or offset > self.log_end_offset:
+        ends = self.ends
+        if offset < self.log_start_offset or offset > ends.log_end:
             raise self._out_of_range(offset)
         if self._health.offline is not None or self.closed:
             raise self.refusal()
-        until_offset = min(until_offset, self.readable_end_offset)
+        until_offset = min(until_offset, ends.readable)
         if offset >= until_offset:
             return None
         tail = self.tail
@@ -84,7 +108,7 @@ class PartitionLog(AppendableLog):
         starts, positions, active = tail.starts, tail.positions, self.active
         found = bisect_right(starts, offset - tail.base) - 1
         start = positions[found]
-        if until_offset == self.log_end_offset:
+        if until_offset == ends.log_end:
             end = active.size
         else:
             end = positions[bisect_right(starts, until_offset - tail.base) - 1]

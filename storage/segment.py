@@ -157,6 +157,11 @@ class Segment:
     def loaded_indexes(self) -> SegmentIndexes | None:
         return self._indexes
 
+    def begin(self, first_timestamp: int, now_ms: int) -> None:
+        """Its first batch comes: an empty segment does not age."""
+        self.rolling_timestamp = first_timestamp
+        self.created_ms = now_ms
+
     def adopt_indexes(self, indexes: SegmentIndexes) -> None:
         """What recovery has built or read already."""
         self._indexes = indexes

@@ -27,11 +27,10 @@ class SnapshotOwner(Protocol):
 
     closed: bool
     directory: str
-    generation: int
     producers: ProducerStates
 
-    def wants_snapshot(self, offset: int) -> bool:
-        """Not where there is one, or once its front has gone past it."""
+    def wants_snapshot(self, offset: int, generation: int) -> bool:
+        """Not where there is one, once its front has gone past it, or once it was cut since that generation."""
         ...
 
     def snapshot_settled(self, offset: int, *, is_named: bool) -> None:
@@ -58,12 +57,12 @@ class SnapshotWrites:
         self.pacer: Pacer | None = None
         self.written_count = 0
 
-    def begin(self, log: SnapshotOwner, offset: int) -> None:
-        """Write the producers of `log` as they stand now, at `offset`."""
+    def begin(self, log: SnapshotOwner, offset: int, generation: int) -> None:
+        """Write the producers of `log` as they stand now, at `offset` in this generation of it."""
         waiting = self._pending.setdefault(log, deque())
-        if waiting and waiting[-1].offset == offset and waiting[-1].generation == log.generation:
+        if waiting and waiting[-1].offset == offset and waiting[-1].generation == generation:
             return
-        waiting.append(_Pending(offset, log.generation, log.producers.freeze()))
+        waiting.append(_Pending(offset, generation, log.producers.freeze()))
         if len(waiting) > WAITING_MAX:
             del waiting[1]
         self._work.begin()
@@ -127,5 +126,4 @@ class SnapshotWrites:
 
 
 def _is_wanted(log: SnapshotOwner, pending: _Pending) -> bool:
-    """Not once the log was cut, either."""
-    return not log.closed and log.generation == pending.generation and log.wants_snapshot(pending.offset)
+    return not log.closed and log.wants_snapshot(pending.offset, pending.generation)

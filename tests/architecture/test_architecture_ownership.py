@@ -25,9 +25,9 @@ TO_DO = {
     "directory_files.py": "state.cleaned state.high_watermarks state.log_starts state.recovery_points state.strays",
     "leader_epochs.py": "cache.changed",
     "log_appends.py": """
-        active.bytes_since_index active.created_ms active.max_timestamp active.max_timestamp_offset
-        active.rolling_timestamp active.size active.written segment.exists segment.written
-        self.active.least_aborted self.active.transaction_bytes self.context.log_starts_changed
+        active.bytes_since_index active.max_timestamp active.max_timestamp_offset active.size active.written
+        segment.exists segment.written self.active.least_aborted self.active.transaction_bytes
+        self.context.log_starts_changed
     """,
     "log_directory.py": """
         context.checkpoints.pacer context.snapshots.pacer health.on_failed log.is_new log.topic_id
@@ -42,8 +42,7 @@ TO_DO = {
     """,
     "log_truncation.py": """
         cold.is_strict context.log_starts_changed log.active.exists log.bound log.epochs_changed
-        log.flush_requested_offset log.flushed_end_offset log.generation log.log_end_offset log.log_start_offset
-        log.readable_end_offset log.recovery_point log.tail log.written_end_offset segment.transaction_bytes
+        log.log_start_offset log.tail segment.transaction_bytes
     """,
     "log_writer.py": "handle.recently_used",
     "open_files.py": "handle.file handle.recently_used self._owner.pinned",

@@ -135,6 +135,7 @@ class StorageRun:
             self._written(log)
 
     def _written(self, log: PartitionLog) -> None:
+        log.ends.check()
         model = self.model
         model.written = max(model.written, log.written_end_offset)
         model.flushed = max(model.flushed, log.flushed_end_offset)

@@ -249,7 +249,7 @@ class LogAndTwin(RuleBasedStateMachine):
             return
         log = self.log
         assert (log.log_start_offset, log.log_end_offset, log.written_end_offset) == (self.start, self.end, self.end)
-        assert log.recovery_point <= log.flushed_end_offset <= self.end
+        log.ends.check()
 
     @invariant()
     def readers_see_the_twin(self) -> None:
