@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -48,13 +48,8 @@ def is_outside(partition: PartitionImage, home: frozenset[int]) -> bool:
     return not home.issuperset(partition.replicas)
 
 
-def usage_by_tenant(image: MetadataImage) -> dict[str, TenantUsage]:
-    """One pass over all topics; every tenant has an entry."""
-    return at_once(usage_work(image))
-
-
 def usage_work(image: MetadataImage) -> Work[dict[str, TenantUsage]]:
-    """`usage_by_tenant` in steps of one topic."""
+    """One pass over all topics, in steps of one topic; every tenant has an entry."""
     found = {tenant_id: TenantUsage() for tenant_id in image.tenants}
     homes: dict[str, frozenset[int]] = {}
     for topic in image.topics:

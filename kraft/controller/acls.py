@@ -107,17 +107,10 @@ class AclDraft:
                 return acl_id
 
 
-def decide_create_acls(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Decision[MetadataRecord, Any]:
-    """CreateAcls (30): each succeeds or fails on its own."""
-    return at_once(create_acls(image, request, policy, rng))
-
-
 def create_acls(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_create_acls`."""
+    """CreateAcls (30): each succeeds or fails on its own."""
     draft = AclDraft(image, policy, rng)
     results = []
     try:
@@ -137,13 +130,8 @@ def create_acls(
     return Decision(CreateAclsResponse(results=results), draft.records)
 
 
-def decide_delete_acls(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
-    """DeleteAcls (31): each filter names what it matched; an ACL that two filters match is removed once."""
-    return at_once(delete_acls(image, request))
-
-
 def delete_acls(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_delete_acls`."""
+    """DeleteAcls (31): each filter names what it matched; an ACL that two filters match is removed once."""
     removed: dict[bytes, None] = {}
     rows: dict[bytes, Any] = {}
     results = []

@@ -13,7 +13,7 @@ from typing import Any
 from common.broker_settings import NODE_SETTINGS
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
@@ -96,28 +96,16 @@ def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) 
                 raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name}: {str(error)!r} is not ADDRESS:COUNT.") from None
 
 
-def decide_incremental_alter_configs(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Decision[MetadataRecord, Any]:
-    """IncrementalAlterConfigs (44): each resource is changed wholly or not at all."""
-    return at_once(incremental_alter_configs(image, request, policy))
-
-
 def incremental_alter_configs(
     image: MetadataImage, request: Any, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_incremental_alter_configs`."""
+    """IncrementalAlterConfigs (44): each resource is changed wholly or not at all."""
     response = IncrementalAlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _incremental)
 
 
-def decide_alter_configs(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
-    """AlterConfigs (33): the given settings replace all overrides of the resource."""
-    return at_once(alter_configs(image, request, policy))
-
-
 def alter_configs(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_alter_configs`."""
+    """AlterConfigs (33): the given settings replace all overrides of the resource."""
     response = AlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _replacing)
 

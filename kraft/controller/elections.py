@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas, unclean_leader_election
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import PartitionKey
@@ -300,18 +300,11 @@ def _without_elr(partition: PartitionImage) -> PartitionChangeRecord:
     )
 
 
-def changes_to_preferred_leaders(
-    image: MetadataImage, policy: ControllerPolicy, changes_max: int
-) -> list[PartitionChangeRecord]:
-    """Leadership returns to the first replica where that is active, in sync and has room; at most `changes_max` at a
-    time."""
-    return at_once(return_leaders(image, policy, changes_max))
-
-
 def return_leaders(
     image: MetadataImage, policy: ControllerPolicy, changes_max: int
 ) -> Work[list[PartitionChangeRecord]]:
-    """The work of `changes_to_preferred_leaders`."""
+    """Leadership returns to the first replica where that is active, in sync and has room; at most `changes_max` at a
+    time."""
     targets = Targets(image, policy)
     fit = targets.standing.active - targets.standing.crowded
     records: list[PartitionChangeRecord] = []

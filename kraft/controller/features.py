@@ -6,7 +6,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord, MetadataRecord
 from wire.messages import UpdateFeaturesResponse
@@ -43,13 +43,8 @@ def check_access_level(image: MetadataImage) -> None:
         )
 
 
-def decide_update_features(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
-    """UpdateFeatures (57): all of the request's levels are finalised, or none."""
-    return at_once(update_features(image, request))
-
-
 def update_features(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_update_features`."""
+    """UpdateFeatures (57): all of the request's levels are finalised, or none."""
     records: list[MetadataRecord] = []
     results, failure = [], None
     for update in request.feature_updates:

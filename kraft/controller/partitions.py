@@ -6,7 +6,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.elections import CHANGE_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import complete, completion
@@ -22,22 +22,15 @@ _Topic = AlterPartitionResponse.TopicData
 _Partition = AlterPartitionResponse.TopicData.PartitionData
 
 
-def decide_alter_partition(
+def alter_partition(
     image: MetadataImage, request: Any, version: int, policy: ControllerPolicy
-) -> Decision[MetadataRecord, Any]:
+) -> Work[Decision[MetadataRecord, Any]]:
     """AlterPartition (56). Each partition succeeds or fails on its own; a stale broker epoch fails the whole request.
 
     Version 3 names the broker epoch of each member. Who joins the ISR must be active and have room, and its
     epoch that of its present registration (KIP-903): a replica that restarted since the leader saw it may have lost
     its tail.
     """
-    return at_once(alter_partition(image, request, version, policy))
-
-
-def alter_partition(
-    image: MetadataImage, request: Any, version: int, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_alter_partition`."""
     broker = image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision(AlterPartitionResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH), topics=[]))

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.elections import CHANGE_COST, LOOK_COST, Targets
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
@@ -23,20 +23,13 @@ _Ongoing = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 _OngoingPartition = _Ongoing.OngoingPartitionReassignment
 
 
-def decide_alter_partition_reassignments(
+def alter_reassignments(
     image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Decision[MetadataRecord, Any]:
+) -> Work[Decision[MetadataRecord, Any]]:
     """AlterPartitionReassignments (45): each partition succeeds or fails on its own; no replicas (null) cancel.
 
     Version 1 can forbid that the number of replicas changes (KIP-860).
     """
-    return at_once(alter_reassignments(image, request, policy))
-
-
-def alter_reassignments(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_alter_partition_reassignments`."""
     targets = Targets(image, policy)
     records: list[MetadataRecord] = []
     topics = []
@@ -97,13 +90,8 @@ def _change(
     return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy, targets)
 
 
-def decide_list_partition_reassignments(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
-    """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
-    return at_once(list_reassignments(image, request))
-
-
 def list_reassignments(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_list_partition_reassignments`."""
+    """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
     topics = []
     if request.topics is None:
         running: dict[bytes, list[PartitionImage]] = {}

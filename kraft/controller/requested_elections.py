@@ -9,7 +9,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.elections import CHANGE_COST, LOOK_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
@@ -27,17 +27,12 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-def decide_elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
     """ElectLeaders (43): each partition succeeds or fails on its own.
 
     Without partitions (null) all are meant, and those that need no election are left out of the reply. An unclean
     election is the operator's word that lost records are accepted; the metadata log keeps it as the cause.
     """
-    return at_once(elect_leaders(image, request, policy))
-
-
-def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_elect_leaders`."""
     try:
         kind = ElectionType(request.election_type)
     except ValueError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
@@ -37,17 +37,10 @@ _Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 _Changes = dict[str, dict[ScramMechanism, MetadataRecord]]
 
 
-def decide_alter_user_scram_credentials(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Decision[MetadataRecord, Any]:
-    """AlterUserScramCredentials (51): one result for each user that the request names."""
-    return at_once(alter_user_scram_credentials(image, request, policy))
-
-
 def alter_user_scram_credentials(
     image: MetadataImage, request: Any, policy: ControllerPolicy
 ) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_alter_user_scram_credentials`."""
+    """AlterUserScramCredentials (51): one result for each user that the request names."""
     changes: _Changes = {}
     failures: dict[str, ProtocolError] = {}
     for wanted in (*request.deletions, *request.upsertions):

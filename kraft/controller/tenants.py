@@ -16,7 +16,7 @@ import msgspec
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.api_keys import acls_by_principal, revocation
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import Cells, Living, changed_limits, tenants_by_cell
@@ -112,17 +112,6 @@ def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerP
     return _decide(image, request, DeleteTenantResponse, delete)
 
 
-def decide_move_tenant(
-    image: MetadataImage,
-    request: Any,
-    policy: ControllerPolicy,
-    rng: random.Random,
-    loads: BrokerLoads | None = None,
-) -> Decision[MetadataRecord, Any]:
-    """MoveTenant (10008)."""
-    return at_once(move_tenant(image, request, policy, rng, loads))
-
-
 def move_tenant(
     image: MetadataImage,
     request: Any,
@@ -130,7 +119,7 @@ def move_tenant(
     rng: random.Random,
     loads: BrokerLoads | None = None,
 ) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_move_tenant`.
+    """MoveTenant (10008).
 
     Towards the cell that it comes from, a move is taken back; towards the cell where it lives, what lies elsewhere
     (after a rebuild, or a broker's change of cells) is gathered there.

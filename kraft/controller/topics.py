@@ -13,7 +13,7 @@ from typing import Any
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.controller.configs import check_together, check_topic_configs
 from kraft.controller.key_ranges import founding_cell, missing_ranges
 from kraft.controller.new_partitions import partition_records
@@ -64,17 +64,10 @@ _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
 _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-def decide_create_topics(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Decision[MetadataRecord, Any]:
-    """CreateTopics (19): each topic succeeds or fails on its own, unless the request as a whole asks for too much."""
-    return at_once(create_topics(image, request, policy, rng))
-
-
 def create_topics(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_create_topics`."""
+    """CreateTopics (19): each topic succeeds or fails on its own, unless the request as a whole asks for too much."""
     total = _partition_total(request.topics, policy)
     if total > policy.partitions_per_request_max:
         message = f"{total} partitions are too many for one request."
@@ -98,13 +91,8 @@ def create_topics(
     return Decision(CreateTopicsResponse(topics=results), [] if request.validate_only else records)
 
 
-def decide_delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
-    """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
-    return at_once(delete_topics(image, request, policy))
-
-
 def delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_delete_topics`."""
+    """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
     wanted = chain(
         ((state.name, raw_uuid(state.topic_id)) for state in request.topics or ()),
         ((name, ZERO_UUID) for name in request.topic_names or ()),
@@ -132,17 +120,10 @@ def delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) 
     return Decision(DeleteTopicsResponse(responses=results), records)
 
 
-def decide_create_partitions(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Decision[MetadataRecord, Any]:
-    """CreatePartitions (37): `count` is the new total."""
-    return at_once(create_partitions(image, request, policy, rng))
-
-
 def create_partitions(
     image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
 ) -> Work[Decision[MetadataRecord, Any]]:
-    """The work of `decide_create_partitions`."""
+    """CreatePartitions (37): `count` is the new total."""
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
     results = []

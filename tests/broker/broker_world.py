@@ -14,15 +14,8 @@ from broker.forwarding import Forwarder, ForwardLimits
 from broker.request import ClientSession, RequestContext, WrittenRows
 from common.machine import MachineClock
 from common.pacing import Pacer, at_once
-from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.reassignment_requests import (
-    decide_alter_partition_reassignments,
-    decide_list_partition_reassignments,
-)
-from kraft.controller.requested_elections import decide_elect_leaders
 from kraft.controller.topic_names import GROUP_TOPIC
-from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
@@ -34,6 +27,16 @@ from kraft.records import (
     RegisterBrokerRecord,
 )
 from tests.broker.coordinated_partition import MemoryPartition
+from tests.kraft.decisions import (
+    decide_alter_configs,
+    decide_alter_partition_reassignments,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+    decide_elect_leaders,
+    decide_incremental_alter_configs,
+    decide_list_partition_reassignments,
+)
 from wire.apis import APIS
 from wire.codec import decode_request, decode_response, encode_request, encode_response
 from wire.messages import EnvelopeResponse

@@ -15,11 +15,8 @@ from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from common.errors import ErrorCode
-from kraft.controller.acls import decide_create_acls, decide_delete_acls
 from kraft.controller.api_keys import decide_create_api_key
 from kraft.controller.cells import decide_describe_cells
-from kraft.controller.features import decide_update_features
-from kraft.controller.scram_credentials import decide_alter_user_scram_credentials
 from kraft.controller.tenants import decide_create_tenant
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
@@ -38,6 +35,12 @@ from kraft.records import (
     TenantState,
 )
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
+from tests.kraft.decisions import (
+    decide_alter_user_scram_credentials,
+    decide_create_acls,
+    decide_delete_acls,
+    decide_update_features,
+)
 from wire.codec import decode_request, encode_response
 from wire.messages import (
     CreateAclsRequest,

@@ -8,11 +8,11 @@ from typing import Any
 from kraft.controller.brokers import decide_heartbeat, decide_registration
 from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import ClusterRecord, FeatureLevelRecord
+from tests.kraft.decisions import decide_create_topics
 from wire.messages import (
     AlterPartitionRequest,
     BrokerHeartbeatRequest,

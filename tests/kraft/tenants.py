@@ -12,7 +12,6 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenants import (
     decide_create_tenant,
 )
-from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
@@ -20,6 +19,7 @@ from kraft.records import (
     BrokerRegistrationChangeRecord,
     RegisterBrokerRecord,
 )
+from tests.kraft.decisions import decide_create_topics
 from tests.kraft.images import POLICY, create_topics, new_cluster
 from wire.messages import (
     AlterCellRequest,

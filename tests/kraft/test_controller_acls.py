@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
 from kraft.acl_filter import ANY, MATCH, AclFilter
-from kraft.controller.acls import decide_create_acls, decide_delete_acls
 from kraft.controller.policy import AccessLimits, ControllerPolicy
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import AclPattern, AclRecord, FeatureLevelRecord, TenantRecord
+from tests.kraft.decisions import decide_create_acls, decide_delete_acls
 from tests.kraft.images import POLICY, new_cluster
 from tests.kraft.test_image_access import NAMES, acl_records
 from wire.messages import CreateAclsRequest, DeleteAclsRequest

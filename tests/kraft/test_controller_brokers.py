@@ -9,12 +9,8 @@ import pytest
 
 from common.errors import ErrorCode
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
-from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
-from kraft.controller.features import decide_update_features
-from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
-from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
@@ -24,6 +20,13 @@ from kraft.records import (
     PartitionChangeRecord,
     RegisterBrokerRecord,
     ResourceType,
+)
+from tests.kraft.decisions import (
+    decide_alter_configs,
+    decide_alter_partition,
+    decide_create_topics,
+    decide_incremental_alter_configs,
+    decide_update_features,
 )
 from tests.kraft.images import (
     POLICY,

@@ -13,7 +13,6 @@ from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.invariants import check
 from kraft.controller.driver import Decide, DriverConfig
-from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
@@ -23,6 +22,7 @@ from kraft.records import (
     TopicRecord,
 )
 from tests.common.call_count import counted_calls
+from tests.kraft.decisions import decide_create_topics
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import create_topics, new_topic, rng, with_brokers
 

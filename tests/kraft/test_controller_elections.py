@@ -8,7 +8,6 @@ from kraft.controller.elections import (
     Election,
     PartitionTarget,
     change_partition,
-    changes_to_preferred_leaders,
     changes_where_isr_suffices,
     changes_where_leaders_lack,
 )
@@ -18,6 +17,7 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import BrokerRegistrationChangeRecord, Cause, PartitionChangeRecord, PartitionRecord, TopicRecord
 from tests.common.call_count import counted_calls
+from tests.kraft.decisions import changes_to_preferred_leaders
 from tests.kraft.images import POLICY, beaten, registered, with_brokers
 
 TOPIC = bytes([9] * 16)

@@ -15,9 +15,9 @@ from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
-from kraft.controller.topics import decide_create_topics
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+from tests.kraft.decisions import decide_create_topics
 from tests.kraft.images import create_topics, new_topic, registration, rng
 from tests.kraft.live_bench import LiveBench, live_bench
 from tests.sim.loop import MS, SimLoop, run

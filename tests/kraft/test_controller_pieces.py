@@ -14,7 +14,6 @@ from common.pacing import SLICE_COST, at_once
 from kraft.batch_codec import encoding_records
 from kraft.controller.batching import pieces
 from kraft.controller.brokers import decide_heartbeat, decide_unregister, fence
-from kraft.controller.configs import decide_incremental_alter_configs
 from kraft.controller.departures import departure_piece, is_listed
 from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
@@ -38,6 +37,7 @@ from kraft.records import (
     TopicRecord,
     decode_batch,
 )
+from tests.kraft.decisions import decide_incremental_alter_configs
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import POLICY, beaten, heartbeat, new_topic, registered, rng, with_brokers
 from tests.kraft.images import create_topics as create_topics_request

@@ -11,14 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
-from kraft.controller.configs import decide_incremental_alter_configs
 from kraft.controller.departures import departure_piece
-from kraft.controller.elections import changes_to_preferred_leaders
-from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas
 from kraft.controller.reassignment import cancel_reassignment, start_reassignment
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
-from kraft.controller.topics import decide_create_partitions, decide_create_topics, decide_delete_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -33,6 +29,14 @@ from kraft.records import (
     LeaderChangeRecord,
     MetadataRecord,
     encode_batch,
+)
+from tests.kraft.decisions import (
+    changes_to_preferred_leaders,
+    decide_alter_partition,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+    decide_incremental_alter_configs,
 )
 from tests.kraft.images import alter_partition, create_topics, heartbeat, new_cluster, new_topic, registration, rng
 from wire.messages import (

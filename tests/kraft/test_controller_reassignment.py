@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode
 from kraft.controller.brokers import decide_registration, fence
-from kraft.controller.configs import decide_incremental_alter_configs
-from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import changes_where_moves_may_end
-from kraft.controller.reassignment_requests import (
-    decide_alter_partition_reassignments,
-    decide_list_partition_reassignments,
-)
-from kraft.controller.requested_elections import decide_elect_leaders
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import NO_LEADER, Cause, ConfigRecord, PartitionChangeRecord, ResourceType
+from tests.kraft.decisions import (
+    decide_alter_partition,
+    decide_alter_partition_reassignments,
+    decide_elect_leaders,
+    decide_incremental_alter_configs,
+    decide_list_partition_reassignments,
+)
 from tests.kraft.images import POLICY, alter_partition, beaten, partition_of, registration, with_topic
 from wire.messages import (
     AlterPartitionReassignmentsRequest,

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode
 from kraft.controller.brokers import fence
-from kraft.controller.elections import changes_to_preferred_leaders, changes_where_room_lacks
-from kraft.controller.partitions import decide_alter_partition
+from kraft.controller.elections import changes_where_room_lacks
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.requested_elections import decide_elect_leaders
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
 from kraft.records import Cause, FeatureLevelRecord, PartitionChangeRecord
+from tests.kraft.decisions import changes_to_preferred_leaders, decide_alter_partition, decide_elect_leaders
 from tests.kraft.images import POLICY, alter_partition, beaten, partition_of, with_topic
 from wire.messages import ElectLeadersRequest
 

@@ -12,10 +12,10 @@ import pytest
 
 from common.errors import ErrorCode
 from kraft.controller.policy import AccessLimits, ControllerPolicy
-from kraft.controller.scram_credentials import decide_alter_user_scram_credentials
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import ScramMechanism
+from tests.kraft.decisions import decide_alter_user_scram_credentials
 from tests.kraft.images import POLICY, new_cluster
 from wire.messages import AlterUserScramCredentialsRequest
 

@@ -13,14 +13,10 @@ from common.errors import ErrorCode
 from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.move_throttles import FOLLOWER_RATE, LEADER_RATE, REPLICAS
-from kraft.controller.partitions import decide_alter_partition
 from kraft.controller.policy import AccessLimits, ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
-from kraft.controller.tenants import (
-    decide_delete_tenant,
-    decide_move_tenant,
-)
+from kraft.controller.tenants import decide_delete_tenant
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
@@ -31,7 +27,7 @@ from kraft.records import (
     ResourceType,
     TenantState,
 )
-from kraft.tenant_usage import usage_by_tenant
+from tests.kraft.decisions import decide_alter_partition, decide_move_tenant, usage_by_tenant
 from tests.kraft.images import POLICY, alter_partition, new_topic
 from tests.kraft.tenants import (
     CELLS,

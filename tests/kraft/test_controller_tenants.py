@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from common.errors import ErrorCode
 from kraft.controller.api_keys import decide_delete_api_key
 from kraft.controller.cells import decide_describe_cells
-from kraft.controller.reassignment_requests import decide_alter_partition_reassignments
 from kraft.controller.tenants import (
     decide_alter_tenant,
 )
-from kraft.controller.topics import decide_create_partitions
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
@@ -30,7 +28,8 @@ from kraft.records import (
     FeatureLevelRecord,
     TenantState,
 )
-from kraft.tenant_usage import topics_of, usage_by_tenant
+from kraft.tenant_usage import topics_of
+from tests.kraft.decisions import decide_alter_partition_reassignments, decide_create_partitions, usage_by_tenant
 from tests.kraft.images import POLICY, new_topic
 from tests.kraft.tenants import (
     CELLS,

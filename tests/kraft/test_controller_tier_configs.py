@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode
-from kraft.controller.configs import decide_alter_configs, decide_incremental_alter_configs
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topics import decide_create_topics
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, ResourceType
+from tests.kraft.decisions import decide_alter_configs, decide_create_topics, decide_incremental_alter_configs
 from tests.kraft.images import POLICY, create_topics, new_topic, rng, with_brokers
 from wire.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
 
