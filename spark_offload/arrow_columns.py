@@ -25,7 +25,7 @@ _ACROSS_MIN = 64  # records with an i-th header; below, they are read one by one
 
 def binary_column(view: memoryview, at: Integers, length: Integers) -> pa.Array:
     """The bytes at each place; null where the length is -1."""
-    views = np.zeros((len(at), 4), np.int32)  # of each: length, its first bytes (nobody compares), buffer, position
+    views = np.zeros((len(at), 4), np.int32)  # of each: length, its first bytes (never compared), buffer, position
     views[:, 0] = length
     views[:, 3] = at
     present = None

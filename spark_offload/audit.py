@@ -3,7 +3,7 @@
     from spark_offload import audit
     audit.read(spark, "s3://bucket/prefix").where("event = 'log_start_moved'").orderBy("wall_time").show()
 
-Columns: `event`, `wall_time` (timestamp, by the clock of whoever wrote it), `source` (broker, metadata, tier), `node`,
+Columns: `event`, `wall_time` (timestamp, by the clock of its writer), `source` (broker, metadata, tier), `node`,
 `incarnation`, `sequence`, `cause`, `actor`, `topic`, `topic_id` (hexadecimal), `partition` (-1: none), `leader_epoch`
 (-1: unknown), `before` and `after` (JSON), and `file`, where in the store the row was read. docs/audit.md lists the
 events and what they hold. Files are decoded in Spark's tasks, one after the other.

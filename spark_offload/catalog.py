@@ -67,8 +67,8 @@ class Catalog:
     """Looks into one store, as one reader was asked to.
 
     A manifest that cannot be read is an error, or with `passes_over_damage` leaves its partition out: `damaged` has it
-    then, with the reason. Without `checks_partitions` nobody asks again whether named partitions are the topic's: for
-    one who looks every second.
+    then, with the reason. Without `checks_partitions` it is not checked again whether named partitions are the topic's,
+    for a caller that looks every second.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Split:
 
 
 def bytes_per_task(log_bytes: int) -> int:
-    """How much of `log_bytes` one task reads when nobody says.
+    """How much of `log_bytes` one task reads by default.
 
     A task costs Spark four hundredths of a second of CPU whatever it reads, so few large ones are best, but a query
     that is not large still has work for several cores.

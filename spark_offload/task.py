@@ -34,8 +34,8 @@ def store_at(uri: str) -> BlockingStore:
 
 
 def _close_at_exit(opened: ref[BlockingStore]) -> None:
-    """Nobody else closes it. Spark plans a stream in a process that ends like any other, and aiohttp would tell of what
-    is still open."""
+    """Close it: no other code does. Spark plans a stream in a process that ends like any other, and aiohttp would log
+    what is still open."""
     store = opened()
     if store is not None:
         store.close_within(CLOSE_AT_EXIT_S)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafka import KafkaConsumer, TopicPartition
 
 CLOCKS_APART_MS = 3_600_000
-"""By how much the clock of a store, or of a leader of `__audit`, may be behind that of whoever wrote an event."""
+"""By how much the clock of a store, or of a leader of `__audit`, may be behind that of an event's writer."""
 SILENCE_S = 30.0
 LOOK_UP_MS = 5_000
 POLL_MS = 500

@@ -1,6 +1,6 @@
 """Certificates of a cluster's own: an authority, nodes, proxies, and the tenants' wildcard name. ECDSA P-256.
 
-For development and for networks that nobody else is in: docker-compose.yml, `tidelog up`, tests. Whoever has an
+For development and for private networks: docker-compose.yml, `tidelog up`, tests. An operator with an
 authority gives its certificates to the settings `ssl.…` instead. Making them again changes nothing that still holds:
 what is there, fits its names and lasts a while stays. Files are whole or not there, and only their owner reads keys.
 """

@@ -51,7 +51,7 @@ def read_key(path: Path) -> tuple[str, str, str]:
 
 
 def write_client_files(directory: Path, access: TenantAccess) -> list[Path]:
-    """Write them anew, each whole or as it was, mode 0600."""
+    """Replace them, each whole or not at all, mode 0600."""
     properties = directory / f"{access.tenant}.{LIBRDKAFKA}"
     kcat = shlex.join(["kcat", "-F", str(properties)])
     texts = {

@@ -1,4 +1,4 @@
-"""How far a long job is: bars on a terminal, a line now and then where nobody looks at one."""
+"""How far a long job is: bars on a terminal, a line now and then where there is none."""
 
 from __future__ import annotations
 

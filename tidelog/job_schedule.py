@@ -2,8 +2,8 @@
 
 Entries stand between semicolons, each `WHEN: JOB OPTIONS`. WHEN is `every 6h` (s, m, h or d; at the multiples of it
 since 1970) or the five fields of cron in UTC (minute, hour, day of month, month, day of week). Times depend on nothing
-but the clock, so a controller that takes over goes on where the last one was; what falls due while nobody is active,
-is left out.
+but the clock, so a controller that takes over goes on where the last one was; what falls due while no controller is
+active, is left out.
 
     every 6h: compact --topic planes; 30 3 * * 1-5: verify
 """
@@ -15,7 +15,7 @@ import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-JOBS = ("compact", "verify", "export", "read")  # not erase: its keys lie in a file that nobody should leave about
+JOBS = ("compact", "verify", "export", "read")  # not erase: its keys lie in a file that should not be kept
 ENTRIES_MAX = 100
 DAYS_AHEAD_MAX = 366 * 8 + 1  # the 29th of February comes within
 _EVERY = re.compile(r"every\s+(\d{1,9})\s*([smhd])")

@@ -1,7 +1,7 @@
 """A first connection to a listener, which finds out why commands could not use it.
 
-The admin client's library tries again and again and tells in the end that nobody answered; here each cause has its
-words: nobody there, no TLS, a certificate that is not believed, a mechanism that is not offered, a wrong password.
+The admin client's library tries again and again and says in the end that there was no answer; here each cause has its
+words: no listener, no TLS, a certificate that is not believed, a mechanism that is not offered, a wrong password.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 
 class Absent(Refusal):
-    """Nobody answers there; another address may."""
+    """No answer from there; another address may have one."""
 
 
 def parse_bootstrap(text: str) -> list[Address]:

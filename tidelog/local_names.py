@@ -24,7 +24,7 @@ def names_of(tenant_id: str, brokers: Iterable[int], domain: str) -> list[str]:
 
 
 def resolves(name: str) -> bool:
-    """Whether `name` leads to this machine; False also where nobody answers for WAIT_S."""
+    """Whether `name` leads to this machine; False also where there is no answer for WAIT_S."""
     found: queue.SimpleQueue[bool] = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(_leads_here(name)), daemon=True).start()
     try:

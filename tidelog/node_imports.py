@@ -8,7 +8,7 @@ from common import bare_packages
 
 ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas, and one function
 USED_BY_ALL = ("encodings.idna",)  # with the first name that is looked up: else each fork would import it for itself
-ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven megabytes of, for what nobody asks it
+ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven megabytes of, for unused features
 MODULES = {
     "controller": ("tidelog.node_process", "tidelog.controller_config", "tidelog.exporting_controller"),
     "broker": ("tidelog.node_process", "broker.node"),

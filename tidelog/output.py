@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import typer
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-PIPE_WIDTH = 240  # columns where nobody looks at a terminal
+PIPE_WIDTH = 240  # columns where the output is no terminal
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:

@@ -13,7 +13,7 @@ from tidelog.__main__ import main
 def die_with_owner() -> None:
     while os.read(0, 1):
         pass
-    own_group = os.getpgid(0) == os.getpid()  # as the scheduler starts it; whoever else does is to live
+    own_group = os.getpgid(0) == os.getpid()  # as the scheduler starts it; another parent is not to be ended
     (os.killpg if own_group else os.kill)(os.getpid(), signal.SIGKILL)
 
 

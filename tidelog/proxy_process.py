@@ -50,7 +50,7 @@ RESTART = Backoff(0.2, 5.0)
 STEADY_S = 30.0  # who has lived so long was no failed start
 STOP_GRACE_S = 5.0  # beyond the drain, before a worker is killed
 STEWARD = -1
-_HURRY = signal.SIGUSR2  # from the parent to a worker that drains; whoever stops all processes at once does not send it
+_HURRY = signal.SIGUSR2  # from the parent to a worker that drains; a stop of all processes at once does not send it
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 Reread = Callable[[], Mapping[str, str]]
 
@@ -74,7 +74,7 @@ def run_proxy(
     """Run a proxy until it is told to stop; its exit status. `reread` gives the settings for a rolling restart.
 
     `told_fd` gets a line when the proxy serves, and one when it ends by itself that says why. `life_fd` is read: its
-    end means that whoever started this proxy is gone.
+    end means that the process which started this proxy is gone.
     """
     values = NODE_SETTINGS.values(settings)
     configure_logs(values["tidelog.log.level"], f"proxy-{values['node.id']}")
@@ -269,7 +269,7 @@ class ProxyParent:
             _send(child.pid, signal.SIGTERM)
 
     def _begin_replacing(self) -> None:
-        """Settings are read anew; those that cannot be used leave everything as it is, with one line."""
+        """Settings are read again; those that cannot be used leave everything as it is, with one line."""
         try:
             settings = self._reread()
             config = within_descriptors(proxy_config(settings), raise_limit())

@@ -13,7 +13,7 @@ import hmac
 import re
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000  # fewer give a password away to whoever poses as the server
+ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 1_000_000  # fewer give a password away to a false server
 MESSAGE_BYTES_MAX = 8_192
 _HEADER = "n,,"
 _FIRST = re.compile(r"r=([\x21-\x2b\x2d-\x7e]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,8})(?:,.+)?")
@@ -21,11 +21,11 @@ _FINAL = re.compile(r"v=([A-Za-z0-9+/=]+)(?:,.+)?")
 
 
 class LoginFailed(Exception):
-    """Nobody is logged in; the text says why, and holds nothing that is secret."""
+    """The login failed; the text says why, and holds no secret."""
 
 
 class ScramClient:
-    """`first`, then `final` with the server's first message, then `check` with its last. `nonce` is made anew for
+    """`first`, then `final` with the server's first message, then `check` with its last. `nonce` is drawn for
     each exchange, of printable characters without a comma."""
 
     def __init__(self, mechanism: str, user: str, password: str, nonce: str) -> None:

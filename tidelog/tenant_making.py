@@ -49,7 +49,7 @@ def _make(admin: TenantAdmin, directory: Path, name: str, known: dict[str, Any] 
         tenant_id = admin.create_tenant(name, None, {}, (), ()).id
     elif marker.exists():
         tenant_id = known["id"]
-        for row in admin.keys(tenant_id):  # of which nobody has the secret
+        for row in admin.keys(tenant_id):  # of which the secret was lost
             if row["description"] == DESCRIPTION:
                 admin.delete_key(row["key"])
     else:

@@ -30,7 +30,7 @@ def late_partitions(
 ) -> tuple[dict[int, str], dict[int, str]]:
     """(partitions whose manifests stay behind, those of which `__tier_state` cannot be read), each with the reason.
 
-    A manifest that is behind is read anew, LOOKS times: `found` has the newest ones afterwards. Raises StoreError.
+    A manifest that is behind is read again, LOOKS times: `found` has the newest ones afterwards. Raises StoreError.
     """
     late: dict[int, str] = {}
     silent: dict[int, str] = {}

@@ -1,6 +1,6 @@
 """The compaction job: one Spark task for each partition of compacted topics, then a proposal to each one's leader.
 
-A partition's leader exchanges the segments in one step or not at all. Whoever changed the partition meanwhile, be it
+A partition's leader exchanges the segments in one step or not at all. A change of the partition meanwhile, by
 retention, another job or an earlier attempt of this one, wins, and this run's segments are swept away.
 """
 

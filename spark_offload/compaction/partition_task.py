@@ -1,7 +1,7 @@
 """What one Spark task does: compact one partition, from its manifest to new segments in the store.
 
 It proposes nothing. Whatever goes wrong is in its outcome, with the partition's own segments left alone; objects that
-it wrote before are named by nobody, and the sweeper takes them.
+it wrote before are unreferenced, and the sweeper removes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which records were aborted, and which markers nobody needs any more, batch by batch in order of offsets.
+"""Which records were aborted, and which markers are not needed any more, batch by batch in order of offsets.
 
 A marker matters while a batch of its transaction is left below it. Once none is, it is given a delete horizon like a
 tombstone, and goes after that. The entry of an aborted transaction in the transaction index stays as long as there

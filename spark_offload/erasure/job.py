@@ -1,7 +1,7 @@
 """The erasure job: have everything tiered, look, rewrite, propose, look again until nothing is found, and say so.
 
 Each look reads every record of the topic below the ends that the leaders named. The first one notes a digest of what
-has to stay, segment by segment; the one after a change compares. What others changed meanwhile is looked at anew, a
+has to stay, segment by segment; the one after a change compares. What others changed meanwhile is searched again, a
 few times over.
 """
 

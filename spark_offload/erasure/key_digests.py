@@ -1,7 +1,7 @@
 """Keys as they leave the driver: 16-byte digests under a secret that lives in memory alone.
 
 Spark writes what it broadcasts to disk, on the driver's machine and on every executor's. So it is given digests, and
-their secret goes another way (see `secrets_of_tasks`). Without the secret nobody can tell a digest from chance, and a
+their secret goes another way (see `secrets_of_tasks`). Without the secret a digest looks like chance, and a
 short key cannot be found by trying either.
 """
 

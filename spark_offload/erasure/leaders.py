@@ -171,7 +171,7 @@ class Leaders:
 
     def held(self, paths: Sequence[PartitionPath], end_offsets: Sequence[int]) -> list[HeldObject]:
         """Segment objects below the ends that no manifest names, and all of deleted topics of that name. Of a partition
-        whose manifest cannot be read nobody can tell them."""
+        whose manifest cannot be read they are unknown."""
         found = []
         for path, end_offset in zip(paths, end_offsets, strict=True):
             try:

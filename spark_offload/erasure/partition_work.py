@@ -148,7 +148,7 @@ class PartitionWork:
         return counts
 
     def refused(self, reason: str) -> None:
-        """Somebody else was first. As long as nothing of this run has changed the partition, it begins anew."""
+        """Another change came first. As long as nothing of this run has changed the partition, it starts over."""
         self._refusal = reason
         if not self.replaced:
             self._expected = None

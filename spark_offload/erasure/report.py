@@ -1,6 +1,6 @@
 """What an erasure says in the end. Keys are named by a salted hash and their line in the key file, never as they are.
 
-The salt lives as long as the run, so nobody can try guesses against a report; who has the key file tells the keys by
+The salt lives as long as the run, so guesses cannot be tried against a report; who has the key file tells the keys by
 their lines.
 """
 

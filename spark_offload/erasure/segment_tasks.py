@@ -1,4 +1,4 @@
-"""What executors do in an erasure, one segment a task: look through it, or write it anew without the keys' records."""
+"""What executors do in an erasure, one segment a task: search it, or rewrite it without the keys' records."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ROW_GROUP_BYTES = 32 << 20  # of Arrow columns: what is encoded at once
 HELD_BYTES_MAX = 256 << 20
 OPEN_DAYS_MAX = 64
 COMPRESSION, COMPRESSION_LEVEL = "zstd", 1
-_NOT_COMPARED = (VALUE, UNDECODED, HEADERS)  # nobody asks for a range of these
+_NOT_COMPARED = (VALUE, UNDECODED, HEADERS)  # queries do not ask for a range of these
 UNCOMPARED_LEAVES = (VALUE, UNDECODED, f"{HEADERS}.element.key", f"{HEADERS}.element.value")
 _NO_DICTIONARY = (VALUE, UNDECODED, OFFSET, TIMESTAMP)
 

@@ -2,7 +2,7 @@
 
 The table itself remembers which offsets it holds. A run exports what is readable and not among them, and its commit is
 made only on top of a state that does not have these offsets. So a run that is killed at any point, or beaten by another
-one, leaves nothing behind but files that nobody names.
+one, leaves nothing behind but unreferenced files.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class StoreTarget:
 
 
 class ParquetTable:
-    """The table at a URI. Raises InvalidStoreUri, StoreError; ValueError for a commit that nobody here wrote."""
+    """The table at a URI. Raises InvalidStoreUri, StoreError; ValueError for a commit that no export wrote."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

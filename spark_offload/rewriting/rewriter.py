@@ -2,7 +2,7 @@
 
 A batch keeps its base and last offset, its producer fields, its epoch and its codec, so offsets and sequence numbers
 stay what they were. Batches that lose nothing are not even copied: their place in the given bytes is handed on.
-Nothing of a record is encoded anew, except for the timestamps of batches that get a delete horizon.
+Nothing of a record is encoded again, except for the timestamps of batches that get a delete horizon.
 """
 
 from __future__ import annotations

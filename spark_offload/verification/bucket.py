@@ -159,7 +159,7 @@ async def _objects(store: ObjectStore, root: TierRoot, partition: PartitionFound
     for version in sorted((one for one in versions if one < newest), reverse=True)[:OLDER_MANIFESTS_MAX]:
         try:
             partition.older.append(await read_head(store, root, partition.path, version))
-        except (DamagedManifest, ObjectMissing):  # superseded: nobody reads it
+        except (DamagedManifest, ObjectMissing):  # superseded: it is never read
             continue
 
 

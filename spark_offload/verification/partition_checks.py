@@ -15,7 +15,7 @@ from tiering.segment import SegmentId, SegmentState, TieredSegment, complaint
 STALE_AFTER_MS = 60_000
 """A manifest is published within seconds of a change; an export that is older than this tells of no later one."""
 ORPHAN_AGE_MS = 26 * 3_600_000
-"""The sweeper takes what nobody names after a day, and looks once an hour."""
+"""The sweeper removes unreferenced objects after a day, and looks once an hour."""
 
 
 def check_partition(root: TierRoot, partition: PartitionFound, now_ms: int, findings: Findings) -> None:
@@ -147,7 +147,7 @@ def check_extra(
     """Objects that the manifest does not name. `explained` ones are about to go, or were proposed.
 
     A copy that is under way begins at or above the tier's end, and what waits to be deleted lies below the log start;
-    both are young. Whatever else there is belongs to nobody.
+    both are young. All other objects are unreferenced.
     """
     manifest = partition.found.manifest
     named = {segment.id for segment in manifest.segments} if manifest is not None else set[SegmentId]()
