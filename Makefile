@@ -11,7 +11,7 @@ COUNT ?= 300
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-s3 install-spark install-dev up test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
+.PHONY: help install install-s3 install-spark install-dev up unit test test-compose check format sim compat-java demo demo-compose demo-tenants bench lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -53,6 +53,9 @@ install-dev: $(VENV)/.dev ## the same with what tests and checks need
 
 up: install ## run a whole cluster here, until Ctrl-C
 	@exec $(BIN)/tidelog up
+
+unit: install-dev ## the quick tests: no processes, no Spark, no seeds, no waiting
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m unit
 
 test: install-dev ## the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal

@@ -7,17 +7,35 @@ import inspect
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from bench.embedded import EmbeddedCluster, held_loops
 from common.loop_watch import Held, LoopWatch
+from tests.lanes import is_quick_file, is_quick_test
 from tidelog.stack_sampling import StackSampling
 
 # The suite runs beside other work on few cores, so how long an example takes says nothing about it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+UNIT = "unit"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick lane does not even import what is slow."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if config.getoption("-m") == UNIT and is_test and not is_quick_file(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    if config.getoption("-m") == UNIT:
+        for item in items:
+            if is_quick_test(item):
+                item.add_marker(UNIT)
+
 
 HELD_MAX_S = 0.050  # of CPU time: more than the 20 ms of the rule, because a shared core is slow at times
 SAMPLES_MIN = 4  # fewer may be a machine that stood still, which counts as CPU time

@@ -76,7 +76,10 @@ async def s3_uri(moto_endpoint: str, aws_credentials: None) -> str:
     return f"{await new_place(moto_endpoint)}?endpoint={moto_endpoint}&region=us-east-1"
 
 
-@pytest.fixture(params=["memory", "directory", "moto", *(["real"] if REAL_ENDPOINT else [])])
+S3_KINDS = ["moto", *(["real"] if REAL_ENDPOINT else [])]
+
+
+@pytest.fixture(params=["memory", "directory", *(pytest.param(kind, marks=pytest.mark.processes) for kind in S3_KINDS)])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
     """An empty store of each kind."""
     opened: ObjectStore

@@ -1,0 +1,35 @@
+"""The quick lane takes what is quick by its kind, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lanes import is_quick_file
+
+QUICK = ["import asyncio", "await asyncio.sleep(0)", "from wire.codec import decode_request"]
+SLOW = [
+    "import subprocess",
+    "from bench.embedded import EmbeddedCluster",
+    "from tests.sim.loop import SimLoop",
+    "from tests.broker import replication_lab",
+    "from tests.broker.replication_lab import Lab",
+    "await asyncio.sleep(0.01)",
+    "time.sleep(pause_s)",
+    "sys.settrace(None)",
+]
+
+
+@pytest.mark.parametrize("source", QUICK)
+def test_what_takes_no_time_is_quick(tmp_path: Path, source: str) -> None:
+    file = tmp_path / "test_sample.py"
+    file.write_text(f"async def test_it():\n    {source}\n")
+    assert is_quick_file(file)
+
+
+@pytest.mark.parametrize("source", SLOW)
+def test_what_waits_or_starts_something_is_slow(tmp_path: Path, source: str) -> None:
+    file = tmp_path / "test_sample.py"
+    file.write_text(f"async def test_it():\n    {source}\n")
+    assert not is_quick_file(file)
