@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Buffer
+from common.whole_files import join
 from records.batch import CONTROL, PREFIX_BYTES, BatchHeader, iterate_batches, read_header, stamp, stamp_log_append_time
 from records.control import EndMarker, read_marker
-from storage import log_flush
+from storage.checkpoint_files import PARTITION_METADATA
 from storage.loaded_log import LoadedLog
 from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
 from storage.log_ends import LogEnds
-from storage.log_flusher import FlushDepth, FlushJob
+from storage.log_flusher import FlushDepth, FlushJob, plan_flush
 from storage.open_files import FileHandle
 from storage.producer_history import ProducerHistory
 from storage.producer_state import Duplicate
@@ -175,7 +176,8 @@ class AppendableLog:
         reading it again. Raises ProtocolError(KAFKA_STORAGE_ERROR) when the directory is offline, nearly full or
         more bytes than its budget wait for a slow disk; nothing is appended then.
         """
-        self._admit(end - at)
+        if self._health.refuses_appends or self._writer.slow or self.barred is not None:
+            self._admit(end - at)
         base = self.ends.log_end
         stamp(buffer, at, base, leader_epoch)
         append_time = now_ms if self._log_append_time else -1
@@ -405,10 +407,17 @@ class AppendableLog:
 
     def plan_flush(self, depth: FlushDepth) -> FlushJob | None:
         """What is to be flushed now, None when all of it is on the device."""
-        return log_flush.plan_flush(self, depth)
+        job = plan_flush(self, depth, self.context.snapshots.least(self))
+        if job is not None:
+            self.is_new = self.names_changed = False
+            self.epochs_changed = self.epochs_changed and job.epochs is None
+        return job
 
     def flush_postponed(self, job: FlushJob) -> None:
-        log_flush.plan_again(self, job)
+        """The job was not done: what it alone was to make durable is for the next one."""
+        self.epochs_changed |= job.epochs is not None
+        self.is_new |= join(self.directory, PARTITION_METADATA) in job.paths
+        self.names_changed |= self.directory in job.directories
 
     def flush_finished(self, job: FlushJob) -> None:
         """The job's files are on the device. A truncation meanwhile makes it void: what was cut is written anew."""

@@ -25,7 +25,6 @@ from storage.checkpoint_files import (
     TopicPartition,
 )
 from storage.checkpoints import Checkpoints, Collect, collector
-from storage.clean_flush import flush_completely
 from storage.directory_acts import noted_start
 from storage.directory_files import (
     DELETE_SUFFIX,
@@ -469,7 +468,8 @@ class LogDirectory:
         if self._health.offline is None and self._is_recovered:
             try:
                 self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
-                await flush_completely(self._disk, list(self._logs.values()), self._paced())
+                context = self._context
+                await context.flusher.flush_completely(list(self._logs.values()), context.snapshots.idle, self._paced())
                 self._context.log_starts_changed = True
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
                     marker = checkpoint_files.encode_clean_stop(broker_epoch)

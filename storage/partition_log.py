@@ -13,14 +13,14 @@ from storage import closed_segments, log_reads, log_truncation, segment_removal
 from storage.closed_segments import ClosedSegment, SegmentReader
 from storage.leader_epochs import EpochEnd
 from storage.log_appends import AppendableLog, Appended
-from storage.log_flusher import FlushDepth
+from storage.log_flusher import FlushDepth, FlushJob
 from storage.log_reads import TimestampHit
 from storage.log_truncation import Reason
 from storage.producer_replay import Replay
 from storage.producer_snapshot import decode_snapshot
 from storage.producer_state import ProducerStates
 from storage.region import Region
-from storage.segment import file_stem
+from storage.segment import SNAPSHOT_SUFFIX, file_stem
 from storage.tier_start import Beginning
 
 __all__ = ["Appended", "PartitionLog", "Reason", "TimestampHit"]
@@ -374,6 +374,26 @@ class PartitionLog(AppendableLog):
             await self._writer.drained()
         await self.context.flusher.flush(self, FlushDepth.CLOSED)
         return self.recovery_point
+
+    def write_end_snapshot(self) -> bool:
+        """See `Stopping`."""
+        snapshots, end_offset = self.producer_history.snapshots, self.log_end_offset
+        is_lacking = self.barred is None and bool(len(self.producers) or snapshots) and end_offset not in snapshots
+        if is_lacking:
+            self.write_producer_snapshot(end_offset)
+        return is_lacking
+
+    def plan_stop(self, *, is_new: bool) -> FlushJob | None:
+        """See `Stopping`."""
+        ends, job = self.ends, self.plan_flush(FlushDepth.COMPLETE)
+        if is_new:
+            job = job or FlushJob(self.directory, ends.generation, ends.log_end, ends.recovery_point)
+            path = file_stem(self.directory, ends.log_end) + SNAPSHOT_SUFFIX
+            if path not in job.paths:
+                job.paths.append(path)
+            if self.directory not in job.directories:
+                job.directories.append(self.directory)
+        return job
 
     def close(self) -> None:
         """Let go of its files, without a flush; regions under send keep theirs."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.pacing import SLICE_COST
-from storage.clean_flush import CHUNK_LOGS
 from storage.log_context import DirectoryConfig
 from storage.log_directory import CLOSED_PER_TURN, LogDirectory
+from storage.log_flusher import CHUNK_LOGS
 from storage.trash import TAKEN_MAX
 from tests.storage.log_workbench import CLUSTER, Workbench, append, produced
 
