@@ -124,7 +124,7 @@ class AppendableLog:
         else:
             self.context.compacted.pop((self.topic, self.partition), None)
         if config.remote_storage_enable:
-            self.context.log_starts_changed = True  # written down from now on: the tier holds what lies below
+            self.context.note_log_start()  # written down from now on: the tier holds what lies below
         self.producers.set_limits(config.producer_id_expiration_ms, config.producers_max)
         self._log_append_time = config.log_append_time
         if self.ends.count_flushed(config.flush_messages == 1):

@@ -61,3 +61,7 @@ class LogContext:
     compacted: dict[TopicPartition, None] = field(default_factory=dict)
     """Open logs with cleanup.policy compact: the cleaner looks at no others."""
     log_starts_changed: bool = False  # since the last log-start-offset-checkpoint
+
+    def note_log_start(self) -> None:
+        """The log-start-offset-checkpoint is to be written."""
+        self.log_starts_changed = True

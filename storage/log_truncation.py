@@ -41,8 +41,7 @@ def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED, *, on
     if offset >= log.log_end_offset:
         # A leader that was deposed before its first append has an epoch that begins at its end: it must go as well, or
         # the next leader, which does not know it, would find this log diverged for ever.
-        log.leader_epochs.truncate_from_end(log.log_end_offset)
-        log.epochs_changed = True
+        log.cut_epochs(log.log_end_offset)
         return log.log_end_offset
     if offset < log.segments[0].base_offset or offset <= log.log_start_offset:
         offset = min(offset, log.log_start_offset)  # the tiered part of the log diverged, too: it is read anew
@@ -63,7 +62,7 @@ def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED, *, on
         segment.truncate(position, end_offset)
         _truncate_transactions(log, segment, end_offset)
         log.ends.cut(end_offset, segment.base_offset)
-        _end_at(log, segment, end_offset)
+        log.end_at(end_offset, segment)
         _reload_producers(log)
     except OSError as error:
         log.context.health.fail(f"truncate {log.directory}: {error}")
@@ -133,13 +132,6 @@ def _truncate_transactions(log: PartitionLog, segment: Segment, end_offset: int)
             file.close()
 
 
-def _end_at(log: PartitionLog, active: Segment, end_offset: int) -> None:
-    log.tail = log.bound = None
-    log.leader_epochs.truncate_from_end(end_offset)
-    log.epochs_changed = True
-    log.make_active(active)
-
-
 def _reload_producers(log: PartitionLog) -> None:
     """Snapshots past the cut go; state is what the rest of the log says."""
     end_offset = log.log_end_offset
@@ -170,10 +162,9 @@ def truncate_fully_and_start_at(
     log.start_segment(offset, context.clock.wall_ms())
     log.leader_epochs.clear()
     log.producers.reset(offset)
-    log.log_start_offset = offset
-    context.log_starts_changed = True
+    log.serve_from(offset)
     log.ends.begin_at(offset)
-    _end_at(log, log.active, offset)
+    log.end_at(offset, log.active)
     try:
         log.create_active_files()
     except ProtocolError:

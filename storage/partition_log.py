@@ -20,7 +20,7 @@ from storage.producer_replay import Replay
 from storage.producer_snapshot import decode_snapshot
 from storage.producer_state import ProducerStates
 from storage.region import Region
-from storage.segment import SNAPSHOT_SUFFIX, file_stem
+from storage.segment import SNAPSHOT_SUFFIX, Segment, file_stem
 from storage.tier_start import Beginning
 
 __all__ = ["Appended", "PartitionLog", "Reason", "TimestampHit"]
@@ -344,6 +344,38 @@ class PartitionLog(AppendableLog):
     def drop_erased(self, now_ms: int, high_watermark: int, tier_end_offset: int, erased_end_offset: int) -> int:
         """Drop segments of a tiered log that begin below `erased_end_offset`, see `segment_removal.drop_erased`."""
         return segment_removal.drop_erased(self, now_ms, min(high_watermark, tier_end_offset), erased_end_offset)
+
+    # What truncation, removal and compaction have done on the disk
+
+    def serve_from(self, offset: int) -> None:
+        """The log's start is `offset`."""
+        self.log_start_offset = offset
+        self.context.note_log_start()
+
+    def cut_epochs(self, end_offset: int) -> None:
+        """No leader epoch begins at `end_offset` or behind it."""
+        self.leader_epochs.truncate_from_end(end_offset)
+        self.epochs_changed = True
+
+    def end_at(self, end_offset: int, active: Segment) -> None:
+        """Appends go on at `end_offset` in `active`, the last segment. `ends` were cut before."""
+        self.tail = self.bound = None
+        self.cut_epochs(end_offset)
+        self.make_active(active)
+
+    def drop_segments(self, base_offsets: set[int]) -> None:
+        """Those that begin there are no part of it any more."""
+        self.segments = [segment for segment in self.segments if segment.base_offset not in base_offsets]
+        self.bound = None
+        self.names_changed = True
+
+    def swap_segments(self, first: int, last: int, swapped: Segment) -> None:
+        """`swapped` is in the place of the closed segments at [first, last)."""
+        gone = {segment.base_offset for segment in self.segments[first + 1 : last]}
+        self.segments[first:last] = [swapped]
+        self.bound = None
+        self.names_changed = True
+        self.producer_history.drop(gone.__contains__)
 
     def check_admits(self, size: int) -> None:
         """Raise as an append of `size` bytes would now: ProtocolError(KAFKA_STORAGE_ERROR)."""

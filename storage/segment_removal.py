@@ -43,10 +43,9 @@ def advance_log_start(log: PartitionLog, offset: int, cause: str, actor: str = "
             after={"log_start_offset": offset},
         ),
     )
-    log.log_start_offset = offset
+    log.serve_from(offset)
     log.leader_epochs.truncate_from_start(offset)
     log.producers.advance_log_start(offset)
-    log.context.log_starts_changed = True
     count = 0
     last = min(len(log.segments) - 1, SEGMENTS_AT_ONCE_MAX)
     while count < last and log.segments[count + 1].base_offset <= offset:
@@ -119,7 +118,7 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
         if count == len(log.segments):
             log.roll(now_ms)
         remove_locally(log, doomed, "local retention")
-        log.context.log_starts_changed = True
+        log.context.note_log_start()
     return count
 
 
@@ -142,7 +141,7 @@ def drop_erased(log: PartitionLog, now_ms: int, bound: int, erased_end_offset: i
         count += 1
     if count:
         remove_locally(log, log.segments[:count], "erasure")
-        log.context.log_starts_changed = True
+        log.context.note_log_start()
     return count
 
 
@@ -197,8 +196,7 @@ def remove_segments(log: PartitionLog, segments: list[Segment]) -> None:
     recovery would cut off all that follows.
     """
     doomed = {segment.base_offset for segment in segments}
-    log.segments = [segment for segment in log.segments if segment.base_offset not in doomed]
-    log.bound = None
+    log.drop_segments(doomed)
     from_front = bool(log.segments) and segments[0].base_offset < log.segments[0].base_offset
     try:
         for segment in segments if from_front else reversed(segments):
@@ -209,7 +207,6 @@ def remove_segments(log: PartitionLog, segments: list[Segment]) -> None:
     except OSError as error:
         log.context.health.fail(f"delete in {log.directory}: {error}")
         raise log.context.health.error() from error
-    log.names_changed = True
 
 
 def _discard(log: PartitionLog, segment: Segment) -> None:

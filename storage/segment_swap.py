@@ -58,11 +58,7 @@ def swap_in(log: PartitionLog, replaced: Sequence[Segment], size: int, transacti
     )
     swapped.exists = True
     swapped.transaction_bytes = transaction_bytes
-    log.segments[first:last] = [swapped]
-    log.bound = None
-    log.names_changed = True
-    removed = {segment.base_offset for segment in replaced[1:]}
-    log.producer_history.drop(removed.__contains__)
+    log.swap_segments(first, last, swapped)
     return swapped
 
 

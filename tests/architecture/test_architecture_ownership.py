@@ -27,7 +27,6 @@ TO_DO = {
     "log_appends.py": """
         active.bytes_since_index active.max_timestamp active.max_timestamp_offset active.size active.written
         segment.exists segment.written self.active.least_aborted self.active.transaction_bytes
-        self.context.log_starts_changed
     """,
     "log_directory.py": """
         context.checkpoints.pacer context.snapshots.pacer health.on_failed log.is_new log.topic_id
@@ -39,10 +38,7 @@ TO_DO = {
         segment.bytes_since_index segment.max_timestamp segment.max_timestamp_offset segment.size
         segment.transaction_bytes segment.written self._loaded.lost_records
     """,
-    "log_truncation.py": """
-        cold.is_strict context.log_starts_changed log.active.exists log.bound log.epochs_changed
-        log.log_start_offset log.tail segment.transaction_bytes
-    """,
+    "log_truncation.py": "cold.is_strict log.active.exists segment.transaction_bytes",
     "log_writer.py": "handle.recently_used",
     "open_files.py": "handle.file handle.recently_used self._owner.pinned",
     "partition_log.py": "handle.recently_used",
@@ -60,10 +56,7 @@ TO_DO = {
         segment.max_timestamp_offset self._segment.is_least_known self._segment.least_aborted
         self.offset_file.pending self.time_file.pending
     """,
-    "segment_removal.py": """
-        log.bound log.context.log_starts_changed log.log_start_offset log.names_changed log.segments
-    """,
-    "segment_swap.py": "log.bound log.names_changed swapped.exists swapped.transaction_bytes",
+    "segment_swap.py": "swapped.exists swapped.transaction_bytes",
 }
 
 
