@@ -94,11 +94,12 @@ class SendQueue:
     may still be pending.
     """
 
-    __slots__ = ("_region_sent", "memory", "parts", "regions", "size", "wanted")
+    __slots__ = ("_region_ready", "_region_sent", "memory", "parts", "regions", "size", "wanted")
 
     def __init__(self) -> None:
         self.parts: deque[Buffer | FileRegion] = deque()
         self._region_sent = 0  # of the first part, when that is a region
+        self._region_ready = 0  # of it, so far it was found in memory
         self.size = 0
         self.memory = 0
         self.regions = 0
@@ -149,16 +150,19 @@ class SendQueue:
         """Whether all of it is sent."""
         _check_intact(region)
         while (left := region.length - self._region_sent) > 0:
-            ready = _ready(region, self._region_sent, min(left, LOOK_BYTES_MAX))
-            if not ready and self._is_wanted(region, self._region_sent, 1):
-                return False
-            sent = socket.sendfile(region.file, region.position + self._region_sent, ready or min(left, LOOK_BYTES_MAX))
+            if self._region_ready <= self._region_sent:
+                ready = _ready(region, self._region_sent, min(left, LOOK_BYTES_MAX))
+                if not ready and self._is_wanted(region, self._region_sent, 1):
+                    return False
+                self._region_ready = self._region_sent + (ready or min(left, LOOK_BYTES_MAX))
+            ready = self._region_ready - self._region_sent
+            sent = socket.sendfile(region.file, region.position + self._region_sent, ready)
             if not sent:
                 raise _cut_short(region, f"{self._region_sent} of {region.length} bytes")
             self._region_sent += sent
             self.size -= sent
         self.parts.popleft()
-        self._region_sent = 0
+        self._region_sent = self._region_ready = 0
         self.regions -= 1
         release(region)
         return True
@@ -210,4 +214,4 @@ class SendQueue:
         """Drop everything, regions released."""
         while self.parts:
             release(self.parts.popleft())
-        self._region_sent = self.size = self.memory = self.regions = 0
+        self._region_sent = self._region_ready = self.size = self.memory = self.regions = 0
