@@ -11,10 +11,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from aiobotocore.session import get_session
+from botocore.loaders import create_loader
 
 from object_store.directory_store import DirectoryStore
 from object_store.limits import MIB, StoreLimits
@@ -29,7 +31,15 @@ LIMITS = StoreLimits(part_bytes=5 * MIB, page_keys=7, backoff_first_s=0.01, back
 
 
 @pytest.fixture(scope="session")
-def moto_endpoint() -> Iterator[str]:
+def parsed_models() -> Iterator[None]:
+    """S3's model is parsed once, not by each client: that took most of a short test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", cache(create_loader))
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint(parsed_models: None) -> Iterator[str]:
     """The URL of a moto server that lives as long as the session."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "tests.object_store.moto_process"],
