@@ -58,7 +58,7 @@ class Coordinators:
             return forwarder.forward(None, request, version)
 
         self.runtime = CoordinatorRuntime(
-            ports.clock, RuntimeConfig(_host_limits(config, value)), machinery.pacer, self._holds_lease
+            ports.clock, RuntimeConfig(host_limits(config, value)), machinery.pacer, self._holds_lease
         )
         self.groups = GroupCoordinator(
             self.runtime,
@@ -137,7 +137,7 @@ class Coordinators:
         await self.runtime.stop()
 
 
-def _host_limits(config: BrokerConfig, value: Callable[[str], Any]) -> HostLimits:
+def host_limits(config: BrokerConfig, value: Callable[[str], Any]) -> HostLimits:
     return HostLimits(
         commit_timeout_s=value("offsets.commit.timeout.ms") / 1000,
         freshness_s=max(HostLimits().freshness_s, 2 * config.replication.replica_fetch_wait_max_ms / 1000),

@@ -44,6 +44,7 @@ class HttpEndpoint:
             if self._open <= CONNECTIONS_MAX:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     head = await reader.readuntil(b"\r\n\r\n")
+                    await asyncio.to_thread(self._metrics.prepare)
                     writer.write(self._answer(head))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -26,6 +26,7 @@ from storage.partition_log import Appended, PartitionLog
 from storage.producer_state import Duplicate
 
 DELETE_RECORDS = "DeleteRecords"  # the cause in the audit
+PASSING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR})
 FIRST_BATCH_PATIENCE_S = 3.0  # a client sends a refused batch again after its retry.backoff.ms
 
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
@@ -223,9 +224,14 @@ class Partition(Replica):
         check_framing(buffer, at, end, header)
         try:
             return self._append(buffer, view, at, end, header, now_ms)
-        except ProtocolError:
-            self._refused_at = self._now()
+        except ProtocolError as error:
+            self._note_refusal(error)
             raise
+
+    def _note_refusal(self, error: ProtocolError) -> None:
+        """Only of what passes by itself: a producer with wrong sequences must not hold up the others."""
+        if error.code in PASSING:
+            self._refused_at = self._now()
 
     def _find_duplicate(self, header: BatchHeader) -> Duplicate | None:
         """What the batch repeats. A producer that was forgotten may go on where it was, as in Apache Kafka.
@@ -237,7 +243,7 @@ class Partition(Replica):
             return self.log.find_duplicate(header)
         except ProtocolError as error:
             if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
-                self._refused_at = self._now()
+                self._note_refusal(error)
                 raise
             if self._now() - self._refused_at < FIRST_BATCH_PATIENCE_S:
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a batch before it was refused") from error

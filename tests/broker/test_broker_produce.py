@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.partitions.partition import FIRST_BATCH_PATIENCE_S
 from common.errors import ErrorCode
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.records import PartitionRecord, TopicRecord
@@ -126,6 +127,24 @@ async def test_what_was_in_flight_behind_a_refused_first_batch_waits_for_it(
         assert [(await produce(client, numbered(at))).base_offset for at in (0, 2)] == [0, 2]
         monkeypatch.setattr("broker.partitions.partition.FIRST_BATCH_PATIENCE_S", 0.0)
         assert (await produce(client, numbered(40, producer_id=8))).base_offset == 4, "perhaps it was forgotten"
+
+
+async def test_wrong_sequences_of_one_producer_do_not_hold_up_one_that_was_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Lab(tmp_path, count=1) as lab:
+        lab.controller.create_topic((0,))
+        client = await lab[0].connect()
+
+        def numbered(producer_id: int, sequence: int) -> bytes:
+            return batch(b"x", producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+        partition = lab[0].partition
+        assert (await produce(client, numbered(7, 0))).base_offset == 0
+        later = partition._now() + FIRST_BATCH_PATIENCE_S  # its leadership began longer ago than that
+        monkeypatch.setattr(partition, "_now", lambda: later)
+        assert (await produce(client, numbered(7, 9))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await produce(client, numbered(8, 40))).base_offset == 1
 
 
 async def test_sequences_survive_failover(tmp_path: Path) -> None:

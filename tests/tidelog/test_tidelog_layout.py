@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.config import LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
+from broker.coordination.hosted_shard import HostLimits
+from broker.coordinators import host_limits
 from common.broker_settings import NODE_SETTINGS
 from common.settings import SettingError
 from kraft.controller.node import ControllerConfig
@@ -304,3 +306,13 @@ def test_what_an_interrupted_start_left_is_started_from(tmp_path: Path, monkeypa
             secrets.add((tmp_path / SECRET_FILE).read_text())
     assert load_layout(tmp_path) is not None and left > 0
     assert len(secrets) == 1, "one that a node may know is never replaced"
+
+
+@pytest.mark.parametrize(("wait_ms", "freshness_s"), [(500, HostLimits().freshness_s), (1_000, 2.0), (5_000, 10.0)])
+def test_coordinators_give_followers_that_wait_longer_for_data_more_time(
+    tmp_path: Path, wait_ms: int, freshness_s: float
+) -> None:
+    """Reads need followers that fetched within the freshness: one fetch must not take all of it."""
+    layout = prepare_layout(tmp_path, 1, 1, 21_000, {"replica.fetch.wait.max.ms": str(wait_ms)})
+    config = broker_config(layout.node_settings(layout.brokers[0], tmp_path))
+    assert host_limits(config, lambda name: 5_000).freshness_s == freshness_s
