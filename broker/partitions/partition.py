@@ -26,7 +26,6 @@ from storage.partition_log import Appended, PartitionLog
 from storage.producer_state import Duplicate
 
 DELETE_RECORDS = "DeleteRecords"  # the cause in the audit
-PASSING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR})
 FIRST_BATCH_PATIENCE_S = 3.0  # a client sends a refused batch again after its retry.backoff.ms
 
 __all__ = ["NO_LEADER", "Partition", "PartitionHost", "Role"]
@@ -218,20 +217,16 @@ class Partition(Replica):
         """
         self.check_appendable(acks)
         header = check_produced(view, at, end, self._produce_limits, now_ms)
-        if header.producer_id >= 0 and (known := self._find_duplicate(header)) is not None:
-            stamped = known.timestamp if self._produce_limits.log_append_time else -1
-            return Appended(known.base_offset, known.next_offset, stamped, True)
-        check_framing(buffer, at, end, header)
         try:
+            if header.producer_id >= 0 and (known := self._find_duplicate(header)) is not None:
+                stamped = known.timestamp if self._produce_limits.log_append_time else -1
+                return Appended(known.base_offset, known.next_offset, stamped, True)
+            check_framing(buffer, at, end, header)
             return self._append(buffer, view, at, end, header, now_ms)
         except ProtocolError as error:
-            self._note_refusal(error)
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:  # others, like wrong sequences, concern one producer
+                self._refused_at = self._now()
             raise
-
-    def _note_refusal(self, error: ProtocolError) -> None:
-        """Only of what passes by itself: a producer with wrong sequences must not hold up the others."""
-        if error.code in PASSING:
-            self._refused_at = self._now()
 
     def _find_duplicate(self, header: BatchHeader) -> Duplicate | None:
         """What the batch repeats. A producer that was forgotten may go on where it was, as in Apache Kafka.
@@ -243,7 +238,6 @@ class Partition(Replica):
             return self.log.find_duplicate(header)
         except ProtocolError as error:
             if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
-                self._note_refusal(error)
                 raise
             if self._now() - self._refused_at < FIRST_BATCH_PATIENCE_S:
                 raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "a batch before it was refused") from error
