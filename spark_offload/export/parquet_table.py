@@ -144,6 +144,15 @@ class ParquetTable:
         return commit
 
 
+def committed_files(uri: str) -> list[WrittenFile]:
+    """The files of the table at `uri` in the order of their commits, with paths relative to it: for users' programs."""
+    table = ParquetTable(uri)
+    try:
+        return [file for commit in table.commits() for file in commit.files]
+    finally:
+        table.close()
+
+
 def commit_key(version: int) -> str:
     return f"{COMMITS}{version:0{VERSION_DIGITS}}.json"
 

@@ -15,11 +15,10 @@ from common.machine import MachineClock
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
-from spark_offload.export.day_files import WrittenFile
 from spark_offload.export.iceberg_table import open_catalog
 from spark_offload.export.job import Export, new_run_id, open_table
 from spark_offload.export.options import ExportOptions
-from spark_offload.export.parquet_table import ParquetTable
+from spark_offload.export.parquet_table import committed_files
 from spark_offload.export.report import ExportReport
 from spark_offload.export.tables import ExportTable
 from spark_offload.job import SilentProgress
@@ -30,15 +29,6 @@ from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, b
 DAY_MS = 86_400_000
 KINDS = ["parquet", "iceberg"]
 CODECS = [Compression.NONE, Compression.LZ4, Compression.ZSTD, Compression.GZIP, Compression.SNAPPY]
-
-
-def committed_files(uri: str) -> list[WrittenFile]:
-    """The files of the table at `uri` in the order of their commits, with paths relative to it."""
-    table = ParquetTable(uri)
-    try:
-        return [file for commit in table.commits() for file in commit.files]
-    finally:
-        table.close()
 
 
 class Row(NamedTuple):

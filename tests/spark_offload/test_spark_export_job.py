@@ -12,12 +12,11 @@ from records.control import MarkerKind
 from spark_offload.export.iceberg_table import IcebergTable, IcebergTarget, open_catalog
 from spark_offload.export.job import open_table
 from spark_offload.export.options import ExportOptions
-from spark_offload.export.parquet_table import StoreTarget
+from spark_offload.export.parquet_table import StoreTarget, committed_files
 from spark_offload.export.tables import Addition, CommitConflict, TableState
 from storage.transaction_index import AbortedTransaction
 from tests.spark_offload.export_rows import (
     KINDS,
-    committed_files,
     data_files,
     export,
     make_segments,
