@@ -347,6 +347,8 @@ class ProducerStates:
         ValueError when the file is damaged; the state is unchanged then.
         """
         snapshot = decode_snapshot(data)
+        bound = self._bound
+        self.leave()
         self.reset(end_offset)
         open_transactions = []
         producers = self._producers
@@ -363,6 +365,8 @@ class ProducerStates:
                 producers[producer_id] = with_batches(known, list(rows))
         while len(producers) > self.producers_max and self.forget_idlest():
             pass
+        if bound is not None:
+            self.join(bound)
 
     # Views
 

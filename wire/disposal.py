@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from common.pacing import Work
 
-FEW = 1_000  # elements of a list, each of which is looked into for longer lists
-STRETCH = 16  # elements that are let go of at once: each may have as many below it as are too few to be found
-STRETCH_COST = 100
+FEW = 64  # elements, nested ones included, that may go at once
+STRETCH = 16  # elements that are let go of between two yields
+STRETCH_COST = 30
 
 
 def disposal(message: Any) -> Work[None] | None:
@@ -16,24 +17,38 @@ def disposal(message: Any) -> Work[None] | None:
 
     Begin it while the message is still referred to. Nothing in the message changes, so others may go on using parts.
     """
-    held: list[Any] = []
-    _gather(message, held)
-    return _letting_go(held) if held else None
+    return None if _left(message, FEW) >= 0 else _letting_go([list(elements) for elements in _lists(message)])
 
 
-def _gather(item: Any, held: list[Any]) -> None:
-    for name, field in item._struct.fields.items():
-        elements = getattr(item, name, None) if field.is_array() else None
-        if not elements:
-            continue
-        if len(elements) > FEW:
-            held += elements
-        elif field.is_struct_array():
-            for element in elements:
-                _gather(element, held)
+def _lists(item: Any) -> Iterator[list[Any]]:
+    struct = getattr(item, "_struct", None)
+    if struct is not None:
+        for name, field in struct.fields.items():
+            if field.is_array() and (elements := getattr(item, name, None)):
+                yield elements
 
 
-def _letting_go(held: list[Any]) -> Work[None]:
+def _left(item: Any, enough: int) -> int:
+    """`enough` less the number of elements below `item`; stops below zero."""
+    for elements in _lists(item):
+        enough -= len(elements)
+        for element in elements:
+            if enough < 0:
+                return enough
+            enough = _left(element, enough)
+    return enough
+
+
+def _letting_go(held: list[list[Any]]) -> Work[None]:
+    """What lies below an element is held before the element goes."""
     while held:
-        del held[-STRETCH:]
+        elements = held[-1]
+        if not elements:
+            held.pop()
+            continue
+        some = elements[-STRETCH:]
+        del elements[-STRETCH:]
+        for element in some:
+            held += [list(below) for below in _lists(element)]
+        del some
         yield STRETCH_COST

@@ -33,8 +33,8 @@ PIECE_BYTES_MAX = 64 << 20  # a part may be one long run
 RUN_COST = 3  # units of `common.pacing`
 PACKED_PER_UNIT, RECORDS_PER_UNIT = 2, 4
 
-_MAGIC = b"TLCS\0\1"
-_HEAD = Struct(">6sqqqiqI")  # magic, begin, end, log start, leader epoch before `end`, made at (ms), CRC of these
+_MAGIC = b"TLCS\0\2"
+_HEAD = Struct(">6sqqqqiqI")  # magic, bytes, begin, end, log start, epoch before `end`, made at (ms), CRC of these
 _PIECE = Struct(">II")  # bytes, their CRC-32; the last piece has none
 
 _log = logging.getLogger(__name__)
@@ -120,16 +120,18 @@ class ShardSnapshots:
             return False
         log = partition.log
         begin, generation, undone = progress.log_end(), log.generation, progress.undone()
+        if undone < 0:
+            return False
         made_ms = self._clock.wall_ms()
         path = join(log.directory, FILE_NAME)
         temporary = path + TEMPORARY_SUFFIX
         try:
             file = await _in_thread(self._begin_file, temporary)
             try:
-                records = await self._write_pieces(shard, file, (partition.topic, partition.index))
+                size, records = await self._write_pieces(shard, file, (partition.topic, partition.index))
                 end = progress.decided_end()
                 extent = Extent(begin, end, log.log_start_offset, log.leader_epochs.epoch_of(end - 1), made_ms)
-                await _in_thread(write_fully, file, _encode_head(extent), 0)
+                await _in_thread(write_fully, file, _encode_head(extent, size), 0)
             finally:
                 await _in_thread(file.close)
             sound = progress.undone() == undone and progress.log_end() >= end and log.generation == generation
@@ -149,16 +151,16 @@ class ShardSnapshots:
         file.truncate(0)
         return file
 
-    async def _write_pieces(self, shard: PackedShard, file: File, lane: Key) -> int:
-        """All that the shard has, behind a head that is still to come; how many records."""
+    async def _write_pieces(self, shard: PackedShard, file: File, lane: Key) -> tuple[int, int]:
+        """All that the shard has, behind a head that is still to come; the file's bytes, and how many records."""
         at, records = _HEAD.size, 0
         parts = shard.pack()
         while True:
             piece, count = await self._pacer.run(gather(parts), lane, own=True)
             await _in_thread(_write_piece, file, piece, at)
-            if not piece:
-                return records
             at += _PIECE.size + len(piece)
+            if not piece:
+                return at, records
             records += count
 
     # reading -----------------------------------------------------------------------------------------------
@@ -238,8 +240,8 @@ def _unpack(shard: PackedShard, piece: bytes) -> Work[int]:
     return records
 
 
-def _encode_head(extent: Extent) -> bytes:
-    data = _HEAD.pack(_MAGIC, *extent, 0)[:-4]
+def _encode_head(extent: Extent, size: int) -> bytes:
+    data = _HEAD.pack(_MAGIC, size, *extent, 0)[:-4]
     return data + crc32(data).to_bytes(4, "big")
 
 
@@ -255,6 +257,7 @@ class _Pieces:
         self._path = path
         self._file: File | None = None
         self._at = _HEAD.size
+        self._size = 0
 
     def open(self) -> Extent | None:
         """None when there is none."""
@@ -264,7 +267,7 @@ class _Pieces:
             return None
         head = file.pread(_HEAD.size, 0)
         try:
-            magic, *numbers, checksum = _HEAD.unpack(head)
+            magic, self._size, *numbers, checksum = _HEAD.unpack(head)
         except struct_error as error:
             raise ValueError("a head that is cut off") from error
         if magic != _MAGIC or checksum != crc32(head[:-4]):
@@ -285,6 +288,8 @@ class _Pieces:
         if len(data) != size or crc32(data) != checksum:
             raise ValueError("a damaged piece")
         self._at += _PIECE.size + size
+        if not size and self._at != self._size:  # zeros, where the device never got what was written
+            raise ValueError("an end in the middle")
         return data
 
     def close(self) -> None:

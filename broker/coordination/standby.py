@@ -136,6 +136,8 @@ class Standbys:
                 fields = {"topic": partition.topic, "partition": partition.index}
                 _log.info("standby takes more memory than there is for it", extra=fields)
                 return
+        if not _is_of(standby, partition):
+            return  # the log was cut meanwhile: the shard may have records of both lineages
         if self._snapshots is not None and self._snapshots.is_due(partition, shard, standby.applied):
             await self._snapshots.write(partition, shard, still(standby.applied))
 

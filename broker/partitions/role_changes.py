@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Protocol
 
 from common.errors import ProtocolError, StorageFailure
-from common.pacing import Pacer, Work
+from common.pacing import SLICE_COST, Pacer, Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from storage.audit_trail import AuditPending, AuditTrail
@@ -152,6 +152,9 @@ class RoleChanges:
     def _making(self) -> Work[None]:
         try:
             while self._made_to_lead or self._made:
+                if self._is_working:  # what goes must have gone before a topic of its name is opened
+                    yield SLICE_COST
+                    continue
                 yield from self._take_some(self._made_to_lead or self._made)
         except (ProtocolError, StorageFailure, OSError) as error:
             self._fail(error)

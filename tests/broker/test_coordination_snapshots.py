@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.coordination import snapshots
 from broker.coordination.groups.group_shard import GroupShard
 from broker.coordination.groups.records import group_record, offset_record
 from broker.coordination.groups.values import CommittedOffset, GroupMetadata
@@ -154,7 +155,15 @@ def cut_off(broker: Broker) -> None:
     path.write_bytes(path.read_bytes()[:-30])
 
 
-@pytest.mark.parametrize("happens", [another_history, shorter, records_deleted, old, damaged, cut_off])
+def holed(broker: Broker) -> None:
+    """The device never got what lies behind the head: it reads as zeros."""
+    path = broker.root / FILE_NAME
+    data = path.read_bytes()
+    head = snapshots._HEAD.size
+    path.write_bytes(data[:head] + bytes(len(data) - head))
+
+
+@pytest.mark.parametrize("happens", [another_history, shorter, records_deleted, old, damaged, cut_off, holed])
 async def test_a_snapshot_that_does_not_fit_the_log_counts_for_nothing(
     broker: Broker, happens: Callable[[Broker], None]
 ) -> None:
@@ -175,6 +184,9 @@ async def test_what_was_taken_back_meanwhile_is_not_written(broker: Broker) -> N
     assert not await broker.snapshots.write(
         broker.partition, broker.shard, Progress(lambda: end, lambda: end + 1, lambda: 0)
     )
+    assert not await broker.snapshots.write(
+        broker.partition, broker.shard, Progress(lambda: end, lambda: end, lambda: -1)
+    ), "a closed shard: the log may have gone another way since"
     assert list(broker.root.iterdir()) == []
 
 

@@ -146,3 +146,15 @@ async def test_a_broker_keeps_its_bound_over_appends_starts_and_logs_that_go(tmp
     assert known.count == 0
     assert known.turn == NOW_MS // TURN_MS
     await bench.directory.close()
+
+
+def test_a_snapshot_that_is_taken_over_counts_its_producers() -> None:
+    bound = ProducerBound(100, BEGUN_MS)
+    log, other = log_of(bound), log_of(bound)
+    for pid in range(10):
+        log.update(batch(pid))
+    for _ in range(3):
+        other.load_snapshot(log.snapshot(), 10, BEGUN_MS)
+        assert bound.count == 20
+    other.leave()
+    assert bound.count == 10

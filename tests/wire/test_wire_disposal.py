@@ -43,7 +43,7 @@ def _decoded(resources: int, configs: int) -> AlterConfigsRequest:
     return decode_request(encode_request(asked, VERSION, 1, "c")[4:])[1]
 
 
-@pytest.mark.parametrize(("resources", "configs"), [(3_000, 1), (1, 3_000), (3, 1_500)])
+@pytest.mark.parametrize(("resources", "configs"), [(3_000, 1), (1, 3_000), (3, 1_500), (100, 100), (1_001, 20)])
 def test_elements_of_a_large_message_end_a_few_at_a_time(resources: int, configs: int) -> None:
     message = _decoded(resources, configs)
     ended: list[int] = []
@@ -70,4 +70,4 @@ def test_what_others_use_stays() -> None:
 
 
 def test_a_small_message_needs_none() -> None:
-    assert disposal(_decoded(30, 30)) is None
+    assert disposal(_decoded(5, 5)) is None
