@@ -289,7 +289,7 @@ def measure_alone(groups: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--alone", action="store_true", help="one broker that nobody takes over from")
+    parser.add_argument("--alone", action="store_true", help="a single broker, without followers to take over")
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()

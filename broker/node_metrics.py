@@ -64,7 +64,7 @@ def register_metrics(metrics: Metrics, node: Measured) -> None:
     metrics.gauge("tidelog_metadata_offset", "The end of the metadata.", lambda: node.observer.image.offset)
     metrics.gauge(
         "tidelog_metadata_heard_seconds",
-        "Seconds since a controller in touch with its quorum told this broker the end of the metadata.",
+        "Seconds since a controller with a known leader last reported the end of the metadata.",
         lambda: node.observer.heard_s,
     )
     _register_replicas(metrics, node)

@@ -2,7 +2,7 @@
 
 A snapshot is written while its shard goes on. It holds all records below `begin`, and some of those from there to
 `end`. The log replayed from `begin` on makes it whole, because a key's newest record stands. It counts while the log
-still has the record before `end`, as its leader epoch tells: two logs that agree there agree below. A tombstone that
+still has the record before `end` under the same leader epoch: two logs that agree there agree below. A tombstone that
 followed may be gone from the log after `delete.retention.ms`, so an older snapshot counts for nothing.
 
 Nothing rests on it. One that is missing, damaged or of another log is as good as none, so nothing is flushed.

@@ -297,7 +297,7 @@ class FullFetch(PendingFetch):
         long.answer(parts, pause_ms)
 
     def give_up(self) -> None:
-        """Whatever is left of it goes, in slices: the session too, unless its client was told of it."""
+        """Drop what is left of the request, in slices, and its session unless the client has its id."""
         if self.settled:
             return
         self.settled = True
