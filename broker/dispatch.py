@@ -29,7 +29,7 @@ from broker.security.plane import Security
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
 from common.pacing import Pacer
-from wire.apis import API_VERSIONS, api_versions_unsupported, served
+from wire.apis import ApiKey, api_versions_unsupported, served
 from wire.codec import UnsupportedRequest, decode_request, request_start
 from wire.connection import Connection, Reply
 from wire.hot_codec import FETCH, FETCH_VERSIONS, PRODUCE, PRODUCE_VERSIONS, request_head
@@ -42,11 +42,10 @@ logger = logging.getLogger(__name__)
 
 _KEY_AND_VERSION = Struct(">hh")
 _PRODUCE_FLEXIBLE_FROM, _FETCH_FLEXIBLE_FROM = 9, 12
-_SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
 SHORT_BYTES = 2 << 10  # of a frame that is decoded in one go
 COPIED_BYTES_MAX = 64 << 10  # longer frames are decoded where they lie
 SHORT_COST, BYTES_PER_UNIT = 100, 4  # units of `common.pacing`: what a short request costs about
-_BEFORE_LOGIN = (_SASL_HANDSHAKE, API_VERSIONS, _SASL_AUTHENTICATE)
+_BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE})
 
 
 class Dispatcher:
@@ -190,7 +189,7 @@ class Dispatcher:
         try:
             header, _ = request_start(data)
         except UnsupportedRequest as error:
-            if error.header.api_key != API_VERSIONS:
+            if error.header.api_key != ApiKey.API_VERSIONS:
                 raise
             connection.reply([api_versions_unsupported(error.header.correlation)])
             return

@@ -1,13 +1,15 @@
-"""The one table of served APIs: key, versions, who may use them. ApiVersions is computed from it.
+"""The declaration of every API: key, versions, listeners, or the reason why it is not served. One row each.
 
-Ranges are those that Apache Kafka 4.1.1 offers unless it is told to offer unstable ones. Every schema that exists here
-stands either in this table or in `wire.refusals`.
+Dispatch, ApiVersions, the codecs and README's table of what is not served follow this table.
+
+Versions are those that Apache Kafka 4.1.1 offers unless it is told to offer unstable ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from struct import Struct
 from typing import Any
 
@@ -15,32 +17,180 @@ from common.errors import ErrorCode
 from wire import messages
 from wire.listeners import ListenerKind
 from wire.primitives import INT32
+from wire.unserved import (
+    CONSUMER_GROUPS,
+    DELEGATION_TOKENS,
+    KAFKA_QUORUM,
+    LOG_DIRS,
+    QUOTAS,
+    SHARE_GROUPS,
+    STREAMS_GROUPS,
+    TELEMETRY,
+    TRANSACTIONS,
+    Unserved,
+)
 
-API_VERSIONS = 18
-PRODUCE_ANNOUNCED_MIN = 0  # librdkafka takes a broker without Produce 0 for one without any
+Listeners = frozenset[ListenerKind]
 
-_EVERYONE = frozenset(ListenerKind)
-_CLIENTS = frozenset({ListenerKind.OPERATOR, ListenerKind.TENANT})
-_NODES = frozenset({ListenerKind.INTERNAL})
-_OPERATORS = frozenset({ListenerKind.OPERATOR, ListenerKind.INTERNAL})
+EVERYONE: Listeners = frozenset(ListenerKind)
+CLIENTS: Listeners = frozenset({ListenerKind.OPERATOR, ListenerKind.TENANT})
+NODES: Listeners = frozenset({ListenerKind.INTERNAL})
+OPERATORS: Listeners = frozenset({ListenerKind.OPERATOR, ListenerKind.INTERNAL})
+
 _UNSUPPORTED = Struct(">ihihhh")  # correlation, error, one range: key, min, max
 _NEVER = 1 << 15
 
 
+class ApiKey(IntEnum):
+    """Every API of Apache Kafka 4.1, and Tidelog's own. A row: key, listeners that serve it, first and last version;
+    or key and the feature that it belongs to, which is not served.
+    """
+
+    listeners: Listeners
+    min_version: int
+    max_version: int
+    announced_min: int
+    """Where ApiVersions lets the versions begin; `min_version` but for Produce."""
+    unserved: Unserved | None
+
+    def __new__(
+        cls, key: int, where: Listeners | Unserved, low: int = 0, high: int = -1, announced: int | None = None
+    ) -> ApiKey:
+        member = int.__new__(cls, key)
+        member._value_ = key
+        member.unserved = where if isinstance(where, Unserved) else None
+        member.listeners = frozenset() if isinstance(where, Unserved) else where
+        member.min_version, member.max_version = low, high
+        member.announced_min = low if announced is None else announced
+        return member
+
+    @property
+    def api_name(self) -> str:
+        """As Apache Kafka spells it: CreateTopics."""
+        return self.name.title().replace("_", "")
+
+    PRODUCE = 0, EVERYONE, 3, 13, 0  # announced from 0: librdkafka takes a broker without Produce 0 for one without any
+    FETCH = 1, EVERYONE, 4, 18  # its handler refuses a replica's fetch outside internal listeners
+    LIST_OFFSETS = 2, EVERYONE, 1, 10  # v11 (KIP-1023) is newer than Apache Kafka 4.1
+    METADATA = 3, EVERYONE, 0, 13
+    OFFSET_COMMIT = 8, EVERYONE, 2, 9  # v10, also of OffsetFetch, is unstable in Apache Kafka 4.1
+    OFFSET_FETCH = 9, EVERYONE, 1, 9
+    FIND_COORDINATOR = 10, EVERYONE, 0, 6
+    JOIN_GROUP = 11, EVERYONE, 0, 9
+    HEARTBEAT = 12, EVERYONE, 0, 4
+    LEAVE_GROUP = 13, EVERYONE, 0, 5
+    SYNC_GROUP = 14, EVERYONE, 0, 5
+    DESCRIBE_GROUPS = 15, EVERYONE, 0, 6
+    LIST_GROUPS = 16, EVERYONE, 0, 5
+    SASL_HANDSHAKE = 17, CLIENTS, 0, 1
+    API_VERSIONS = 18, EVERYONE, 0, 4
+    CREATE_TOPICS = 19, EVERYONE, 2, 7
+    DELETE_TOPICS = 20, EVERYONE, 1, 6
+    DELETE_RECORDS = 21, EVERYONE, 0, 2
+    INIT_PRODUCER_ID = 22, EVERYONE, 0, 5  # v6 (KIP-939) is unstable in Apache Kafka 4.1
+    OFFSET_FOR_LEADER_EPOCH = 23, EVERYONE, 2, 4
+    ADD_PARTITIONS_TO_TXN = 24, TRANSACTIONS
+    ADD_OFFSETS_TO_TXN = 25, TRANSACTIONS
+    END_TXN = 26, TRANSACTIONS
+    WRITE_TXN_MARKERS = 27, TRANSACTIONS
+    TXN_OFFSET_COMMIT = 28, TRANSACTIONS
+    DESCRIBE_ACLS = 29, EVERYONE, 1, 3
+    CREATE_ACLS = 30, EVERYONE, 1, 3
+    DELETE_ACLS = 31, EVERYONE, 1, 3
+    DESCRIBE_CONFIGS = 32, EVERYONE, 1, 4
+    ALTER_CONFIGS = 33, EVERYONE, 0, 2
+    ALTER_REPLICA_LOG_DIRS = 34, LOG_DIRS
+    DESCRIBE_LOG_DIRS = 35, EVERYONE, 1, 4  # v5 is newer than Apache Kafka 4.1
+    SASL_AUTHENTICATE = 36, CLIENTS, 0, 2
+    CREATE_PARTITIONS = 37, EVERYONE, 0, 3
+    CREATE_DELEGATION_TOKEN = 38, DELEGATION_TOKENS
+    RENEW_DELEGATION_TOKEN = 39, DELEGATION_TOKENS
+    EXPIRE_DELEGATION_TOKEN = 40, DELEGATION_TOKENS
+    DESCRIBE_DELEGATION_TOKEN = 41, DELEGATION_TOKENS
+    DELETE_GROUPS = 42, EVERYONE, 0, 2
+    ELECT_LEADERS = 43, OPERATORS, 0, 2
+    INCREMENTAL_ALTER_CONFIGS = 44, EVERYONE, 0, 1
+    ALTER_PARTITION_REASSIGNMENTS = 45, OPERATORS, 0, 1
+    LIST_PARTITION_REASSIGNMENTS = 46, OPERATORS, 0, 0
+    OFFSET_DELETE = 47, EVERYONE, 0, 0
+    DESCRIBE_CLIENT_QUOTAS = 48, QUOTAS
+    ALTER_CLIENT_QUOTAS = 49, QUOTAS
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50, OPERATORS, 0, 0
+    ALTER_USER_SCRAM_CREDENTIALS = 51, OPERATORS, 0, 0
+    VOTE = 52, KAFKA_QUORUM
+    BEGIN_QUORUM_EPOCH = 53, KAFKA_QUORUM
+    END_QUORUM_EPOCH = 54, KAFKA_QUORUM
+    DESCRIBE_QUORUM = 55, NODES, 0, 2
+    ALTER_PARTITION = 56, NODES, 2, 3
+    UPDATE_FEATURES = 57, OPERATORS, 0, 2
+    ENVELOPE = 58, NODES, 0, 0
+    FETCH_SNAPSHOT = 59, NODES, 0, 1
+    DESCRIBE_CLUSTER = 60, EVERYONE, 0, 2
+    DESCRIBE_PRODUCERS = 61, EVERYONE, 0, 0
+    BROKER_REGISTRATION = 62, NODES, 0, 4
+    BROKER_HEARTBEAT = 63, NODES, 0, 1
+    UNREGISTER_BROKER = 64, OPERATORS, 0, 0
+    DESCRIBE_TRANSACTIONS = 65, TRANSACTIONS
+    LIST_TRANSACTIONS = 66, TRANSACTIONS
+    ALLOCATE_PRODUCER_IDS = 67, NODES, 0, 0
+    CONSUMER_GROUP_HEARTBEAT = 68, CONSUMER_GROUPS
+    CONSUMER_GROUP_DESCRIBE = 69, CONSUMER_GROUPS
+    CONTROLLER_REGISTRATION = 70, KAFKA_QUORUM
+    GET_TELEMETRY_SUBSCRIPTIONS = 71, TELEMETRY
+    PUSH_TELEMETRY = 72, TELEMETRY
+    ASSIGN_REPLICAS_TO_DIRS = 73, LOG_DIRS
+    LIST_CONFIG_RESOURCES = 74, QUOTAS
+    DESCRIBE_TOPIC_PARTITIONS = 75, EVERYONE, 0, 0
+    SHARE_GROUP_HEARTBEAT = 76, SHARE_GROUPS
+    SHARE_GROUP_DESCRIBE = 77, SHARE_GROUPS
+    SHARE_FETCH = 78, SHARE_GROUPS
+    SHARE_ACKNOWLEDGE = 79, SHARE_GROUPS
+    ADD_RAFT_VOTER = 80, KAFKA_QUORUM
+    REMOVE_RAFT_VOTER = 81, KAFKA_QUORUM
+    UPDATE_RAFT_VOTER = 82, KAFKA_QUORUM
+    INITIALIZE_SHARE_GROUP_STATE = 83, SHARE_GROUPS
+    READ_SHARE_GROUP_STATE = 84, SHARE_GROUPS
+    WRITE_SHARE_GROUP_STATE = 85, SHARE_GROUPS
+    DELETE_SHARE_GROUP_STATE = 86, SHARE_GROUPS
+    READ_SHARE_GROUP_STATE_SUMMARY = 87, SHARE_GROUPS
+    STREAMS_GROUP_HEARTBEAT = 88, STREAMS_GROUPS
+    STREAMS_GROUP_DESCRIBE = 89, STREAMS_GROUPS
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90, SHARE_GROUPS
+    ALTER_SHARE_GROUP_OFFSETS = 91, SHARE_GROUPS
+    DELETE_SHARE_GROUP_OFFSETS = 92, SHARE_GROUPS
+    TIER_STATE = 10000, NODES, 0, 0  # Tidelog's own from here on, far above Apache Kafka's keys
+    DESCRIBE_TIER = 10001, OPERATORS, 0, 0
+    RESTORE_TOPIC = 10002, OPERATORS, 0, 0
+    APPEND_AUDIT = 10003, NODES, 0, 0
+    CREATE_TENANT = 10004, OPERATORS, 0, 0
+    DESCRIBE_TENANTS = 10005, OPERATORS, 0, 0
+    ALTER_TENANT = 10006, OPERATORS, 0, 0
+    DELETE_TENANT = 10007, OPERATORS, 0, 0
+    MOVE_TENANT = 10008, OPERATORS, 0, 0
+    CREATE_API_KEY = 10009, OPERATORS, 0, 0
+    DELETE_API_KEY = 10010, OPERATORS, 0, 0
+    DESCRIBE_API_KEYS = 10011, OPERATORS, 0, 0
+    DESCRIBE_CELLS = 10012, OPERATORS, 0, 0
+    ALTER_CELL = 10013, OPERATORS, 0, 0
+    TENANT_GROUPS_CLEARED = 10014, NODES, 0, 0
+    TENANT_KEYS_READY = 10015, NODES, 0, 0
+    IMPORT_KEYS = 10016, NODES, 0, 0
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
-    """`announced_min` differs from `min_version` for Produce alone. `kinds` are the listeners that serve it.
+    """A served API, with its messages. `kinds` are the listeners that serve it.
 
     From version `flexible_from` on, strings and arrays are compact and tagged fields exist.
     """
 
-    key: int
+    key: ApiKey
     name: str
     min_version: int
     max_version: int
     announced_min: int
     flexible_from: int
-    kinds: frozenset[ListenerKind]
+    kinds: Listeners
     request: Any
     response: Any
 
@@ -54,82 +204,14 @@ class Features:
     supported: Mapping[str, tuple[int, int]]
 
 
-def _api(name: str, low: int, high: int, kinds: frozenset[ListenerKind], announced: int | None = None) -> Api:
+def _api(key: ApiKey) -> Api:
+    name, low, high = key.api_name, key.min_version, key.max_version
     request, response = getattr(messages, name + "Request"), getattr(messages, name + "Response")
     flexible = next((version for version in range(low, high + 1) if request.flexible_version_q(version)), _NEVER)
-    low_announced = low if announced is None else announced
-    return Api(request.API_KEY, name, low, high, low_announced, flexible, kinds, request, response)
+    return Api(key, name, low, high, key.announced_min, flexible, key.listeners, request, response)
 
 
-_TABLE = (
-    _api("Produce", 3, 13, _EVERYONE, announced=PRODUCE_ANNOUNCED_MIN),
-    _api("Fetch", 4, 18, _EVERYONE),  # a replica's fetch is refused outside internal listeners by its handler
-    _api("ListOffsets", 1, 10, _EVERYONE),  # v11 (KIP-1023) is newer than Apache Kafka 4.1
-    _api("Metadata", 0, 13, _EVERYONE),
-    _api("OffsetCommit", 2, 9, _EVERYONE),  # v10, also of OffsetFetch, is unstable in Apache Kafka 4.1
-    _api("OffsetFetch", 1, 9, _EVERYONE),
-    _api("FindCoordinator", 0, 6, _EVERYONE),
-    _api("JoinGroup", 0, 9, _EVERYONE),
-    _api("Heartbeat", 0, 4, _EVERYONE),
-    _api("LeaveGroup", 0, 5, _EVERYONE),
-    _api("SyncGroup", 0, 5, _EVERYONE),
-    _api("DescribeGroups", 0, 6, _EVERYONE),
-    _api("ListGroups", 0, 5, _EVERYONE),
-    _api("SaslHandshake", 0, 1, _CLIENTS),
-    _api("ApiVersions", 0, 4, _EVERYONE),
-    _api("CreateTopics", 2, 7, _EVERYONE),
-    _api("DeleteTopics", 1, 6, _EVERYONE),
-    _api("DeleteRecords", 0, 2, _EVERYONE),
-    _api("InitProducerId", 0, 5, _EVERYONE),  # v6 (KIP-939) is unstable in Apache Kafka 4.1
-    _api("OffsetForLeaderEpoch", 2, 4, _EVERYONE),
-    _api("DescribeConfigs", 1, 4, _EVERYONE),
-    _api("AlterConfigs", 0, 2, _EVERYONE),
-    _api("DescribeLogDirs", 1, 4, _EVERYONE),  # v5 is newer than Apache Kafka 4.1
-    _api("SaslAuthenticate", 0, 2, _CLIENTS),
-    _api("CreatePartitions", 0, 3, _EVERYONE),
-    _api("DeleteGroups", 0, 2, _EVERYONE),
-    _api("ElectLeaders", 0, 2, _OPERATORS),
-    _api("IncrementalAlterConfigs", 0, 1, _EVERYONE),
-    _api("AlterPartitionReassignments", 0, 1, _OPERATORS),
-    _api("ListPartitionReassignments", 0, 0, _OPERATORS),
-    _api("OffsetDelete", 0, 0, _EVERYONE),
-    _api("DescribeAcls", 1, 3, _EVERYONE),
-    _api("CreateAcls", 1, 3, _EVERYONE),
-    _api("DeleteAcls", 1, 3, _EVERYONE),
-    _api("DescribeUserScramCredentials", 0, 0, _OPERATORS),
-    _api("AlterUserScramCredentials", 0, 0, _OPERATORS),
-    _api("DescribeCluster", 0, 2, _EVERYONE),
-    _api("DescribeProducers", 0, 0, _EVERYONE),
-    _api("DescribeTopicPartitions", 0, 0, _EVERYONE),
-    _api("DescribeQuorum", 0, 2, _NODES),
-    _api("AlterPartition", 2, 3, _NODES),
-    _api("UpdateFeatures", 0, 2, _OPERATORS),
-    _api("Envelope", 0, 0, _NODES),
-    _api("FetchSnapshot", 0, 1, _NODES),
-    _api("BrokerRegistration", 0, 4, _NODES),
-    _api("BrokerHeartbeat", 0, 1, _NODES),
-    _api("UnregisterBroker", 0, 0, _OPERATORS),
-    _api("AllocateProducerIds", 0, 0, _NODES),
-    _api("TierState", 0, 0, _NODES),  # our own, as the next ones: their keys are far above Apache Kafka's
-    _api("AppendAudit", 0, 0, _NODES),
-    _api("DescribeTier", 0, 0, _OPERATORS),
-    _api("RestoreTopic", 0, 0, _OPERATORS),
-    _api("CreateTenant", 0, 0, _OPERATORS),
-    _api("DescribeTenants", 0, 0, _OPERATORS),
-    _api("AlterTenant", 0, 0, _OPERATORS),
-    _api("DeleteTenant", 0, 0, _OPERATORS),
-    _api("MoveTenant", 0, 0, _OPERATORS),
-    _api("CreateApiKey", 0, 0, _OPERATORS),
-    _api("DeleteApiKey", 0, 0, _OPERATORS),
-    _api("DescribeApiKeys", 0, 0, _OPERATORS),
-    _api("DescribeCells", 0, 0, _OPERATORS),
-    _api("AlterCell", 0, 0, _OPERATORS),
-    _api("TenantGroupsCleared", 0, 0, _NODES),
-    _api("TenantKeysReady", 0, 0, _NODES),
-    _api("ImportKeys", 0, 0, _NODES),
-)
-
-APIS: Mapping[int, Api] = {api.key: api for api in sorted(_TABLE, key=lambda api: api.key)}
+APIS: Mapping[int, Api] = {int(key): _api(key) for key in sorted(ApiKey) if key.unserved is None}
 
 
 def served(kind: ListenerKind, api_key: int, version: int) -> Api | None:
@@ -170,6 +252,6 @@ def api_versions(kind: ListenerKind, version: int, features: Features, throttle_
 
 def api_versions_unsupported(correlation: int) -> bytes:
     """The whole frame for an ApiVersions request of an unknown version: v0 form with the one range that helps."""
-    api = APIS[API_VERSIONS]
+    api = APIS[ApiKey.API_VERSIONS]
     body = _UNSUPPORTED.pack(correlation, ErrorCode.UNSUPPORTED_VERSION, 1, api.key, api.announced_min, api.max_version)
     return INT32.pack(len(body)) + body

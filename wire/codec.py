@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
 
 from common.errors import MalformedFrame
-from wire.apis import API_VERSIONS, APIS
+from wire.apis import APIS, ApiKey
 from wire.decoder import ELEMENTS_MAX, decode_body
 from wire.primitives import INT32, request_head, skip_tags
 
-METADATA = 3
 METADATA_CLUSTER_OPERATIONS_UNTIL = 10
 WIDE_NULL = Struct(">i")
 
+_API_VERSIONS, _METADATA = int(ApiKey.API_VERSIONS), int(ApiKey.METADATA)
 _ENCODE_BYTES_FIRST = 512
 _FRAMED_HEAD = Struct(">ihhih")
 _FRAMED_CORRELATION = Struct(">ii")
@@ -32,7 +32,7 @@ class RequestHeader(NamedTuple):
 class UnsupportedRequest(MalformedFrame):
     """An API or version that the table lacks. Only key, version and correlation of `header` are known.
 
-    Answer ApiVersions (key 18) with `apis.api_versions_unsupported`, close the connection for all others.
+    Answer ApiVersions with `apis.api_versions_unsupported`, close the connection for all others.
     """
 
     def __init__(self, header: RequestHeader) -> None:
@@ -71,7 +71,7 @@ def request_start(data: memoryview) -> tuple[RequestHeader, int]:
         raise MalformedFrame("client id") from error
     header = RequestHeader(key, version, correlation, client_id)
     body = head.body
-    if key == METADATA and api.flexible_from <= version:
+    if key == _METADATA and api.flexible_from <= version:
         body = _after_wide_null(data, body, version)
     return header, body
 
@@ -100,7 +100,7 @@ def response_head(api_key: int, version: int, correlation: int) -> EncodeBuffer:
     out = EncodeBuffer(_ENCODE_BYTES_FIRST)
     _FRAMED_CORRELATION.pack_into(out.buf, 0, 0, correlation)
     out.pos = _FRAMED_CORRELATION.size
-    if api.flexible_from <= version and api_key != API_VERSIONS:
+    if api.flexible_from <= version and api_key != _API_VERSIONS:
         out.buf[out.pos] = 0
         out.pos += 1
     return out
@@ -149,7 +149,7 @@ def response_start(api_key: int, version: int, data: memoryview) -> tuple[int, i
         raise MalformedFrame("response header")
     (correlation,) = INT32.unpack_from(data)
     at = INT32.size
-    if api_key == API_VERSIONS:
+    if api_key == _API_VERSIONS:
         if bytes(data[at : at + 2]) != b"\0\0":
             version = 0  # an error comes in v0 form, whatever was asked
     elif api.flexible_from <= version:

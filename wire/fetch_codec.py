@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from common.errors import MalformedFrame
 from common.pacing import Work
+from wire.apis import ApiKey
 from wire.outgoing import FileRegion, Part
 from wire.primitives import (
     EMPTY_ARRAY,
@@ -33,7 +34,7 @@ from wire.primitives import (
 )
 from wire.topic_lists import PART_COST, PARTS_AT_ONCE, TopicList, by_topic, grouping
 
-FETCH = 1
+FETCH = int(ApiKey.FETCH)
 FETCH_VERSIONS = (4, 18)
 NO_TIER_END = -1
 TIER_END_TAG = 10_000  # far from Apache Kafka's; only ever sent to followers, on the internal listener

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from common.errors import MalformedFrame
 from common.pacing import Work
+from wire.apis import ApiKey
 from wire.primitives import (
     EMPTY_ARRAY,
     INT32,
@@ -29,7 +30,7 @@ from wire.primitives import (
 )
 from wire.topic_lists import PART_COST, PARTS_AT_ONCE, TopicList, by_topic, grouping
 
-PRODUCE = 0
+PRODUCE = int(ApiKey.PRODUCE)  # a plain number compares faster than a member
 PRODUCE_VERSIONS = (3, 13)
 _FLEXIBLE_FROM, _IDS_FROM = 9, 13
 

@@ -16,10 +16,10 @@ from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
 from common.pacing import Work
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.topics import TopicImage
+from wire.apis import ApiKey
 from wire.messages import MetadataResponse, schema_uuid
 from wire.paced_codec import element_work
 
-METADATA = 3
 OPERATIONS_FROM, TAGS_FROM = 8, 9
 TABLE_BYTES_MAX = 64 << 20  # tidelog.metadata.cache.bytes.max
 PARTITION_COST, PARTITIONS_PER_STEP = 6, 32
@@ -100,7 +100,7 @@ class RowTable:
             partitions=partitions,
             authorized_operations=None,
         )
-        data = yield from element_work(METADATA, self.version, "topics", message)
+        data = yield from element_work(ApiKey.METADATA, self.version, "topics", message)
         row = TopicRow(topic, data, frozenset(nodes))
         before = self._rows.get(topic.topic_id)
         self.size += len(data) - len(before.data) if before is not None else len(data) + ENTRY_BYTES

@@ -15,10 +15,11 @@ from common.metrics import Metrics
 from common.token_bucket import TokenBucket
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import CONNECTION_RATE
+from wire.apis import ApiKey
 
 PAUSE_S_MAX = 10.0
 BUCKETS_MAX = 65_536  # addresses, and tenants, that connected lately
-_WITHOUT_ROOM = (17, 36)  # SaslHandshake, SaslAuthenticate
+_WITHOUT_ROOM = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 def pause_of(bucket: TokenBucket, rate: float, now: float) -> float:

@@ -40,7 +40,7 @@ from kraft.controller.tenants import (
 )
 from kraft.controller.topics import create_partitions, create_topics, delete_topics
 from kraft.records import METADATA_TOPIC
-from wire.apis import API_VERSIONS, Features, api_versions, api_versions_unsupported
+from wire.apis import ApiKey, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
 from wire.connection import Connection
 from wire.disposal import disposal
@@ -116,16 +116,16 @@ class ControllerRequests:
         try:
             header, request = decode_request(view[at:end])
         except UnsupportedRequest as error:
-            if error.header.api_key != API_VERSIONS:
+            if error.header.api_key != ApiKey.API_VERSIONS:
                 raise
             connection.reply([api_versions_unsupported(error.header.correlation)])
             return
-        if header.api_key == API_VERSIONS:
+        if header.api_key == ApiKey.API_VERSIONS:
             image = self._driver.image
             answer = api_versions(
                 ListenerKind.INTERNAL, header.version, Features(image.epoch, image.features, SUPPORTED_FEATURES)
             )
-            connection.reply([encode_response(API_VERSIONS, header.version, header.correlation, answer)])
+            connection.reply([encode_response(ApiKey.API_VERSIONS, header.version, header.correlation, answer)])
             return
         if header.api_key not in self._handlers or not isinstance(number, int):
             raise MalformedFrame(f"api {header.api_key} is not the controller's")

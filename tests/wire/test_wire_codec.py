@@ -15,7 +15,7 @@ from common.errors import MalformedFrame
 from tests.common.call_count import counted_calls
 from tests.wire.schema_values import message_of
 from wire import hot_codec as hot
-from wire.apis import API_VERSIONS, APIS, Api
+from wire.apis import APIS, Api, ApiKey
 from wire.codec import (
     UnsupportedRequest,
     decode_request,
@@ -47,7 +47,7 @@ def request_frame(api: Api, version: int, rng: random.Random) -> bytes:
 
 def response_message(api: Api, version: int, rng: random.Random) -> Any:
     message = message_of(api.response, version, rng)
-    if api.key == API_VERSIONS:
+    if api.key == ApiKey.API_VERSIONS:
         message.error_code = 0  # with an error its body is v0's
     return message
 

@@ -10,7 +10,7 @@ import pytest
 from common.errors import MalformedFrame, ProtocolError
 from common.pacing import Work, at_once
 from tests.wire.schema_values import message_of
-from wire.apis import API_VERSIONS, APIS, Api
+from wire.apis import APIS, Api, ApiKey
 from wire.codec import decode_request, decode_response, encode_request, encode_response
 from wire.decoder import TAGS_MAX
 from wire.messages import MetadataRequest, MetadataResponse
@@ -31,7 +31,7 @@ def _frames(api: Api, version: int, seed: int) -> tuple[bytes, bytes]:
     rng = random.Random(seed)
     request = encode_request(message_of(api.request, version, rng), version, 7, "client")
     response = message_of(api.response, version, rng)
-    if api.key == API_VERSIONS:
+    if api.key == ApiKey.API_VERSIONS:
         response.error_code = 0  # an error comes in another version
     return request, encode_response(api.key, version, 7, response)
 
