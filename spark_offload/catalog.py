@@ -158,7 +158,8 @@ class Catalog:
         return _Incarnation(topic, topic_id, numbers, [contents for contents in found if contents is not None])
 
     async def _partition(self, root: TierRoot, path: PartitionPath) -> PartitionContents | None:
-        """None for a partition without a manifest, and for one of a deleted topic that is not asked for by its id."""
+        """None for a partition without a manifest, for one of a deleted topic that is not asked for by its id, and for
+        one whose records were removed after its deletion."""
         try:
             async with self._reads:
                 manifest = await read_manifest(self._store, root, path)
@@ -167,7 +168,7 @@ class Catalog:
                 raise
             self.damaged.append((path, str(error)))
             return None
-        if manifest is None or (manifest.head.dropped_ms and not self._options.topic_id):
+        if manifest is None or (manifest.head.dropped_ms and not self._options.topic_id) or manifest.is_emptied:
             return None
         head = manifest.head
         start = max(head.log_start_offset, manifest.segments[0].base_offset if manifest.segments else 0)

@@ -39,7 +39,7 @@ class FoundPartition:
     @property
     def is_emptied(self) -> bool:
         """Whether it was deleted, and its objects are gone or about to go."""
-        return self.is_dropped and self.manifest is not None and not self.manifest.segments and bool(self.end_offset)
+        return self.manifest is not None and self.manifest.is_emptied
 
     @property
     def log_start_offset(self) -> int:

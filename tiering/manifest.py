@@ -80,6 +80,11 @@ class Manifest(NamedTuple):
     head: ManifestHead
     segments: tuple[TieredSegment, ...]
 
+    @property
+    def is_emptied(self) -> bool:
+        """Whether its topic was deleted, and its objects are gone or about to go."""
+        return bool(self.head.dropped_ms) and not self.segments and bool(self.head.end_offset)
+
 
 class NewPage(NamedTuple):
     ref: PageRef

@@ -1,9 +1,9 @@
 """Writes the versions of one partition's manifest: create-only, so that of two leaders one always learns of the other.
 
-A leader looks for the newest version once, and again whenever the next number is taken. It stops for good when that
-version is of a higher leader epoch, of a newer incarnation of the cluster, or of a deleted topic. A page that its
-predecessor wrote, or that a swap may have changed, is taken over only if it names exactly what the leader's own state
-has in its range.
+A leader looks for the newest version once, and again when the next number is taken, when a put has failed, and when its
+last look is long ago. It stops for good when that version is of a higher leader epoch, of a newer incarnation of the
+cluster, or of a deleted topic. A page that its predecessor wrote, or that a swap may have changed, is taken over only
+if it names exactly what the leader's own state has in its range.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ class ManifestContested(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ManifestServices:
-    """What writers share. `guard` is asked before each version; without `pacer` manifests are built at once."""
+    """What writers share. `guard` is asked before each version; without `pacer` manifests are built at once.
+
+    `sight_s`: how long a writer relies on its last look. It is well below the age at which the sweeper removes the last
+    manifest of a deleted topic, so that a leader which was suspended that long learns of the deletion.
+    """
 
     store: ObjectStore
     root: TierRoot
@@ -55,6 +59,7 @@ class ManifestServices:
     clock: Clock
     random: random.Random
     pacer: Pacer | None = None
+    sight_s: float = 12 * 3_600.0
 
 
 class ManifestWriter:
@@ -66,6 +71,7 @@ class ManifestWriter:
         """The newest head that this writer knows to be in the bucket, and to be its own."""
         self._services = services
         self._version = -1  # newest known; -1: look first
+        self._seen_s = 0.0  # when it was, by the monotonic clock
         self._pages: list[PageRef] = []
         self._pages_of = -1  # the newest swap when they were known to hold
 
@@ -77,7 +83,7 @@ class ManifestWriter:
         services, tier = self._services, self.tier
         for _ in range(ATTEMPTS_MAX):
             incarnation = await services.guard.check()
-            if self._version < 0:
+            if self._version < 0 or services.clock.monotonic() - self._seen_s > services.sight_s:
                 await self._look()
             if self.published is not None and shows(self.published, tier, empty=empty):
                 return self.published
@@ -98,19 +104,22 @@ class ManifestWriter:
             path, head = tier.path, built.head
             for page in built.new_pages:
                 await services.store.put(services.root.page_key(path, page.ref.uuid), page.body, create_only=True)
+            sent_s = services.clock.monotonic()
+            self._version = -1  # whatever becomes of the put: an error leaves open whether the number is taken
             try:
                 key = services.root.manifest_key(path, head.version)
                 await services.store.put(key, encode_head(head), create_only=True)
             except ObjectExists:
-                self._version = -1  # a newer leader's, an older one's, or this one's with its answer lost
-                continue
+                continue  # a newer leader's, an older one's, or this one's with its answer lost
             self.published, self._version, self._pages = head, head.version, head.pages
+            self._seen_s = sent_s
             return head
         raise ManifestContested(f"{ATTEMPTS_MAX} versions of {tier.path.topic}-{tier.partition} were taken")
 
     async def _look(self) -> None:
         """Find the newest version, and what of it can be built upon."""
         services, path = self._services, self.tier.path
+        seen_s = services.clock.monotonic()
         version = await newest_version(services.store, services.root, path)
         pages: list[PageRef] = []
         head: ManifestHead | None = None
@@ -126,7 +135,7 @@ class ManifestWriter:
             pages = head.pages
         await self._keep_pages(pages)
         self.published = head if head is not None and self._is_own(head) else None
-        self._version = version
+        self._version, self._seen_s = version, seen_s
 
     async def _keep_pages(self, pages: list[PageRef]) -> None:
         """Those of `pages` that hold. Nothing of the tier but its end and log start moves on behind the last look."""

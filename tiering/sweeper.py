@@ -176,7 +176,7 @@ class Sweeper:
         now_ms: int,
         report: SweepReport,
     ) -> None:
-        """Of a partition that neither metadata nor state names: late uploads after its end are removed.
+        """Of a partition that neither metadata nor state names: its last manifest, and late uploads, are removed.
 
         What a living manifest names is left and told: it may wait for a rebuild.
         """
@@ -194,9 +194,16 @@ class Sweeper:
             return
         await self._remove(found, report)
 
-    async def remove_partition(self, path: PartitionPath, report: SweepReport) -> None:
-        """All objects of a partition whose last manifest, without segments, is published; the manifests last."""
-        await self._remove(await self._list(path), report)
+    async def remove_partition(self, path: PartitionPath, last_version: int, report: SweepReport) -> None:
+        """All objects of a deleted partition but its last manifest, which names no segment and is `last_version`; the
+        manifests last.
+
+        The last one stays until it is as old as what `sweep_unknown` removes. A put of its former leader may still be
+        on its way: it meets a number that is taken, or a higher one, and does not bring the topic back.
+        """
+        found = await self._list(path)
+        found.manifests = {version: info for version, info in found.manifests.items() if version < last_version}
+        await self._remove(found, report)
 
     async def _remove(self, found: _Found, report: SweepReport) -> None:
         await self._delete([*found.segments.values(), *found.other], report)

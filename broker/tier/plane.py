@@ -62,7 +62,9 @@ class TierPlane:
         self.guard = ClusterGuard(
             self.store, self.root, lambda: hosted.image.incarnation, ports.clock, seen=StoreSeen(ports.disk)
         )
-        self.manifest_services = ManifestServices(self.store, self.root, self.guard, ports.clock, ports.random, pacer)
+        self.manifest_services = ManifestServices(
+            self.store, self.root, self.guard, ports.clock, ports.random, pacer, config.sweep_age_ms / 2_000
+        )
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         services = TierServices(
             ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit, pacer

@@ -299,8 +299,14 @@ async def test_a_deleted_topic_leaves_the_bucket_after_the_delay(
     shard_now = (await cluster.client.describe(TOPIC_ID, path.partition)).record.dropped_ms
     bucket[1].now_s = shard_now / 1000 + 2
     await upkeep.end_deleted()
-    assert list(store.objects) == [services.root.cluster_file]
+    last = await read_manifest(store, services.root, path)
+    assert last is not None
+    assert last.is_emptied
     assert (await cluster.client.describe(TOPIC_ID, path.partition)).is_empty
+    assert (await upkeep.sweep()).count == 0, "a put of the last leader may still be on its way"
+    bucket[1].now_s += 86_500
+    assert (await upkeep.sweep()).manifests == 1
+    assert list(store.objects) == [services.root.cluster_file]
 
 
 async def test_a_topic_that_this_broker_has_not_heard_of_yet_keeps_its_data(

@@ -134,11 +134,14 @@ class TierWatch:
             self._published(node, parsed, decode_head(data, key), sent_ns)
 
     def _published(self, node: str, key: ManifestKey, head: ManifestHead, sent_ns: int) -> bool:
-        """Whether it follows the newest one, and is it now; False when it was on its way while that one came."""
+        """Whether it follows the newest one, and is it now; False when its sender cannot have known that one: it was on
+        its way meanwhile, or it is of an earlier leader, which may look at nothing new for a while."""
         identity = (key.path.topic_id, key.path.partition)
         what = f"{node} publishes version {head.version} of {head.topic}-{head.partition}"
         before = self._heads.get(identity)
-        is_late = before is not None and sent_ns < self._heads_since_ns[identity]
+        is_late = before is not None and (
+            sent_ns < self._heads_since_ns[identity] or head.leader_epoch < before.leader_epoch
+        )
         if is_late:
             self._check_outdone(what, key, head)
         else:
@@ -154,18 +157,15 @@ class TierWatch:
 
     def _check_follows(self, what: str, key: ManifestKey, head: ManifestHead, before: ManifestHead | None) -> None:
         place = (head.leader_epoch, head.tier_state_offset)
-        began_again = self._is_last((key.path.topic_id, key.path.partition), head) and not self._manifests(key.path)
-        if head.version != (1 if before is None or began_again else before.version + 1):
+        if head.version != (1 if before is None else before.version + 1):
             raise InvariantBroken(self._name, f"{what} after version {0 if before is None else before.version}")
         if before is not None and place < (before.leader_epoch, before.tier_state_offset):
             text = f"of epoch and state {place} after {(before.leader_epoch, before.tier_state_offset)}"
             raise InvariantBroken(self._name, f"{what} {text}")
 
     def _check_outdone(self, what: str, key: ManifestKey, head: ManifestHead) -> None:
-        """Its number is free, for the version that had it was removed. Either a newer one is there, or its topic is
-        deleted, which it says itself: then the sweeper removes it, as `unsettled` wants it."""
-        if head.dropped_ms:
-            return
+        """Its number is free, for the version that had it was removed. A newer one is there, also of a deleted topic:
+        its last one stays for longer than a put travels. Then the sweeper removes both, as `unsettled` wants it."""
         versions = [self._root().parse_key(name) for name in self._manifests(key.path)]
         if not any(isinstance(other, ManifestKey) and other.version > head.version for other in versions):
             raise InvariantBroken(self._name, f"{what} late, and it is the newest again")
@@ -178,11 +178,6 @@ class TierWatch:
         if (head.log_start_offset, head.end_offset) != span[:2] or (named != span.segments and not names_nothing(head)):
             text = f"[{head.log_start_offset}, {head.end_offset}) with {len(named)} segments"
             raise InvariantBroken(self._name, f"{what}: {text}, the state is {span}")
-
-    def _is_last(self, identity: Identity, head: ManifestHead) -> bool:
-        """Whether it is the last one of a deleted topic, which may be published again when all is removed."""
-        tier = self.records.tiers.get(identity)
-        return tier is not None and tier.is_dropped and not head.segments
 
     def _manifests(self, path: PartitionPath) -> list[str]:
         return self._bucket.names(self._root().manifest_prefix(path))

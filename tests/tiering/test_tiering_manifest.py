@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ import msgspec
 import pytest
 
 from common.pacing import SLICE_COST, Pacer
-from object_store.errors import StoreUnavailable
+from object_store.errors import StoreError, StoreUnavailable
+from tests.object_store.faulty_store import FaultyStore
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.segments import segment
 from tests.tiering.test_tiering_swap import rewritten
@@ -28,6 +30,7 @@ from tiering.manifest import (
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import Deposed, ManifestContested, ManifestWriter
 from tiering.shard_protocol import Adopt, Done, Swap
+from tiering.sweeper import Sweeper, SweepLimits, SweepReport
 from tiering.tier_records import PartitionRecord, encode_value, partition_key
 
 
@@ -158,6 +161,32 @@ async def test_a_late_version_of_a_deposed_leader_is_passed_over(world: TierWorl
     await old.publish()
     assert (await new.publish()).version == 2
     assert (await manifest(world)).head.leader_epoch == 2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_leader_looks_again_after_a_failure_and_after_a_long_rest(world: TierWorld, fails: bool) -> None:
+    """Its topic may be deleted by then, and its number be free again."""
+    store = FaultyStore(world.store, random.Random(1))
+    services = replace(world.services, store=store)
+    view = world.claim(1)
+    old = ManifestWriter(services, view)
+    await old.publish()
+    world.copy([0], 10)
+    view.replay(world.tier.to_records())
+    if fails:
+        store.faults.down = True
+        with pytest.raises(StoreError):
+            await old.publish()
+        store.faults.down = False
+    world.drop()
+    for empty in (False, True):
+        last = await ManifestWriter(world.services, world.view()).publish(empty=empty)
+    await Sweeper(world.store, ROOT, SweepLimits()).remove_partition(PATH, last.version, SweepReport())
+    world.clock.now_s += 0 if fails else services.sight_s + 1
+    with pytest.raises(Deposed, match="deleted"):
+        await old.publish()
+    found = await manifest(world)
+    assert found.is_emptied
 
 
 async def test_a_lost_answer_is_recognised(world: TierWorld) -> None:

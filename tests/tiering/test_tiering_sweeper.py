@@ -164,6 +164,15 @@ async def test_a_dropped_partition_says_so_stays_and_goes(world: TierWorld) -> N
     assert (last.segments, last.version) == ([], 3)
     assert (await ManifestWriter(world.services, world.view()).publish(empty=True)).version == 3
     report = SweepReport()
-    await sweeper(world).remove_partition(PATH, report)
-    assert report.count == 2 + 3
+    await sweeper(world).remove_partition(PATH, last.version, report)
+    assert report.count == 2 + 2
+    assert set(world.store.objects) == {ROOT.cluster_file, ROOT.manifest_key(PATH, 3)}
+
+    async def unknown() -> bool:
+        return True
+
+    for days, left in ((0.9, 1), (0.2, 0)):
+        world.clock.now_s += days * DAY_S
+        await sweeper(world).sweep_unknown(PATH, unknown, 0, world.clock.wall_ms(), report)
+        assert await newest_version(world.store, ROOT, PATH) == 3 * left
     assert list(world.store.objects) == [ROOT.cluster_file]

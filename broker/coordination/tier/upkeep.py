@@ -1,8 +1,9 @@
 """What the host of tier shards does for the bucket: ends the tiers of deleted topics, and sweeps unreferenced objects.
 
 A deleted topic's partition is dropped in the shard; its manifest then says so, and stays with all objects for the
-delay, in which the topic can be restored. After that a manifest without segments is published, the objects are
-deleted, and the shard forgets the partition. Each step may be repeated by the next host from where this one died.
+delay, in which the topic can be restored. After that a manifest without segments is published, all else of it is
+deleted, and the shard forgets the partition; the sweep removes that manifest later. Each step may be repeated by the
+next host from where this one died.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class TierUpkeep:
                 self._told[identity] = dropped_ms
             return
         report = SweepReport()
-        await ManifestWriter(self._services, tier).publish(empty=True)
-        await self._sweeper.remove_partition(tier.path, report)
+        last = await ManifestWriter(self._services, tier).publish(empty=True)
+        await self._sweeper.remove_partition(tier.path, last.version, report)
         while True:
             reply = await self._coordinator.call(*identity, ForgetPartition())
             if not isinstance(reply, Done) or not reply.records:
