@@ -70,7 +70,8 @@ check: install-dev ## formatting, lint, types, import and house rules
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --override-ini addopts=--strict-markers -q tests/architecture
 
-format: install-dev ## format and fix what can be fixed
+format: install-dev ## write the messages' types, format and fix what can be fixed
+	$(BIN)/python -m tests.wire.message_stubs
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -7,198 +7,20 @@ version lacks reads as the schema's default: never change such a list in place, 
 
 from __future__ import annotations
 
+import importlib.resources
 import uuid
 
-from kafka.protocol.admin.acl import (
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
-from kafka.protocol.admin.client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
-from kafka.protocol.admin.cluster import (
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from kafka.protocol.admin.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
-)
-from kafka.protocol.admin.groups import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
-from kafka.protocol.admin.topics import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from kafka.protocol.admin.transactions import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
-from kafka.protocol.admin.users import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-)
-from kafka.protocol.consumer.fetch import (
-    FetchRequest,
-    FetchResponse,
-)
-from kafka.protocol.consumer.group import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from kafka.protocol.consumer.offsets import (
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
-from kafka.protocol.metadata.api_versions import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-)
-from kafka.protocol.metadata.find_coordinator import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from kafka.protocol.metadata.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka.protocol.producer.produce import (
-    ProduceRequest,
-    ProduceResponse,
-)
-from kafka.protocol.producer.transaction import (
-    AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
-from kafka.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
+from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.data_container import DataContainer
 
 from common.identifiers import ZERO_UUID
-from wire.own_messages import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    AlterCellRequest,
-    AlterCellResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    AlterTenantRequest,
-    AlterTenantResponse,
-    AppendAuditRequest,
-    AppendAuditResponse,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-    CreateApiKeyRequest,
-    CreateApiKeyResponse,
-    CreateTenantRequest,
-    CreateTenantResponse,
-    DeleteApiKeyRequest,
-    DeleteApiKeyResponse,
-    DeleteTenantRequest,
-    DeleteTenantResponse,
-    DescribeApiKeysRequest,
-    DescribeApiKeysResponse,
-    DescribeCellsRequest,
-    DescribeCellsResponse,
-    DescribeTenantsRequest,
-    DescribeTenantsResponse,
-    DescribeTierRequest,
-    DescribeTierResponse,
-    EnvelopeRequest,
-    EnvelopeResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    ImportKeysRequest,
-    ImportKeysResponse,
-    MoveTenantRequest,
-    MoveTenantResponse,
-    RestoreTopicRequest,
-    RestoreTopicResponse,
-    TenantGroupsClearedRequest,
-    TenantGroupsClearedResponse,
-    TenantKeysReadyRequest,
-    TenantKeysReadyResponse,
-    TierStateRequest,
-    TierStateResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
+
+_OWN_SCHEMAS = "wire.schemas"
+
+# The names and fields of what is made here stand in messages.pyi, which is all that mypy reads of this module.
+Message = ApiMessage
+Struct = DataContainer
 
 
 def schema_uuid(raw: bytes) -> uuid.UUID:
@@ -211,159 +33,23 @@ def raw_uuid(value: uuid.UUID | None) -> bytes:
     return ZERO_UUID if value is None else value.bytes
 
 
-__all__ = [
-    "AddOffsetsToTxnRequest",
-    "AddOffsetsToTxnResponse",
-    "AddPartitionsToTxnRequest",
-    "AddPartitionsToTxnResponse",
-    "AllocateProducerIdsRequest",
-    "AllocateProducerIdsResponse",
-    "AlterCellRequest",
-    "AlterCellResponse",
-    "AlterClientQuotasRequest",
-    "AlterClientQuotasResponse",
-    "AlterConfigsRequest",
-    "AlterConfigsResponse",
-    "AlterPartitionReassignmentsRequest",
-    "AlterPartitionReassignmentsResponse",
-    "AlterPartitionRequest",
-    "AlterPartitionResponse",
-    "AlterReplicaLogDirsRequest",
-    "AlterReplicaLogDirsResponse",
-    "AlterTenantRequest",
-    "AlterTenantResponse",
-    "AlterUserScramCredentialsRequest",
-    "AlterUserScramCredentialsResponse",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "AppendAuditRequest",
-    "AppendAuditResponse",
-    "BrokerHeartbeatRequest",
-    "BrokerHeartbeatResponse",
-    "BrokerRegistrationRequest",
-    "BrokerRegistrationResponse",
-    "CreateAclsRequest",
-    "CreateAclsResponse",
-    "CreateApiKeyRequest",
-    "CreateApiKeyResponse",
-    "CreatePartitionsRequest",
-    "CreatePartitionsResponse",
-    "CreateTenantRequest",
-    "CreateTenantResponse",
-    "CreateTopicsRequest",
-    "CreateTopicsResponse",
-    "DeleteAclsRequest",
-    "DeleteAclsResponse",
-    "DeleteApiKeyRequest",
-    "DeleteApiKeyResponse",
-    "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
-    "DeleteRecordsRequest",
-    "DeleteRecordsResponse",
-    "DeleteTenantRequest",
-    "DeleteTenantResponse",
-    "DeleteTopicsRequest",
-    "DeleteTopicsResponse",
-    "DescribeAclsRequest",
-    "DescribeAclsResponse",
-    "DescribeApiKeysRequest",
-    "DescribeApiKeysResponse",
-    "DescribeCellsRequest",
-    "DescribeCellsResponse",
-    "DescribeClientQuotasRequest",
-    "DescribeClientQuotasResponse",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
-    "DescribeConfigsRequest",
-    "DescribeConfigsResponse",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "DescribeLogDirsRequest",
-    "DescribeLogDirsResponse",
-    "DescribeProducersRequest",
-    "DescribeProducersResponse",
-    "DescribeQuorumRequest",
-    "DescribeQuorumResponse",
-    "DescribeTenantsRequest",
-    "DescribeTenantsResponse",
-    "DescribeTierRequest",
-    "DescribeTierResponse",
-    "DescribeTopicPartitionsRequest",
-    "DescribeTopicPartitionsResponse",
-    "DescribeTransactionsRequest",
-    "DescribeTransactionsResponse",
-    "DescribeUserScramCredentialsRequest",
-    "DescribeUserScramCredentialsResponse",
-    "ElectLeadersRequest",
-    "ElectLeadersResponse",
-    "EndTxnRequest",
-    "EndTxnResponse",
-    "EnvelopeRequest",
-    "EnvelopeResponse",
-    "FetchRequest",
-    "FetchResponse",
-    "FetchSnapshotRequest",
-    "FetchSnapshotResponse",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "ImportKeysRequest",
-    "ImportKeysResponse",
-    "IncrementalAlterConfigsRequest",
-    "IncrementalAlterConfigsResponse",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "JoinGroupRequest",
-    "JoinGroupResponse",
-    "LeaveGroupRequest",
-    "LeaveGroupResponse",
-    "ListConfigResourcesRequest",
-    "ListConfigResourcesResponse",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListOffsetsRequest",
-    "ListOffsetsResponse",
-    "ListPartitionReassignmentsRequest",
-    "ListPartitionReassignmentsResponse",
-    "ListTransactionsRequest",
-    "ListTransactionsResponse",
-    "MetadataRequest",
-    "MetadataResponse",
-    "MoveTenantRequest",
-    "MoveTenantResponse",
-    "OffsetCommitRequest",
-    "OffsetCommitResponse",
-    "OffsetDeleteRequest",
-    "OffsetDeleteResponse",
-    "OffsetFetchRequest",
-    "OffsetFetchResponse",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "ProduceRequest",
-    "ProduceResponse",
-    "RestoreTopicRequest",
-    "RestoreTopicResponse",
-    "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-    "SyncGroupRequest",
-    "SyncGroupResponse",
-    "TenantGroupsClearedRequest",
-    "TenantGroupsClearedResponse",
-    "TenantKeysReadyRequest",
-    "TenantKeysReadyResponse",
-    "TierStateRequest",
-    "TierStateResponse",
-    "TxnOffsetCommitRequest",
-    "TxnOffsetCommitResponse",
-    "UnregisterBrokerRequest",
-    "UnregisterBrokerResponse",
-    "UpdateFeaturesRequest",
-    "UpdateFeaturesResponse",
-    "WriteTxnMarkersRequest",
-    "WriteTxnMarkersResponse",
-    "raw_uuid",
-    "schema_uuid",
-]
+def _library_classes() -> dict[str, type[Message]]:
+    found = {}
+    for package in (admin, consumer, metadata, producer, sasl):
+        for name in package.__all__:
+            if name.endswith(("Request", "Response")) and issubclass(getattr(package, name), Message):
+                found[name] = getattr(package, name)
+    return found
+
+
+def _own_classes() -> dict[str, type[Message]]:
+    compiler = type(Message)
+    files = (file.name for file in importlib.resources.files(_OWN_SCHEMAS).iterdir())
+    names = (name.removesuffix(".json") for name in files if name.endswith(".json"))
+    return {name: compiler(name, (Message,), {"__module__": __name__}, load_json=_OWN_SCHEMAS) for name in names}
+
+
+_CLASSES = _library_classes() | _own_classes()
+globals().update(_CLASSES)
+
+__all__ = [*sorted(_CLASSES), "Message", "Struct", "raw_uuid", "schema_uuid"]  # noqa: PLE0604

@@ -104,7 +104,7 @@ async def asked(handler: Any, api: str, request: Any, version: int = 0) -> Any:
     return reply_over_the_wire(ctx, answer if not hasattr(answer, "__await__") else await answer)
 
 
-ANYTHING = {
+ANYTHING: dict[str, Any] = {
     "resource_type_filter": 1,
     "resource_name_filter": None,
     "pattern_type_filter": 1,
@@ -119,7 +119,7 @@ ANYTHING = {
 async def test_acls_are_made_found_and_deleted(version: int) -> None:
     world = AccessWorld()
     handlers = AclHandlers(world.forwarder, authorizes=True)
-    fields = {
+    fields: dict[str, Any] = {
         "resource_type": 2, "resource_pattern_type": 3, "principal": "User:a", "host": "*", "permission_type": 3,
     }  # fmt: skip
     creations = [

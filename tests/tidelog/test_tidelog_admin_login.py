@@ -168,7 +168,7 @@ def test_a_mechanism_that_is_not_offered(cluster: EmbeddedCluster, tmp_path: Pat
 def test_a_server_that_only_poses_as_one_learns_and_says_nothing(tmp_path: Path) -> None:
     """It lets everybody in without the signature that proves that it knows the user: nothing is asked of it then."""
     from wire.codec import decode_request, encode_response  # noqa: PLC0415
-    from wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse  # noqa: PLC0415
+    from wire.messages import Message, SaslAuthenticateResponse, SaslHandshakeResponse  # noqa: PLC0415
 
     listener = socket.create_server(("127.0.0.1", 0))
     seen = list[int]()
@@ -179,6 +179,7 @@ def test_a_server_that_only_poses_as_one_learns_and_says_nothing(tmp_path: Path)
             while size := stream.read(4):
                 header, request = decode_request(memoryview(stream.read(int.from_bytes(size))))
                 seen.append(header.api_key)
+                answer: Message
                 if header.api_key == 17:
                     answer = SaslHandshakeResponse(error_code=0, mechanisms=["SCRAM-SHA-256"])
                 else:

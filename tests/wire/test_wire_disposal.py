@@ -40,7 +40,9 @@ def _decoded(resources: int, configs: int) -> AlterConfigsRequest:
         validate_only=False,
     )
     assert ALTER_CONFIGS in APIS
-    return decode_request(encode_request(asked, VERSION, 1, "c")[4:])[1]
+    message = decode_request(encode_request(asked, VERSION, 1, "c")[4:])[1]
+    assert isinstance(message, AlterConfigsRequest)
+    return message
 
 
 @pytest.mark.parametrize(("resources", "configs"), [(3_000, 1), (1, 3_000), (3, 1_500), (100, 100), (1_001, 20)])

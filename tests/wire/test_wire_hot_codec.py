@@ -210,7 +210,7 @@ def fetch_requests(draw: Any) -> tuple[int, Any, list[hot.FetchPart], list[tuple
                     most,
                 )
             )
-            extra = {}
+            extra: dict[str, Any] = {}
             if version >= 17 and draw(st.booleans()):
                 extra["replica_directory_id"] = uuid.UUID(bytes=draw(TOPIC_ID))
             if version >= 18 and draw(st.booleans()):
@@ -307,7 +307,7 @@ def schema_fetch_response(
     row_class = topic_class.PartitionData
     topics: dict[bytes, list[Any]] = {}
     for row in rows:
-        records = row.records.data if isinstance(row.records, Region) else row.records
+        records: Any = row.records.data if isinstance(row.records, Region) else row.records
         topics.setdefault(row.topic, []).append(
             row_class(
                 partition_index=row.partition,

@@ -173,7 +173,11 @@ class TenantKeyMoves:
             keys_epoch=tenant.keys_epoch,
             topic_id=schema_uuid(topic_id),
             partition_index=target,
-            records=[ImportKeysRequest.KeyRecord(key=record.key, value=record.value) for record in records],
+            records=[  # a tombstone says nothing where no key is yet
+                ImportKeysRequest.KeyRecord(key=record.key, value=record.value)
+                for record in records
+                if record.value is not None
+            ],
         )
         holder = self._links.setdefault(leader, self._new_link())
         try:
