@@ -166,11 +166,7 @@ class Duties:
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint, unless nothing has moved."""
-        context = self._logs.context
-        if context.high_watermarks_moved:
-            context.high_watermarks_moved = False
-            if not await self._logs.collect_high_watermarks(self._marks):
-                context.high_watermarks_moved = True
+        await self._logs.checkpoint_high_watermarks(self._marks)
 
     def _marks(self, into: dict[TopicPartition, int]) -> Work[None]:
         for partitions in self._some_at_a_time():

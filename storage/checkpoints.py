@@ -82,6 +82,8 @@ class Checkpoints:
     """One per log directory; calls on the loop. A disk that refuses takes the directory offline."""
 
     __slots__ = (
+        "_changes",
+        "_covered",
         "_directory",
         "_disk",
         "_health",
@@ -101,6 +103,8 @@ class Checkpoints:
         self._turn = asyncio.Lock()
         self._said: dict[str, Offsets] = {HIGH_WATERMARKS: {}, LOG_STARTS: {}, RECOVERY_POINTS: {}}
         self._waiting: dict[str, deque[Offsets]] = {name: deque() for name in self._said}  # the first may be on its way
+        self._changes = dict.fromkeys(self._said, 1)  # of what each file is about, counted; the start is one
+        self._covered = dict.fromkeys(self._said, 0)  # how many of them the file knows
         self._limits: dict[TopicPartition, _Limit] = {}
         self._withdrawal: asyncio.Task[bool] | None = None
         self._tasks: dict[asyncio.Task[bool], None] = {}
@@ -110,21 +114,13 @@ class Checkpoints:
         """What the last run left in the file `name`."""
         self._said[name] = offsets
 
-    async def write(self, name: str, offsets: Offsets) -> bool:
-        """Replace the file `name`; whether that is done, if not it is to be tried again.
+    def note(self, name: str) -> None:
+        """An offset of the file `name` has moved."""
+        self._changes[name] += 1
 
-        `offsets` must not change any more.
-        """
-        if self._health.offline is not None:
-            return False
-        self._waiting[name].append(offsets)
-        return await asyncio.shield(self._begin(self._write(name)))  # a thread cannot be cancelled: its turn is held
-
-    async def _write(self, name: str) -> bool:
-        async with self._turn:
-            is_done = await self._replace(name, self._waiting[name][0])
-            self._waiting[name].popleft()
-            return is_done
+    def changes(self, name: str) -> int:
+        """Rises with each offset of the file `name` that moves."""
+        return self._changes[name]
 
     async def _replace(self, name: str, offsets: Offsets) -> bool:
         try:
@@ -136,26 +132,34 @@ class Checkpoints:
         return True
 
     async def write_collected(self, name: str, collect: Collect) -> bool:
-        """As `write`, of what `collect` puts into a dictionary; nothing is written where the file says it already.
+        """Replace the file `name` by what `collect` puts into a dictionary; False: it is to be tried again.
 
-        What it put there counts as waiting to be written: whoever cuts a log meanwhile has it withdrawn.
+        Nothing is collected where no offset has moved, so an idle directory costs the same however many logs it has,
+        and nothing is written where the file says it already. What was put there counts as waiting to be written:
+        whoever cuts a log meanwhile has it withdrawn.
         """
         if self._health.offline is not None:
             return False
+        if self._covered[name] == self._changes[name]:
+            return True
         offsets: dict[TopicPartition, int] = {}
         self._waiting[name].append(offsets)
+        # a thread cannot be cancelled: its turn is held
         return await asyncio.shield(self._begin(self._collect_and_write(name, offsets, collect)))
 
     async def _collect_and_write(self, name: str, offsets: dict[TopicPartition, int], collect: Collect) -> bool:
         if self.pacer is None:
             self.pacer = Pacer()
         async with self._turn:
+            changes = self._changes[name]
             try:
                 await self.pacer.run(collect(offsets), "checkpoints", own=True)
                 said = self._said[name]  # of nothing it is not known whether there is a file
-                if said and not await self.pacer.run(_differ(offsets, said), "checkpoints", own=True):
-                    return True
-                return await self._replace(name, offsets)
+                differ = not said or await self.pacer.run(_differ(offsets, said), "checkpoints", own=True)
+                is_done = not differ or await self._replace(name, offsets)
+                if is_done:
+                    self._covered[name] = changes
+                return is_done
             finally:
                 self._waiting[name].popleft()
 

@@ -12,7 +12,7 @@ from common.ports import Buffer
 from common.whole_files import join
 from records.batch import CONTROL, PREFIX_BYTES, BatchHeader, iterate_batches, read_header, stamp, stamp_log_append_time
 from records.control import EndMarker, read_marker
-from storage.checkpoint_files import PARTITION_METADATA
+from storage.checkpoint_files import LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS
 from storage.loaded_log import LoadedLog
 from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
@@ -124,7 +124,7 @@ class AppendableLog:
         else:
             self.context.compacted.pop((self.topic, self.partition), None)
         if config.remote_storage_enable:
-            self.context.note_log_start()  # written down from now on: the tier holds what lies below
+            self.context.checkpoints.note(LOG_STARTS)  # written down from now on: the tier holds what lies below
         self.producers.set_limits(config.producer_id_expiration_ms, config.producers_max)
         self._log_append_time = config.log_append_time
         if self.ends.count_flushed(config.flush_messages == 1):
@@ -424,6 +424,8 @@ class AppendableLog:
         if job.generation != self.ends.generation:
             self.context.flusher.request(self, FlushDepth.DATA)
             return
+        if job.recovery_point > self.ends.recovery_point:
+            self.context.checkpoints.note(RECOVERY_POINTS)
         if self.ends.on_device(job.upto_offset, job.recovery_point):
             self._written_end_moved()
 

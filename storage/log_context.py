@@ -55,13 +55,7 @@ class LogContext:
     snapshots: SnapshotWrites
     producers: ProducerBound = field(default_factory=lambda: ProducerBound(PRODUCERS_MAX, 0))
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
-    high_watermarks_moved: bool = True  # since the last replication-offset-checkpoint
     rolled: dict[TopicPartition, None] = field(default_factory=dict)
     """Tiered logs that have begun a segment, or have other settings. The tier takes them out."""
     compacted: dict[TopicPartition, None] = field(default_factory=dict)
     """Open logs with cleanup.policy compact: the cleaner looks at no others."""
-    log_starts_changed: bool = False  # since the last log-start-offset-checkpoint
-
-    def note_log_start(self) -> None:
-        """The log-start-offset-checkpoint is to be written."""
-        self.log_starts_changed = True

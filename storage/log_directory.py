@@ -279,6 +279,7 @@ class LogDirectory:
                 self._context.open_files, directory, topic, partition, topic_id, config, self._ports.clock.wall_ms()
             )
             log = self._logs[topic, partition] = PartitionLog(self._context, loaded)
+        self._checkpoints.note(RECOVERY_POINTS)
         if self._checkpoints.exceed((topic, partition), 0, 0):
             log.bar("checkpoints of another log of its name are being withdrawn")
             self._checkpoints.limit((topic, partition), 0, 0, log.unbar)
@@ -304,6 +305,8 @@ class LogDirectory:
         """On the loop: a directory's rename takes some microseconds however much is in it."""
         log.close()
         del self._logs[log.topic, log.partition]
+        for name in (RECOVERY_POINTS, LOG_STARTS):
+            self._checkpoints.note(name)
         path = join(self._path, renamed(log.topic, log.partition, random_uuid(self._ports.random), suffix))
         try:
             self._disk.rename(log.directory, path)
@@ -374,28 +377,23 @@ class LogDirectory:
         """As the last run left it, 0 when unknown."""
         return self._opened().high_watermarks.get((topic, partition), 0)
 
-    async def checkpoint_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Replace replication-offset-checkpoint; whether that is done."""
-        return await self._checkpoints.write(HIGH_WATERMARKS, offsets)
-
-    async def collect_high_watermarks(self, collect: Collect) -> bool:
-        """As `checkpoint_high_watermarks`, of what `collect` puts into a dictionary in slices."""
+    async def checkpoint_high_watermarks(self, collect: Collect) -> bool:
+        """Replace replication-offset-checkpoint when any high watermark has moved; whether it is on the device."""
         return await self._checkpoints.write_collected(HIGH_WATERMARKS, collect)
 
     async def checkpoint_recovery_points(self) -> bool:
         """Replace recovery-point-offset-checkpoint when any point has moved; the log starts likewise. Whether both are
         on the device."""
-        is_done = await self._checkpoints.write_collected(
-            RECOVERY_POINTS, collector(self._logs, lambda log: log.recovery_point)
-        )
+        if not self._is_recovered:
+            return False
+        points = collector(self._logs, lambda log: log.recovery_point)
+        is_done = await self._checkpoints.write_collected(RECOVERY_POINTS, points)
         return await self._checkpoint_log_starts() and is_done
 
     async def _checkpoint_log_starts(self) -> bool:
-        if self._context.log_starts_changed:
-            self._context.log_starts_changed = False
-            if not await self._checkpoints.write_collected(LOG_STARTS, collector(self._logs, noted_start)):
-                self._context.log_starts_changed = True
-        return not self._context.log_starts_changed
+        if not self._is_recovered:
+            return False  # it would forget the starts of logs that are not loaded yet
+        return await self._checkpoints.write_collected(LOG_STARTS, collector(self._logs, noted_start))
 
     async def _keep_up(self) -> None:
         """One task for all logs: nothing runs per partition."""
@@ -470,7 +468,8 @@ class LogDirectory:
                 self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
                 context = self._context
                 await context.flusher.flush_completely(list(self._logs.values()), context.snapshots.idle, self._paced())
-                self._context.log_starts_changed = True
+                for name in (RECOVERY_POINTS, LOG_STARTS):
+                    self._checkpoints.note(name)
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
                     marker = checkpoint_files.encode_clean_stop(broker_epoch)
                     await asyncio.to_thread(replace_file, self._disk, self._path, CLEAN_STOP, marker)

@@ -14,6 +14,7 @@ from common.errors import ErrorCode, ProtocolError
 from records.audit_event import AuditKind
 from storage.audit_trail import Act, require
 from storage.batch_walk import walk
+from storage.checkpoint_files import RECOVERY_POINTS
 from storage.log_reads import segment_at
 from storage.segment import SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, file_stem
 from storage.segment_removal import remove_segments
@@ -62,6 +63,7 @@ def truncate_to(log: PartitionLog, offset: int, reason: Reason = DIVERGED, *, on
         segment.truncate(position, end_offset)
         _truncate_transactions(log, segment, end_offset)
         log.ends.cut(end_offset, segment.base_offset)
+        log.context.checkpoints.note(RECOVERY_POINTS)
         log.end_at(end_offset, segment)
         _reload_producers(log)
     except OSError as error:
@@ -97,6 +99,7 @@ def _check_announced(
     if checkpoints.exceed(who, recovery_point, end_offset):
         audit.announce(act)
         log.ends.withdraw_recovery_point(recovery_point)
+        checkpoints.note(RECOVERY_POINTS)
         checkpoints.limit(who, recovery_point, end_offset)
         message = f"checkpoints past offset {end_offset} are being withdrawn"
         raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, message)
@@ -164,6 +167,7 @@ def truncate_fully_and_start_at(
     log.producers.reset(offset)
     log.serve_from(offset)
     log.ends.begin_at(offset)
+    context.checkpoints.note(RECOVERY_POINTS)
     log.end_at(offset, log.active)
     try:
         log.create_active_files()

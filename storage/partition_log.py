@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from common.errors import ErrorCode, ProtocolError
 from storage import closed_segments, log_reads, log_truncation, segment_removal
+from storage.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS
 from storage.closed_segments import ClosedSegment, SegmentReader
 from storage.leader_epochs import EpochEnd
 from storage.log_appends import AppendableLog, Appended
@@ -350,7 +351,11 @@ class PartitionLog(AppendableLog):
     def serve_from(self, offset: int) -> None:
         """The log's start is `offset`."""
         self.log_start_offset = offset
-        self.context.note_log_start()
+        self.context.checkpoints.note(LOG_STARTS)
+
+    def note_high_watermark(self) -> None:
+        """Its replica's high watermark has moved."""
+        self.context.checkpoints.note(HIGH_WATERMARKS)
 
     def cut_epochs(self, end_offset: int) -> None:
         """No leader epoch begins at `end_offset` or behind it."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from records.audit_event import AuditKind
 from storage import retention
 from storage.audit_trail import Act, require
+from storage.checkpoint_files import LOG_STARTS
 from storage.log_flusher import FlushDepth
 from storage.segment import DELETED_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, Segment, file_stem
 
@@ -118,7 +119,7 @@ def drop_local_segments(log: PartitionLog, now_ms: int, high_watermark: int, tie
         if count == len(log.segments):
             log.roll(now_ms)
         remove_locally(log, doomed, "local retention")
-        log.context.note_log_start()
+        log.context.checkpoints.note(LOG_STARTS)
     return count
 
 
@@ -141,7 +142,7 @@ def drop_erased(log: PartitionLog, now_ms: int, bound: int, erased_end_offset: i
         count += 1
     if count:
         remove_locally(log, log.segments[:count], "erasure")
-        log.context.note_log_start()
+        log.context.checkpoints.note(LOG_STARTS)
     return count
 
 

@@ -29,6 +29,7 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.records import ResourceType
 from storage.audit_trail import AuditPending
+from storage.checkpoint_files import HIGH_WATERMARKS
 from storage.log_directory import LogDirectory
 from storage.partition_log import PartitionLog
 
@@ -37,9 +38,7 @@ logger = logging.getLogger(__name__)
 ROOM_PAUSE_S = 1.0  # between two attempts at replicas that found no room on the disk
 OPEN_COST = 300  # of a new replica, in the pacer's units
 MANY_REPLICAS = 250
-CONFIGURE_COST = 5  # of a replica that takes new settings
-STRAY_LOOK_COST = 2
-OFFLINE_COST = 10  # of a replica that serves no more
+CONFIGURE_COST, STRAY_LOOK_COST, OFFLINE_COST = 5, 2, 10  # of a replica that takes settings; that serves no more
 
 LeadershipListener = Callable[[Partition, int | None], None]
 """Called with the leader epoch when this broker begins to lead, with None when it leads no longer."""
@@ -123,6 +122,7 @@ class HostedPartitions:
         self.by_name: dict[bytes, dict[int, Partition]] = {}
         self.by_id: dict[bytes, dict[int, Partition]] = {}
         self.led: dict[Partition, None] = {}
+        self._led_changes = 0
         self.unsettled_partitions: dict[Partition, None] = {}
         self.quiet_partitions: dict[Partition, bool] = {}  # settled, but for replicas that do not fetch; is it starved?
         self.following: Following | None = None
@@ -149,8 +149,12 @@ class HostedPartitions:
 
     @property
     def rolled_logs(self) -> dict[tuple[str, int], None]:
-        """See `LogContext.rolled`."""
         return self._logs.context.rolled
+
+    @property
+    def position_changes(self) -> int:
+        """Rises with each high watermark that moves and each leadership that begins or ends."""
+        return self._led_changes + self._logs.context.checkpoints.changes(HIGH_WATERMARKS)
 
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self.by_id.values())
@@ -485,6 +489,7 @@ class HostedPartitions:
             yield CONFIGURE_COST
 
     def _tell(self, partition: Partition, leader_epoch: int | None) -> None:
+        self._led_changes += 1
         if leader_epoch is None:
             self.led.pop(partition, None)
         else:

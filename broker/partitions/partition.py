@@ -321,7 +321,7 @@ class Partition(Replica):
         if offset > self.high_watermark:
             check(offset <= self.log.log_end_offset, "the high watermark lies within the log")
             self.high_watermark = offset
-            self.log.context.high_watermarks_moved = True
+            self.log.note_high_watermark()
             for watcher in self.watchers:
                 watcher.partition_changed(self, committed=True)
             self._waiting.release(offset)
@@ -330,7 +330,7 @@ class Partition(Replica):
         """As for any replica. A leader also advances its high watermark, because what the tier holds was committed."""
         if self.replica_set is not None and self.high_watermark < offset <= self.log.written_end_offset:
             self.high_watermark = offset
-            self.log.context.high_watermarks_moved = True
+            self.log.note_high_watermark()
             self._waiting.release(offset)
         super().tier_reaches(offset)
 

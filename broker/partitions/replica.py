@@ -107,7 +107,7 @@ class Replica:
         reached = min(high_watermark, log.readable_end_offset)  # not what waits for a slow disk
         if reached > self.high_watermark:
             self.high_watermark = reached
-            self.log.context.high_watermarks_moved = True
+            self.log.note_high_watermark()
             self._notify(committed=True)
 
     def _start_at_leaders(self, log_start_offset: int) -> None:
@@ -123,7 +123,7 @@ class Replica:
             self._start_wanted = log_start_offset
             return
         self.high_watermark = max(self.high_watermark, log.log_start_offset)
-        self.log.context.high_watermarks_moved = True
+        self.log.note_high_watermark()
 
     def _start_audited(self) -> None:
         """The leader says each log start once, so the last that it said counts."""
@@ -149,7 +149,7 @@ class Replica:
         # An epoch that this replica once led without writing has no records to cut, yet the leader does not know it.
         self.log.leader_epochs.truncate_from_end(end)
         self.high_watermark = min(self.high_watermark, end)
-        self.log.context.high_watermarks_moved = True
+        self.log.note_high_watermark()
         self._notify(committed=True)
 
     def start_again_at(self, offset: int) -> None:
@@ -157,7 +157,7 @@ class Replica:
         check(self.role is Role.FOLLOWER, "only a follower starts again")
         self.log.truncate_fully_and_start_at(offset, self._reason("the leader's log begins above this one's end"))
         self.high_watermark = offset
-        self.log.context.high_watermarks_moved = True
+        self.log.note_high_watermark()
         self._notify(committed=True)
 
     def start_from_tier(
@@ -167,7 +167,7 @@ class Replica:
         check(self.role is not Role.LEADER, "a leader does not start again")
         self.log.start_at(offset, log_start_offset, epochs, producer_snapshot)
         self.high_watermark = offset
-        self.log.context.high_watermarks_moved = True
+        self.log.note_high_watermark()
         self.tier_end_offset = max(self.tier_end_offset, offset)
         self._notify(committed=True)
 

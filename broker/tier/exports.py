@@ -12,32 +12,53 @@ from broker.coordination.groups.export import group_exports
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.tier.service import TierService
+from common.pacing import Pacer, Work
 from common.ports import Clock
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from records.events import Event
-from tiering.exports import POSITIONS, Export, ReadyExport
+from tiering.exports import POSITIONS, Export, ReadyExport, batched
+
+LED_AT_ONCE = 200
 
 
 class BrokerExports:
     """`exports` is asked once per interval."""
 
-    def __init__(self, hosted: HostedPartitions, groups: GroupCoordinator, tier: TierService, clock: Clock) -> None:
+    def __init__(
+        self, hosted: HostedPartitions, groups: GroupCoordinator, tier: TierService, clock: Clock, pacer: Pacer
+    ) -> None:
         self._hosted = hosted
         self._groups = groups
         self._tier = tier
         self._clock = clock
+        self._pacer = pacer
+        self._changes = -1
+        self._mark = 0
 
     async def exports(self) -> list[Export]:
         found = await group_exports(self._groups)
-        led = [partition for partition in self._hosted if partition.is_leader and _is_users(partition)]
-        if led:
-            mark = sum(partition.high_watermark + partition.leader_epoch + 1 for partition in led)
-            position = self._clock.wall_ms()
-            found.append(ReadyExport(POSITIONS, self._hosted.node_id, position, mark, lambda: self._positions(led)))
+        changes = self._hosted.position_changes
+        if changes != self._changes:  # idle, it costs the same however many partitions are led
+            self._mark = await self._pacer.run(self._marked(), "exports", own=True)
+            self._changes = changes
+        if self._mark:
+            node_id, mark = self._hosted.node_id, self._mark
+            found.append(ReadyExport(POSITIONS, node_id, self._clock.wall_ms(), mark, self._positions))
         return found
 
-    def _positions(self, led: list[Partition]) -> Iterator[Event]:
-        for partition in led:
+    def _marked(self) -> Work[int]:
+        """Differs when a position does, 0 without any: what only internal topics have moved is not exported anew."""
+        mark = 0
+        for led in batched(self._led(), LED_AT_ONCE):
+            mark += sum(partition.high_watermark + partition.leader_epoch + 1 for partition in led)
+            yield len(led)
+        return mark
+
+    def _led(self) -> Iterator[Partition]:
+        return (partition for partition in list(self._hosted.led) if _is_users(partition) and partition.is_leader)
+
+    def _positions(self) -> Iterator[Event]:
+        for partition in self._led():
             view = self._tier.view(partition)
             yield {
                 "event": "position",

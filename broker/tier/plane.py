@@ -74,7 +74,7 @@ class TierPlane:
         self.upkeep = TierUpkeep(
             self.manifest_services, coordinator, client, lambda: hosted.image, _upkeep_config(config)
         )
-        exports = BrokerExports(hosted, groups, self.service, ports.clock)
+        exports = BrokerExports(hosted, groups, self.service, ports.clock, pacer)
         writer = ExportWriter(self.store, self.root, self.guard, ports.clock)
         self.exporter = Exporter(
             ExporterServices(

@@ -26,6 +26,7 @@ from tests.sim.loop import SimulationFailure
 from tests.sim.nemesis import Nemesis, Targets
 from tests.sim.replica_files import Batch, ReplicaFiles
 from tests.sim.world import World, no_collection
+from tests.storage.log_workbench import checkpoint_high_watermarks
 
 TOPIC_ID = bytes(range(16))
 FAULTS_MS = (200, 2_500)
@@ -164,7 +165,7 @@ class StorageRun:
         if not batches:
             return
         high_watermark = rng.choice(batches).base_offset
-        await directory.checkpoint_high_watermarks({("t", 0): high_watermark})
+        await checkpoint_high_watermarks(directory, {("t", 0): high_watermark})
         offset = rng.randint(0, log.log_end_offset)
         batch_start = max((batch.base_offset for batch in batches if batch.base_offset <= offset), default=0)
         while True:

@@ -3,17 +3,19 @@
 import errno
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.errors import ProtocolError
 from common.machine import MachineClock, MachineNetwork
 from common.machine_disk import MachineFile
+from common.pacing import Work
 from common.ports import Buffer, Ports
 from records.batch import BatchHeader, read_header
 from records.builder import build_batch, build_control_batch
 from records.control import MarkerKind
 from records.record import Record
+from storage.checkpoint_files import HIGH_WATERMARKS, TopicPartition
 from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -25,6 +27,17 @@ CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 TOPIC_ID = bytes(range(16))
 NOW_MS = 1_700_000_000_000
 FOREVER = LogConfig(producer_id_expiration_ms=2**60, retention_ms=-1)
+
+
+async def checkpoint_high_watermarks(directory: LogDirectory, offsets: Mapping[TopicPartition, int]) -> bool:
+    """As if all had just moved to `offsets`."""
+
+    def collect(into: dict[TopicPartition, int]) -> Work[None]:
+        into.update(offsets)
+        yield len(offsets)
+
+    directory.context.checkpoints.note(HIGH_WATERMARKS)
+    return await directory.checkpoint_high_watermarks(collect)
 
 
 class FaultyFile(MachineFile):

@@ -1,6 +1,7 @@
 """The next start believes the checkpoints: what they say of a log that is cut, or of one that takes another's place."""
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,24 @@ from pathlib import Path
 import pytest
 
 from common.errors import ErrorCode, ProtocolError
+from common.machine import MachineNetwork
 from common.pacing import SLICE_COST, Pacer, Work
-from storage.checkpoint_files import HIGH_WATERMARKS, RECOVERY_POINTS, TopicPartition, decode_offsets
+from common.ports import Ports
+from storage.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, decode_offsets
 from storage.checkpoints import collector
+from storage.log_directory import LogDirectory
 from storage.log_flusher import FlushDepth
 from storage.partition_log import PartitionLog
-from tests.storage.log_workbench import FOREVER, Workbench, append, produced, read_all, truncate
+from tests.storage.log_workbench import (
+    CLUSTER,
+    FOREVER,
+    Workbench,
+    append,
+    checkpoint_high_watermarks,
+    produced,
+    read_all,
+    truncate,
+)
 
 OTHER_ID = bytes(range(1, 17))
 NAMES = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
@@ -39,7 +52,7 @@ async def checkpointed(root: Path) -> tuple[Workbench, PartitionLog]:
         append(log, produced(2))
     log.advance_log_start(40, "a test")
     log = await bench.restart(clean=True)
-    await bench.directory.checkpoint_high_watermarks({("t", 0): 50})
+    await checkpoint_high_watermarks(bench.directory, {("t", 0): 50})
     assert said(root) == [50, 50, 40]
     return bench, log
 
@@ -68,7 +81,7 @@ async def test_thousands_of_logs_made_anew_share_one_withdrawal(tmp_path: Path) 
     logs = [await bench.log("t", partition) for partition in range(200)]
     for log in logs:
         append(log, produced())
-    await bench.directory.checkpoint_high_watermarks({("t", partition): 1 for partition in range(200)})
+    await checkpoint_high_watermarks(bench.directory, {("t", partition): 1 for partition in range(200)})
     for log in logs:
         bench.directory.delete_log(log)
     before = len(bench.disk.fsyncs)
@@ -94,7 +107,7 @@ async def test_nothing_is_cut_that_a_checkpoint_on_the_device_tells_of(tmp_path:
     for _ in range(25):
         append(log, produced(2))
     log = await bench.restart(clean=True)
-    await bench.directory.checkpoint_high_watermarks({("t", 0): 50})
+    await checkpoint_high_watermarks(bench.directory, {("t", 0): 50})
     gate = bench.disk.fsync_gate = threading.Event()
 
     def cut() -> None:
@@ -123,7 +136,7 @@ async def test_what_is_written_in_the_place_of_what_was_cut_is_looked_at_after_a
     for _ in range(25):
         append(log, produced(2), epoch=1)
     log = await bench.restart(clean=True)
-    await bench.directory.checkpoint_high_watermarks({("t", 0): 50})
+    await checkpoint_high_watermarks(bench.directory, {("t", 0): 50})
     before = (tmp_path / f"{log.active.stem}.log").read_bytes()
     assert await truncate(log, 20) == 20
     cut_at = log.active.size
@@ -174,7 +187,7 @@ async def test_a_log_that_is_cut_while_offsets_are_collected_is_not_told_of_as_i
         for _ in range(3):
             yield SLICE_COST
 
-    writing = asyncio.create_task(bench.directory.collect_high_watermarks(collect))
+    writing = asyncio.create_task(bench.directory.checkpoint_high_watermarks(collect))
     await collected.wait()
     assert await truncate(log, 10) == 10
     assert await writing
@@ -193,8 +206,52 @@ async def test_checkpoints_of_many_logs_are_collected_in_slices_and_not_written_
     collect = collector(logs, lambda partition: partition + 1)
     assert await checkpoints.write_collected(RECOVERY_POINTS, collect)
     before = (tmp_path / RECOVERY_POINTS).stat().st_mtime_ns
+    checkpoints.note(RECOVERY_POINTS)
     assert await checkpoints.write_collected(RECOVERY_POINTS, collect)
     assert (tmp_path / RECOVERY_POINTS).stat().st_mtime_ns == before
     assert pacer.slices > 20
     assert pacer.costliest <= 2 * SLICE_COST
     await bench.directory.close()
+
+
+async def test_an_idle_directory_collects_no_checkpoint(tmp_path: Path) -> None:
+    """However many logs it has: their upkeep looks each second."""
+    bench = Workbench(tmp_path)
+    log = await bench.log()
+    append(log, produced(5))
+    await log.flush(depth=FlushDepth.COMPLETE)
+    assert await bench.directory.checkpoint_recovery_points()
+    collected: list[str] = []
+
+    def collect(into: dict[TopicPartition, int]) -> Work[None]:
+        collected.append("once")
+        into["t", 0] = log.recovery_point
+        yield 1
+
+    checkpoints = bench.directory.context.checkpoints
+    for name in (RECOVERY_POINTS, LOG_STARTS):
+        assert await checkpoints.write_collected(name, collect)
+    assert not collected
+    append(log, produced(5))
+    await log.flush(depth=FlushDepth.COMPLETE)
+    assert await checkpoints.write_collected(RECOVERY_POINTS, collect)
+    assert collected == ["once"]
+    await bench.directory.close()
+
+
+async def test_no_checkpoint_is_written_of_some_logs_while_others_are_recovered(tmp_path: Path) -> None:
+    """It would forget the others: after a kill they would serve again what was deleted."""
+    bench, _ = await checkpointed(tmp_path)
+    await bench.directory.close()
+    ports = Ports(MachineNetwork(), bench.disk, bench.clock, random.Random(1))
+    directory = LogDirectory(ports, "", 1, bench.audit, bench.limits)
+    await directory.open(CLUSTER)
+    for name in (RECOVERY_POINTS, LOG_STARTS):
+        directory.context.checkpoints.note(name)
+    assert not await directory.checkpoint_recovery_points()
+    await asyncio.sleep(0)
+    assert said(tmp_path) == [50, 50, 40]
+    await directory.recover(lambda topic: bench.config)
+    assert await directory.checkpoint_recovery_points()
+    assert said(tmp_path) == [50, 50, 40]
+    await directory.close()

@@ -16,7 +16,16 @@ from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.log_context import DirectoryConfig
 from storage.log_flusher import FlushDepth
 from storage.producer_snapshot import Snapshot, encode_snapshot
-from tests.storage.log_workbench import ENOSPC, FOREVER, TOPIC_ID, Workbench, append, produced, read_all
+from tests.storage.log_workbench import (
+    ENOSPC,
+    FOREVER,
+    TOPIC_ID,
+    Workbench,
+    append,
+    checkpoint_high_watermarks,
+    produced,
+    read_all,
+)
 
 LIMITS = DirectoryConfig(free_bytes_min=1, upkeep_interval_ms=5, checkpoint_interval_ms=5)
 
@@ -115,12 +124,12 @@ async def test_checkpoints_and_flushes_wait_for_room(bench: Workbench) -> None:
     point = log.recovery_point
     fill(bench)
     bench.directory.context.flusher.request(log, FlushDepth.COMPLETE)
-    assert not await bench.directory.checkpoint_high_watermarks({("rolling", 0): 3})
+    assert not await checkpoint_high_watermarks(bench.directory, {("rolling", 0): 3})
     await asyncio.sleep(0.03)
     assert bench.directory.offline is None
     clear(bench)
     await until(lambda: log.recovery_point > point)
-    assert await bench.directory.checkpoint_high_watermarks({("rolling", 0): 3})
+    assert await checkpoint_high_watermarks(bench.directory, {("rolling", 0): 3})
     await bench.restart(clean=True)
     assert bench.directory.stopped_cleanly
     assert bench.directory.high_watermark_checkpoint("rolling", 0) == 3

@@ -12,7 +12,16 @@ from storage import checkpoint_files, directory_files
 from storage.checkpoint_files import MetaProperties
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
-from tests.storage.log_workbench import CLUSTER, FOREVER, TOPIC_ID, Workbench, append, produced, read_all
+from tests.storage.log_workbench import (
+    CLUSTER,
+    FOREVER,
+    TOPIC_ID,
+    Workbench,
+    append,
+    checkpoint_high_watermarks,
+    produced,
+    read_all,
+)
 
 OTHER_ID = bytes(reversed(range(16)))
 
@@ -54,7 +63,7 @@ async def test_files_of_a_new_log_are_apache_kafkas(tmp_path: Path) -> None:
     append(log, produced(), 5)
     stem = "0" * 20
     assert bench.disk.list("orders-3") == [f"{stem}.index", f"{stem}.log", f"{stem}.timeindex", "partition.metadata"]
-    await bench.directory.checkpoint_high_watermarks({("orders", 3): 1})
+    await checkpoint_high_watermarks(bench.directory, {("orders", 3): 1})
     await bench.directory.close_clean(42)
     assert (directory / "leader-epoch-checkpoint").read_text() == "0\n1\n5 0\n"
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 3 1\n"

@@ -11,7 +11,16 @@ import pytest
 from common.errors import ErrorCode, ProtocolError
 from storage.directory_health import FreeSpace
 from storage.log_context import DirectoryConfig
-from tests.storage.log_workbench import EIO, ENOSPC, FOREVER, Workbench, append, produced, read_all
+from tests.storage.log_workbench import (
+    EIO,
+    ENOSPC,
+    FOREVER,
+    Workbench,
+    append,
+    checkpoint_high_watermarks,
+    produced,
+    read_all,
+)
 
 
 @pytest.fixture
@@ -294,7 +303,7 @@ async def test_nothing_is_fsynced_on_the_loop(tmp_path: Path, monkeypatch: pytes
     for _ in range(6):
         append(log, produced(1, size=60))
         await log.flush()
-    await bench.directory.checkpoint_high_watermarks({("t", 0): 3})
+    await checkpoint_high_watermarks(bench.directory, {("t", 0): 3})
     await bench.directory.close_clean(1)
     assert callers
     assert threading.get_ident() not in callers

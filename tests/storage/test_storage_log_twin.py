@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from common.errors import ErrorCode, ProtocolError
 from records.batch import HEADER_BYTES, read_header, stamp
 from records.record import decode_records
+from storage.checkpoint_files import LOG_STARTS, RECOVERY_POINTS
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
 from tests.storage.log_workbench import NOW_MS, Workbench, append, produced, read_all, resolved, truncate
@@ -181,16 +182,25 @@ class LogAndTwin(RuleBasedStateMachine):
         assert self.log.context.health.offline is None
 
     @rule()
+    def checkpoint(self) -> None:
+        """The files say what the logs do, whatever has moved it since."""
+        assert self.run(self.bench.directory.checkpoint_recovery_points())
+        who = (self.log.topic, self.log.partition)
+        checkpoints = self.bench.directory.context.checkpoints
+        assert checkpoints.on_device(RECOVERY_POINTS).get(who, 0) == self.log.recovery_point
+        assert checkpoints.on_device(LOG_STARTS).get(who, 0) in (0, self.log.log_start_offset)
+
+    @rule()
     def die(self) -> None:
         """The page cache survives, so nothing is lost; of the log's start, only what was checkpointed is known."""
-        self.run(self.bench.directory.checkpoint_recovery_points())
+        self.checkpoint()
         self.log = self.run(self.bench.restart(clean=False))
 
     @precondition(lambda self: self.log.active.size > 0 and self.log.recovery_point <= self.log.active.base_offset)
     @rule(cut=st.floats(0, 1), garbage=st.binary(max_size=200))
     def tear(self, cut: float, garbage: bytes) -> None:
         """The last file loses its end and may get another one."""
-        self.run(self.bench.directory.checkpoint_recovery_points())
+        self.checkpoint()
         self.run(self.bench.directory.close())
         path = self.root / (self.log.active.stem + ".log")
         data = path.read_bytes()
@@ -208,7 +218,7 @@ class LogAndTwin(RuleBasedStateMachine):
     @rule(where=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
     def damage(self, where: float, flip: int) -> None:
         """One byte that a CRC covers changes: its batch and all behind it are gone."""
-        self.run(self.bench.directory.checkpoint_recovery_points())
+        self.checkpoint()
         self.run(self.bench.directory.close())
         path = self.root / (self.log.active.stem + ".log")
         data = bytearray(path.read_bytes())

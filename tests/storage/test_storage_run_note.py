@@ -19,7 +19,12 @@ from storage.checkpoint_files import RUN
 from storage.directory_files import withdraw_run
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
-from tests.storage.log_workbench import Workbench, append, produced
+from tests.storage.log_workbench import (
+    Workbench,
+    append,
+    checkpoint_high_watermarks,
+    produced,
+)
 
 
 class BootedDisk(MachineDisk):
@@ -119,7 +124,7 @@ async def killed_bench(tmp_path: Path) -> Workbench:
     for _ in range(3):
         append(log, produced(2, size=50), 1)
     await bench.directory.settle()
-    await bench.directory.checkpoint_high_watermarks({("t", 0): log.log_end_offset})
+    await checkpoint_high_watermarks(bench.directory, {("t", 0): log.log_end_offset})
     await bench.directory.close()
     return bench
 
