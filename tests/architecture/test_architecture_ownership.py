@@ -30,7 +30,7 @@ TO_DO = {
     """,
     "log_directory.py": """
         context.checkpoints.pacer context.snapshots.pacer health.on_failed log.is_new log.topic_id
-        self._context.self._context.writer.slow self._health.is_closing
+        self._context.writer.slow self._health.is_closing
     """,
     "log_reads.py": "cold.is_strict log.bound",
     "log_scan.py": """
