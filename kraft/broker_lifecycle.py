@@ -7,20 +7,20 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from common.errors import ErrorCode, OutcomeUnknown
 from common.lifecycle import duty
 from common.ports import Ports
 from kraft.controller_channel import ControllerChannel, ControllerUnavailable
 from kraft.records import Endpoint
-from wire.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest, schema_uuid
+from wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest, schema_uuid
 
 log = logging.getLogger(__name__)
 
 REGISTRATION_VERSION = 4
 HEARTBEAT_VERSION = 1
-_WRONG_FOR_GOOD = {
+_WRONG_FOR_GOOD: Mapping[int, str] = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: "it belongs to another cluster",
     ErrorCode.INVALID_REGISTRATION: "its id, rack, cell or listeners are not valid",
     ErrorCode.UNSUPPORTED_VERSION: "it lacks a feature level that the cluster has finalised",
@@ -249,7 +249,7 @@ class BrokerLifecycle:
             except TimeoutError:
                 pass
 
-    def _heard(self, answer: Any) -> bool:
+    def _heard(self, answer: BrokerHeartbeatResponse) -> bool:
         """Take the answer in; False when this broker has lost its place."""
         code = answer.error_code
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
@@ -271,7 +271,7 @@ class BrokerLifecycle:
             self._may_stop.set()
         return True
 
-    def _heartbeat_request(self) -> Any:
+    def _heartbeat_request(self) -> BrokerHeartbeatRequest:
         load = self._load()
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,
@@ -285,7 +285,7 @@ class BrokerLifecycle:
             cpu_share=load.cpu_share,
         )
 
-    def _registration_request(self) -> Any:
+    def _registration_request(self) -> BrokerRegistrationRequest:
         given = self._registration
         request = BrokerRegistrationRequest
         return request(

@@ -6,13 +6,23 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypeVar
 
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.ports import Address
 from kraft.links import Link, Links
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
+from wire.messages import Request
+
+
+class Coded(Protocol):
+    """A response that says as a whole whether it went well."""
+
+    error_code: int
+
+
+C = TypeVar("C", bound=Coded)
 
 
 class ControllerUnavailable(Exception):
@@ -59,7 +69,7 @@ class ControllerChannel:
         self._calls = 0
         self._stopped = False
 
-    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any:
+    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C:
         """Send `request` to the active controller and return its response, within `timeout_s` seconds in all.
 
         A response whose top-level `error_code` is NOT_CONTROLLER, and a refused connection, send the channel to the
@@ -79,7 +89,7 @@ class ControllerChannel:
         self._stopped = True
         self._drop(self._link)
 
-    async def _call_until(self, request: Any, version: int, deadline: float, repeatable: bool) -> Any:
+    async def _call_until(self, request: Request[C], version: int, deadline: float, repeatable: bool) -> C:
         loop, config = asyncio.get_running_loop(), self._config
         retries, in_doubt = Retries(self._backoff, self._random), False
         while not self._stopped and (left_s := deadline - loop.time()) > 0:

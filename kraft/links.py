@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from common.ports import Address, Ports
 from wire.buffers import BufferPool
 from wire.client import ClientConnection
+from wire.messages import Request
 from wire.tick import Tick
 from wire.watch import Watch
+
+R = TypeVar("R")
 
 
 class Link(Protocol):
@@ -19,7 +22,7 @@ class Link(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
-    async def call(self, request: Any, version: int, timeout_s: float) -> Any:
+    async def call(self, request: Request[R], version: int, timeout_s: float) -> R:
         """Raises CallTimeout, ConnectionLost, TooManyCalls, MalformedFrame."""
         ...
 

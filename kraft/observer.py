@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure
@@ -30,7 +30,7 @@ from kraft.local_copy import LocalCopy, NoRoom
 from kraft.metadata_log import frames_in
 from kraft.records import METADATA_TOPIC, PIECE_RECORDS_MAX
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls
-from wire.messages import FetchRequest, FetchSnapshotRequest, schema_uuid
+from wire.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, schema_uuid
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class MetadataObserver:
             await self._advance(bytes(answer.records))
         self._heard_at = asyncio.get_running_loop().time()
 
-    def _note_behind(self, answer: Any) -> None:
+    def _note_behind(self, answer: FetchResponse.FetchableTopicResponse.PartitionData) -> None:
         """A follower may lag, and so may a leader for a moment. An active controller, which answers only in touch
         with a majority, has applied all that was committed before it: if it stays behind us, we hold what its quorum
         never committed or has forgotten."""
@@ -357,7 +357,7 @@ class MetadataObserver:
     def _cluster_id(self) -> str | None:
         return self.image.cluster_id or self._config.cluster_id
 
-    def _fetch_request(self) -> Any:
+    def _fetch_request(self) -> FetchRequest:
         config = self._config
         partition = FetchRequest.FetchTopic.FetchPartition(
             partition=0,
@@ -381,7 +381,7 @@ class MetadataObserver:
             rack_id="",
         )
 
-    def _snapshot_request(self, end_offset: int, epoch: int, position: int) -> Any:
+    def _snapshot_request(self, end_offset: int, epoch: int, position: int) -> FetchSnapshotRequest:
         topic = FetchSnapshotRequest.TopicSnapshot
         partition = topic.PartitionSnapshot(
             partition=0,

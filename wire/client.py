@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, TypeVar
 
 from common.errors import MalformedFrame
 from common.ports import Address, Ports, Socket
@@ -12,6 +12,7 @@ from wire.buffers import BufferPool
 from wire.codec import decode_response, encode_request
 from wire.connection import ClosedHandler, Connection, FrameHandler
 from wire.connection_limits import ConnectionLimits
+from wire.messages import Request
 from wire.node_auth import CHALLENGE_BYTES, AuthenticationFailed, Initiator
 from wire.outgoing import Part
 from wire.primitives import INT32
@@ -20,6 +21,8 @@ from wire.watch import Watch
 
 RESPONSE_ELEMENTS_MAX = 4_000_000  # from our own nodes: all partitions of a large cluster
 _CORRELATION_MAX = 2**31 - 1
+
+R = TypeVar("R")
 
 
 class ConnectionLost(ConnectionError):
@@ -152,20 +155,22 @@ class ClientConnection:
         self._correlation = self._correlation + 1 if self._correlation < _CORRELATION_MAX else 1
         return self._correlation
 
-    async def call(self, request: Any, version: int, timeout_s: float) -> Any:
+    async def call(self, request: Request[R], version: int, timeout_s: float) -> R:
         """Send a schema request (from `wire.messages`) and return its response.
 
         Raises CallTimeout, ConnectionLost, TooManyCalls, MalformedFrame (a garbled answer; the connection closes).
         """
         correlation = self.next_correlation()
         frame = encode_request(request, version, correlation, self._client_id)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._send(_Flight(correlation, request.API_KEY, version, future), [frame])
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError as error:
-            raise CallTimeout(f"{_text(self.peer)}: no answer to {request.name} within {timeout_s:g} s") from error
+            raise CallTimeout(
+                f"{_text(self.peer)}: no answer to {type(request).__name__} within {timeout_s:g} s"
+            ) from error
 
     def send_frame(self, correlation: int, parts: list[Part]) -> None:
         """Send a whole request frame; its answer goes to `frames`. Raises ConnectionLost, TooManyCalls."""

@@ -19,7 +19,7 @@ from common.identifiers import ZERO_UUID
 _OWN_SCHEMAS = "wire.schemas"
 
 # The names and fields of what is made here stand in messages.pyi, which is all that mypy reads of this module.
-Message = ApiMessage
+Message = Request = Response = ApiMessage
 Struct = DataContainer
 
 
@@ -52,4 +52,4 @@ def _own_classes() -> dict[str, type[Message]]:
 _CLASSES = _library_classes() | _own_classes()
 globals().update(_CLASSES)
 
-__all__ = [*sorted(_CLASSES), "Message", "Struct", "raw_uuid", "schema_uuid"]  # noqa: PLE0604
+__all__ = [*sorted(_CLASSES), "Message", "Request", "Response", "Struct", "raw_uuid", "schema_uuid"]  # noqa: PLE0604

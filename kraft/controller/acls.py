@@ -27,7 +27,7 @@ from kraft.records import (
     MetadataRecord,
     RemoveAclRecord,
 )
-from wire.messages import CreateAclsResponse, DeleteAclsResponse
+from wire.messages import CreateAclsRequest, CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse
 
 ACLS_PER_REQUEST_MAX = 10_000
 NAME_CHARACTERS_MAX = 1_000
@@ -108,8 +108,8 @@ class AclDraft:
 
 
 def create_acls(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: CreateAclsRequest, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, CreateAclsResponse]]:
     """CreateAcls (30): each succeeds or fails on its own."""
     draft = AclDraft(image, policy, rng)
     results = []
@@ -130,10 +130,10 @@ def create_acls(
     return Decision(CreateAclsResponse(results=results), draft.records)
 
 
-def delete_acls(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
+def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Work[Decision[MetadataRecord, DeleteAclsResponse]]:
     """DeleteAcls (31): each filter names what it matched; an ACL that two filters match is removed once."""
     removed: dict[bytes, None] = {}
-    rows: dict[bytes, Any] = {}
+    rows: dict[bytes, _Deleted.DeleteAclsMatchingAcl] = {}
     results = []
     for wanted in request.filters:
         yield FILTER_COST
@@ -168,7 +168,7 @@ def _check_size(count: int) -> None:
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {ACLS_PER_REQUEST_MAX} ACLs in one request.")
 
 
-def _checked(creation: Any) -> AclImage:
+def _checked(creation: CreateAclsRequest.AclCreation) -> AclImage:
     """Raises INVALID_REQUEST, as Apache Kafka does, unless the binding is one."""
     try:
         resource_type = AclResource(creation.resource_type)
@@ -207,13 +207,13 @@ def _invalid(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _created(error: ProtocolError | None) -> Any:
+def _created(error: ProtocolError | None) -> _Created:
     if error is None:
         return _Created(error_code=0, error_message=None)
     return _Created(error_code=int(error.code), error_message=error.message)
 
 
-def _matched(acl: AclImage) -> Any:
+def _matched(acl: AclImage) -> _Deleted.DeleteAclsMatchingAcl:
     return _Deleted.DeleteAclsMatchingAcl(
         error_code=0,
         error_message=None,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -38,7 +37,7 @@ from kraft.records import (
     ScramMechanism,
     TenantState,
 )
-from wire.messages import CreateApiKeyResponse, DeleteApiKeyResponse
+from wire.messages import CreateApiKeyRequest, CreateApiKeyResponse, DeleteApiKeyRequest, DeleteApiKeyResponse
 
 ADMIN, READ, WRITE = "admin", "read", "write"
 ROLES_MAX = 20
@@ -66,8 +65,8 @@ _BY_ROLE = {
 
 
 def decide_create_api_key(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int
-) -> Decision[MetadataRecord, Any]:
+    image: MetadataImage, request: CreateApiKeyRequest, policy: ControllerPolicy, rng: random.Random, now_ms: int
+) -> Decision[MetadataRecord, CreateApiKeyResponse]:
     """CreateApiKey (10009): a new key, or new verifiers for the key of that id."""
     try:
         check_access_level(image)
@@ -85,7 +84,9 @@ def decide_create_api_key(
     return Decision(reply, records)
 
 
-def decide_delete_api_key(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+def decide_delete_api_key(
+    image: MetadataImage, request: DeleteApiKeyRequest
+) -> Decision[MetadataRecord, DeleteApiKeyResponse]:
     """DeleteApiKey (10010)."""
     key = image.keys.get(request.key_id)
     if key is None:
@@ -149,7 +150,12 @@ def _grant(principal: str, resource: AclResource, name: str, pattern: AclPattern
 
 
 def _new_key(
-    image: MetadataImage, tenant: TenantImage, request: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int
+    image: MetadataImage,
+    tenant: TenantImage,
+    request: CreateApiKeyRequest,
+    policy: ControllerPolicy,
+    rng: random.Random,
+    now_ms: int,
 ) -> tuple[ApiKeyImage, list[MetadataRecord]]:
     most = tenant_limit(tenant, KEYS_MAX, policy)
     if len(image.keys.of_tenant(tenant.id)) >= most:
@@ -176,7 +182,7 @@ def _owned_key(image: MetadataImage, tenant: TenantImage, key_id: str) -> ApiKey
     return key
 
 
-def _verifiers(key_id: str, given: Any) -> list[MetadataRecord]:
+def _verifiers(key_id: str, given: list[CreateApiKeyRequest.ApiKeyVerifier]) -> list[MetadataRecord]:
     """One for each mechanism, so that every client can log in. Raises UNACCEPTABLE_CREDENTIAL."""
     records: dict[ScramMechanism, MetadataRecord] = {}
     for verifier in given:

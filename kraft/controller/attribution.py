@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from common.decision import Decision
 from common.pacing import Work
-from kraft.controller.driver import Decide
+from kraft.controller.driver import Decided
 from kraft.image.metadata import MetadataImage
 from kraft.records import (
     AclRecord,
@@ -31,6 +32,8 @@ from kraft.records import (
     UnregisterBrokerRecord,
 )
 from records.audit_event import client_actor
+
+R = TypeVar("R")
 
 _SIGN_COST = 2
 _ATTRIBUTED = (
@@ -59,17 +62,17 @@ def actor_of(principal: bytes, client_host: bytes) -> str:
     return client_actor(principal.decode(errors="replace"), client_host.decode(errors="replace"))
 
 
-def attributed(decide: Decide, actor: str) -> Decide:
+def attributed(decide: Callable[[MetadataImage], Decided[R]], actor: str) -> Callable[[MetadataImage], Decided[R]]:
     """`decide`, whose records name `actor` where they have a place for it."""
 
-    def decide_for(image: MetadataImage) -> Decision[MetadataRecord, Any] | Work[Decision[MetadataRecord, Any]]:
+    def decide_for(image: MetadataImage) -> Decided[R]:
         decision = decide(image)
         return _attributed(decision, actor) if isinstance(decision, Decision) else _attributing(decision, actor)
 
     return decide_for
 
 
-def _attributing(work: Work[Decision[MetadataRecord, Any]], actor: str) -> Work[Decision[MetadataRecord, Any]]:
+def _attributing(work: Work[Decision[MetadataRecord, R]], actor: str) -> Work[Decision[MetadataRecord, R]]:
     decision = yield from work
     signed: list[MetadataRecord] = []
     for record in decision.records:
@@ -78,7 +81,7 @@ def _attributing(work: Work[Decision[MetadataRecord, Any]], actor: str) -> Work[
     return Decision(decision.reply, signed, decision.again)
 
 
-def _attributed(decision: Decision[MetadataRecord, Any], actor: str) -> Decision[MetadataRecord, Any]:
+def _attributed(decision: Decision[MetadataRecord, R], actor: str) -> Decision[MetadataRecord, R]:
     if not decision.records:
         return decision
     return Decision(decision.reply, [_signed(record, actor) for record in decision.records], decision.again)

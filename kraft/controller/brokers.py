@@ -8,7 +8,6 @@ registered (fenced) --heartbeat, caught up, wants it--> unfenced --wants to stop
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode
@@ -30,14 +29,22 @@ from kraft.records import (
     ResourceType,
     UnregisterBrokerRecord,
 )
-from wire.messages import BrokerHeartbeatResponse, BrokerRegistrationResponse, UnregisterBrokerResponse, raw_uuid
+from wire.messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    raw_uuid,
+)
 
 RACK_CHARACTERS_MAX = 255
 
 
 def decide_registration(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, *, has_session: bool
-) -> Decision[MetadataRecord, Any]:
+    image: MetadataImage, request: BrokerRegistrationRequest, policy: ControllerPolicy, *, has_session: bool
+) -> Decision[MetadataRecord, BrokerRegistrationResponse]:
     """BrokerRegistration (62). `has_session`: the process that holds the id now was heard of lately.
 
     The stop before was clean if the broker knows the epoch of the run that ended, which only the clean-stop marker
@@ -72,7 +79,7 @@ def decide_registration(
     return Decision(reply, with_first_piece(image, policy, [registration], cause))
 
 
-def _registration_refusal(image: MetadataImage, request: Any) -> ErrorCode | None:
+def _registration_refusal(image: MetadataImage, request: BrokerRegistrationRequest) -> ErrorCode | None:
     if request.cluster_id != image.cluster_id:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     names = [endpoint.name for endpoint in request.listeners]
@@ -91,8 +98,13 @@ def _registration_refusal(image: MetadataImage, request: Any) -> ErrorCode | Non
 
 
 def decide_heartbeat(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, *, moves_seen: bool, fencing_seen: bool = True
-) -> Decision[MetadataRecord, Any]:
+    image: MetadataImage,
+    request: BrokerHeartbeatRequest,
+    policy: ControllerPolicy,
+    *,
+    moves_seen: bool,
+    fencing_seen: bool = True,
+) -> Decision[MetadataRecord, BrokerHeartbeatResponse]:
     """BrokerHeartbeat (63). `moves_seen`: the others know that its leaderships have moved. `fencing_seen`:
     a fenced broker knows the metadata as they were when it was first heard again.
 
@@ -130,7 +142,9 @@ def decide_heartbeat(
     return Decision(reply, records)
 
 
-def decide_unregister(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+def decide_unregister(
+    image: MetadataImage, request: UnregisterBrokerRequest, policy: ControllerPolicy
+) -> Decision[MetadataRecord, UnregisterBrokerResponse]:
     """UnregisterBroker (64): the broker leaves the cluster, and every ISR and ELR; its settings go with it. Should it
     return, it is a new one."""
     broker = image.brokers.get(request.broker_id)
@@ -203,5 +217,5 @@ def _heed_room(
     return records
 
 
-def _refused(code: ErrorCode) -> Decision[MetadataRecord, Any]:
+def _refused(code: ErrorCode) -> Decision[MetadataRecord, BrokerHeartbeatResponse]:
     return Decision(BrokerHeartbeatResponse(error_code=int(code), is_caught_up=False, is_fenced=True))

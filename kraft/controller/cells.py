@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -33,11 +33,20 @@ from kraft.image.cells import (
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.records import CellRecord, MetadataRecord
-from wire.messages import AlterCellResponse, DescribeCellsResponse
+from wire.messages import (
+    AlterCellRequest,
+    AlterCellResponse,
+    AlterTenantRequest,
+    CreateTenantRequest,
+    DescribeCellsRequest,
+    DescribeCellsResponse,
+)
 
 CELLS_MAX = 1_000
 TENANTS_PER_STEP, TENANTS_PER_UNIT = 200, 2
 LOADS_ALIKE = 0.2
+R = TypeVar("R")
+_Limit = AlterCellRequest.AlteredCellLimit | AlterTenantRequest.AlteredTenantLimit | CreateTenantRequest.NewTenantLimit
 _Described = DescribeCellsResponse.DescribedCell
 
 
@@ -100,8 +109,8 @@ def tenants_by_cell(image: MetadataImage) -> Work[Living]:
 
 
 def knowing_tenants(
-    image: MetadataImage, decide: Callable[[Living], Decision[MetadataRecord, Any]]
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, decide: Callable[[Living], Decision[MetadataRecord, R]]
+) -> Work[Decision[MetadataRecord, R]]:
     """`decide` of the tenants of each cell, of whom there may be many."""
     living = yield from tenants_by_cell(image)
     return decide(living)
@@ -184,7 +193,9 @@ def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
     return policy.access.cell[limit] if own is None else own
 
 
-def decide_alter_cell(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+def decide_alter_cell(
+    image: MetadataImage, request: AlterCellRequest, policy: ControllerPolicy
+) -> Decision[MetadataRecord, AlterCellResponse]:
     """AlterCell (10013): what an operator says of a cell, which need not have brokers yet."""
     try:
         check_access_level(image)
@@ -209,7 +220,7 @@ def decide_alter_cell(image: MetadataImage, request: Any, policy: ControllerPoli
     return Decision(AlterCellResponse(error_code=0, error_message=None), records)
 
 
-def changed_limits(present: Any, wanted: Any, known: tuple[str, ...]) -> dict[str, int]:
+def changed_limits(present: Mapping[str, int], wanted: Iterable[_Limit], known: tuple[str, ...]) -> dict[str, int]:
     """Limits after the request's: -1 goes back to the default. Raises INVALID_REQUEST."""
     limits = dict(present)
     for limit in wanted:
@@ -228,11 +239,11 @@ def changed_limits(present: Any, wanted: Any, known: tuple[str, ...]) -> dict[st
 
 def decide_describe_cells(
     image: MetadataImage,
-    request: Any,
+    request: DescribeCellsRequest,
     policy: ControllerPolicy,
     loads: BrokerLoads | None = None,
     living: Living | None = None,
-) -> Decision[MetadataRecord, Any]:
+) -> Decision[MetadataRecord, DescribeCellsResponse]:
     """DescribeCells (10012), from the controller, whose settings the limits are and whom brokers tell their load."""
     cells = Cells(image, policy, loads, living)
     names = list(cells.by_name) if request.cells is None else list(dict.fromkeys(request.cells))
@@ -246,7 +257,7 @@ def decide_describe_cells(
     return Decision(DescribeCellsResponse(error_code=0, error_message=None, cells=described))
 
 
-def _described(image: MetadataImage, cells: Cells, cell: CellState, policy: ControllerPolicy) -> Any:
+def _described(image: MetadataImage, cells: Cells, cell: CellState, policy: ControllerPolicy) -> _Described:
     return _Described(
         name=cell.name,
         is_open=cell.is_open,

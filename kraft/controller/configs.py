@@ -6,9 +6,9 @@ What partitions owe to a change of `min.insync.replicas`, and a topic to one tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from common.broker_settings import NODE_SETTINGS
 from common.decision import Decision
@@ -24,10 +24,23 @@ from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, MetadataRecord, ResourceType
 from wire.listeners import counts_by_address
-from wire.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse
+from wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    Struct,
+)
 
 OWN_PREFIX = "tidelog."
 CONNECTIONS_OF_ADDRESSES = "max.connections.per.ip.overrides"
+_Resource = AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource
+_Setting = AlterConfigsRequest.AlterConfigsResource.AlterableConfig
+_Change = IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig
+_Wanted = Callable[[ResourceType, Mapping[str, str], Any], dict[str, str | None]]
+"""What a resource's overrides are to be, from its type, those that it has and what the request lists."""
+R = TypeVar("R")
+
 _RESOURCES_PER_STEP = 100  # that are counted
 _RESOURCE_COST, _SETTING_COST = 40, 5
 LEAST_LAG, GREATEST_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
@@ -97,31 +110,39 @@ def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) 
 
 
 def incremental_alter_configs(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: IncrementalAlterConfigsRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, IncrementalAlterConfigsResponse]]:
     """IncrementalAlterConfigs (44): each resource is changed wholly or not at all."""
     response = IncrementalAlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _incremental)
 
 
-def alter_configs(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
+def alter_configs(
+    image: MetadataImage, request: AlterConfigsRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, AlterConfigsResponse]]:
     """AlterConfigs (33): the given settings replace all overrides of the resource."""
     response = AlterConfigsResponse
     return _alter(image, request, policy, response, response.AlterConfigsResourceResponse, _replacing)
 
 
 def _alter(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, response_class: Any, result_class: Any, wanted: Any
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    policy: ControllerPolicy,
+    response_class: Callable[..., R],
+    result_class: Callable[..., Struct],
+    wanted: _Wanted,
+) -> Work[Decision[MetadataRecord, R]]:
     records: list[MetadataRecord] = []
     results = []
     seen: dict[tuple[int, str], int] = {}
-    for number, resource in enumerate(request.resources, 1):
+    resources: Sequence[_Resource] = request.resources
+    for number, resource in enumerate(resources, 1):
         key = (resource.resource_type, resource.resource_name)
         seen[key] = seen.get(key, 0) + 1
         if number % _RESOURCES_PER_STEP == 0:
             yield _RESOURCES_PER_STEP
-    for resource in request.resources:
+    for resource in resources:
         code, message = ErrorCode.NONE, None
         yield _RESOURCE_COST + _SETTING_COST * len(resource.configs)
         try:
@@ -145,7 +166,7 @@ def _alter(
 
 
 def _resource_records(
-    image: MetadataImage, resource: Any, policy: ControllerPolicy, wanted: Any
+    image: MetadataImage, resource: _Resource, policy: ControllerPolicy, wanted: _Wanted
 ) -> list[MetadataRecord]:
     resource_type, name = _checked_resource(image, resource.resource_type, resource.resource_name)
     current = image.configs.of(resource_type, name)
@@ -174,7 +195,9 @@ def _checked_resource(image: MetadataImage, resource_type: int, name: str) -> Re
     raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} have no settings here.")
 
 
-def _incremental(resource_type: ResourceType, current: Mapping[str, str], changes: Any) -> dict[str, str | None]:
+def _incremental(
+    resource_type: ResourceType, current: Mapping[str, str], changes: list[_Change]
+) -> dict[str, str | None]:
     target: dict[str, str | None] = dict(current)
     seen: dict[str, None] = {}
     for change in changes:
@@ -211,7 +234,9 @@ def _edited_list(resource_type: ResourceType, name: str, present: str | None, va
     return ",".join(items)
 
 
-def _replacing(resource_type: ResourceType, current: Mapping[str, str], settings: Any) -> dict[str, str | None]:
+def _replacing(
+    resource_type: ResourceType, current: Mapping[str, str], settings: list[_Setting]
+) -> dict[str, str | None]:
     target: dict[str, str | None] = {}
     for setting in settings:
         if setting.name in target:

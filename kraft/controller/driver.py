@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
@@ -49,8 +49,10 @@ log = logging.getLogger(__name__)
 
 _COMMITTED = (Verdict.APPLIED, Verdict.DUPLICATE)
 
-Decide = Callable[[MetadataImage], Decision[MetadataRecord, Any] | Work[Decision[MetadataRecord, Any]]]
+R = TypeVar("R")
+Decided = Decision[MetadataRecord, R] | Work[Decision[MetadataRecord, R]]
 """The decision, or where that may be long the work that ends in it."""
+Decide = Callable[[MetadataImage], Decided[Any]]
 
 GROUP_RECORDS_MAX = PIECE_RECORDS_MAX
 """Writes are added to a group until it has so many records."""
@@ -166,7 +168,7 @@ class ControllerDriver:
         """The committed state."""
         return self._machine.image
 
-    async def write(self, decide: Decide) -> Any:
+    async def write(self, decide: Callable[[MetadataImage], Decided[R]]) -> R:
         """Decide on the newest state, commit, and return the reply.
 
         Raises ProtocolError: the decision's own, NOT_CONTROLLER when nothing took effect because this controller is
@@ -176,7 +178,7 @@ class ControllerDriver:
             raise not_controller()
         if len(self._writes) >= self._config.writes_max:
             raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "Too many requests wait for the controller.")
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._writes.append(_Write(decide, done))
         self._wake.set()
         return await done
@@ -232,7 +234,7 @@ class ControllerDriver:
         loop = asyncio.get_running_loop()
         self._writes.appendleft(_Write(self._decide_take_over, loop.create_future()))
 
-    def _decide_take_over(self, image: MetadataImage) -> Work[Decision[MetadataRecord, Any]]:
+    def _decide_take_over(self, image: MetadataImage) -> Work[Decision[MetadataRecord, None]]:
         if image.cluster_id is not None:
             return Decision(None)
         records = yield from first_records(image, self._config.rebuilt, self._ports.random)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord, MetadataRecord
-from wire.messages import UpdateFeaturesResponse
+from wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 METADATA_VERSION = "metadata.version"
 TIDELOG_VERSION = "tidelog.version"
@@ -43,7 +41,9 @@ def check_access_level(image: MetadataImage) -> None:
         )
 
 
-def update_features(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
+def update_features(
+    image: MetadataImage, request: UpdateFeaturesRequest
+) -> Work[Decision[MetadataRecord, UpdateFeaturesResponse]]:
     """UpdateFeatures (57): all of the request's levels are finalised, or none."""
     records: list[MetadataRecord] = []
     results, failure = [], None
@@ -64,7 +64,7 @@ def update_features(image: MetadataImage, request: Any) -> Work[Decision[Metadat
     return Decision(reply, [] if request.validate_only else records)
 
 
-def _updated(image: MetadataImage, update: Any) -> FeatureLevelRecord | None:
+def _updated(image: MetadataImage, update: UpdateFeaturesRequest.FeatureUpdateKey) -> FeatureLevelRecord | None:
     name, level = update.feature, update.max_version_level
     present = image.features.get(name, 0)
     supported = SUPPORTED_FEATURES.get(name)
@@ -84,5 +84,5 @@ def _updated(image: MetadataImage, update: Any) -> FeatureLevelRecord | None:
     return FeatureLevelRecord(name, level) if level != present else None
 
 
-def _result(name: str, code: int, message: str | None) -> Any:
+def _result(name: str, code: int, message: str | None) -> UpdateFeaturesResponse.UpdatableFeatureResult:
     return UpdateFeaturesResponse.UpdatableFeatureResult(feature=name, error_code=code, error_message=message)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
@@ -24,6 +24,14 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, MetadataRecord
+from wire.messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 log = logging.getLogger(__name__)
 
@@ -133,10 +141,10 @@ class BrokerLiveness:
         finally:
             self._probes.pop(broker_id, None)
 
-    async def register(self, request: Any) -> Any:
+    async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
         """Raises ProtocolError and OutcomeUnknown as `ControllerDriver.write`."""
 
-        def decide(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+        def decide(image: MetadataImage) -> Decision[MetadataRecord, BrokerRegistrationResponse]:
             has_session = self._sessions.is_live(request.broker_id, self._clock.monotonic())
             return decide_registration(image, request, self._policy, has_session=has_session)
 
@@ -146,15 +154,15 @@ class BrokerLiveness:
             log.info("broker registered", extra={"broker": request.broker_id, "broker_epoch": reply.broker_epoch})
         return reply
 
-    async def unregister(self, request: Any, actor: str = "") -> Any:
-        def decide(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+    async def unregister(self, request: UnregisterBrokerRequest, actor: str = "") -> UnregisterBrokerResponse:
+        def decide(image: MetadataImage) -> Decision[MetadataRecord, UnregisterBrokerResponse]:
             return decide_unregister(image, request, self._policy)
 
         reply = await self._driver.write(attributed(decide, actor))
         self._sessions.forget(request.broker_id)
         return reply
 
-    async def heartbeat(self, request: Any, connection: int) -> Any:
+    async def heartbeat(self, request: BrokerHeartbeatRequest, connection: int) -> BrokerHeartbeatResponse:
         """Raises NOT_CONTROLLER while this controller is not active or hears no majority."""
         if not (self._driver.is_active and self._quorum.has_quorum_contact()):
             raise not_controller()
@@ -180,7 +188,9 @@ class BrokerLiveness:
             self._fenced_by.pop(request.broker_id, None)
         return reply
 
-    def _decide(self, image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+    def _decide(
+        self, image: MetadataImage, request: BrokerHeartbeatRequest
+    ) -> Decision[MetadataRecord, BrokerHeartbeatResponse]:
         return decide_heartbeat(
             image,
             request,
@@ -244,8 +254,10 @@ class BrokerLiveness:
                 await asyncio.sleep(self._config.retry_s)
                 return
 
-    def _fencing(self, broker_id: int, broker_epoch: int, cause: Cause) -> Any:
-        def decide(image: MetadataImage) -> Decision[MetadataRecord, Any]:
+    def _fencing(
+        self, broker_id: int, broker_epoch: int, cause: Cause
+    ) -> Callable[[MetadataImage], Decision[MetadataRecord, None]]:
+        def decide(image: MetadataImage) -> Decision[MetadataRecord, None]:
             broker = image.brokers.get(broker_id)
             # It may have been heard, or have come back, while this waited for its turn.
             if broker is None or not self._sessions.is_expired(broker_id, broker_epoch, self._clock.monotonic()):

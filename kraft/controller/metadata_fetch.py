@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from common.errors import ErrorCode
 from common.identifiers import ONE_UUID
@@ -18,13 +17,21 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import encoding
 from kraft.records import METADATA_TOPIC
-from wire.messages import FetchResponse, FetchSnapshotResponse, raw_uuid, schema_uuid
+from wire.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    raw_uuid,
+    schema_uuid,
+)
 
 SNAPSHOTS_KEPT = 2
 WAIT_S_MAX = 5.0
 FETCH_BYTES_MAX = 1 << 20
 SNAPSHOT_PART_BYTES_MAX = 1 << 20
 LANE = "metadata-snapshot"
+_Wanted = FetchRequest.FetchTopic.FetchPartition
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
 _SnapshotTopic = FetchSnapshotResponse.TopicSnapshot
@@ -43,7 +50,7 @@ class MetadataFetch:
         self._encoding = asyncio.Lock()  # many ask together after a restart: one encodes for all
         machine.subscribe(self._applied)
 
-    async def fetch(self, request: Any) -> Any:
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
         """Committed batches from the asked offset on; waits up to `max_wait_ms` for the first of them."""
         wanted = _metadata_partition(request.topics)
         if wanted is None:
@@ -75,7 +82,7 @@ class MetadataFetch:
             ],
         )
 
-    def fetch_snapshot(self, request: Any) -> Any:
+    def fetch_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
         """A part of a snapshot whose id an earlier Fetch named; SNAPSHOT_NOT_FOUND when it is not kept any more."""
         refusal = self._refusal(request.cluster_id)
         if refusal is not None or not request.topics or not request.topics[0].partitions:
@@ -114,7 +121,7 @@ class MetadataFetch:
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         return None if self._in_touch() else ErrorCode.BROKER_NOT_AVAILABLE
 
-    def _answer(self, wanted: Any, bytes_max: int, snapshot_id: tuple[int, int] | None) -> Any:
+    def _answer(self, wanted: _Wanted, bytes_max: int, snapshot_id: tuple[int, int] | None) -> _Partition:
         image, log = self._machine.image, self._machine.log
         answer = _Partition(
             partition_index=0,
@@ -154,7 +161,7 @@ class MetadataFetch:
             return snapshot_id
 
 
-def _metadata_partition(topics: Any) -> Any:
+def _metadata_partition(topics: list[FetchRequest.FetchTopic]) -> _Wanted | None:
     """The one partition that may be fetched here, None when the request asks for anything else."""
     if len(topics) != 1 or len(topics[0].partitions) != 1 or topics[0].partitions[0].partition != 0:
         return None

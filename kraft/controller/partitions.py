@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from common.decision import Decision
 from common.errors import ErrorCode
 from common.pacing import Work
@@ -14,17 +12,18 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
 from kraft.records import Cause, MetadataRecord
-from wire.messages import AlterPartitionResponse, raw_uuid, schema_uuid
+from wire.messages import AlterPartitionRequest, AlterPartitionResponse, raw_uuid, schema_uuid
 
 NO_BROKER_EPOCH = -1
 RECOVERED = 0
+_Change = AlterPartitionRequest.TopicData.PartitionData
 _Topic = AlterPartitionResponse.TopicData
 _Partition = AlterPartitionResponse.TopicData.PartitionData
 
 
 def alter_partition(
-    image: MetadataImage, request: Any, version: int, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: AlterPartitionRequest, version: int, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, AlterPartitionResponse]]:
     """AlterPartition (56). Each partition succeeds or fails on its own; a stale broker epoch fails the whole request.
 
     Version 3 names the broker epoch of each member. Who joins the ISR must be active and have room, and its
@@ -61,12 +60,12 @@ def alter_partition(
 def _alter(
     image: MetadataImage,
     topic: TopicImage,
-    change: Any,
+    change: _Change,
     version: int,
     broker_id: int,
     targets: Targets,
     records: list[MetadataRecord],
-) -> Any:
+) -> _Partition:
     """The partition's part of the reply; what has to be committed for it goes to `records`."""
     partition = topic.partitions.get(change.partition_index)
     if partition is None:
@@ -99,7 +98,7 @@ def _alter(
     )
 
 
-def _members(change: Any, version: int) -> list[tuple[int, int]]:
+def _members(change: _Change, version: int) -> list[tuple[int, int]]:
     """(broker id, broker epoch) of the wanted ISR."""
     if version >= 3:
         return [(state.broker_id, state.broker_epoch) for state in change.new_isr_with_epochs]
@@ -107,7 +106,7 @@ def _members(change: Any, version: int) -> list[tuple[int, int]]:
 
 
 def _refusal(
-    image: MetadataImage, partition: PartitionImage, change: Any, members: list[tuple[int, int]], broker_id: int
+    image: MetadataImage, partition: PartitionImage, change: _Change, members: list[tuple[int, int]], broker_id: int
 ) -> ErrorCode | None:
     # A leader that is ahead of us: then we are not the controller any more.
     if change.leader_epoch > partition.leader_epoch or change.partition_epoch > partition.partition_epoch:
@@ -137,5 +136,5 @@ def _may_join(image: MetadataImage, partition: PartitionImage, member: int, epoc
     return epoch == broker.epoch and (broker.may_join or member in partition.isr)
 
 
-def _failed(change: Any, code: ErrorCode) -> Any:
+def _failed(change: _Change, code: ErrorCode) -> _Partition:
     return _Partition(partition_index=change.partition_index, error_code=int(code), leader_id=-1, leader_epoch=-1)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from common.decision import Decision
 from common.errors import ErrorCode
 from common.settings import LONG_MAX
 from kraft.image.metadata import MetadataImage
 from kraft.records import MetadataRecord, ProducerIdsRecord
-from wire.messages import AllocateProducerIdsResponse
+from wire.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 BLOCK_SIZE = 1000
 
 
-def decide_allocate_producer_ids(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+def decide_allocate_producer_ids(
+    image: MetadataImage, request: AllocateProducerIdsRequest
+) -> Decision[MetadataRecord, AllocateProducerIdsResponse]:
     """AllocateProducerIds (67)."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:

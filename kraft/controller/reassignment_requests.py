@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
@@ -15,7 +13,12 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
 from kraft.records import MetadataRecord, PartitionChangeRecord
-from wire.messages import AlterPartitionReassignmentsResponse, ListPartitionReassignmentsResponse
+from wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 
 _Topic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
@@ -24,8 +27,8 @@ _OngoingPartition = _Ongoing.OngoingPartitionReassignment
 
 
 def alter_reassignments(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: AlterPartitionReassignmentsRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, AlterPartitionReassignmentsResponse]]:
     """AlterPartitionReassignments (45): each partition succeeds or fails on its own; no replicas (null) cancel.
 
     Version 1 can forbid that the number of replicas changes (KIP-860).
@@ -69,7 +72,7 @@ def _change(
     image: MetadataImage,
     home: Home,
     name: str,
-    wanted: Any,
+    wanted: AlterPartitionReassignmentsRequest.ReassignableTopic.ReassignablePartition,
     policy: ControllerPolicy,
     other_factor: bool,
     targets: Targets,
@@ -90,7 +93,9 @@ def _change(
     return start_reassignment(image, topic, partition, tuple(wanted.replicas), policy, targets)
 
 
-def list_reassignments(image: MetadataImage, request: Any) -> Work[Decision[MetadataRecord, Any]]:
+def list_reassignments(
+    image: MetadataImage, request: ListPartitionReassignmentsRequest
+) -> Work[Decision[MetadataRecord, ListPartitionReassignmentsResponse]]:
     """ListPartitionReassignments (46): what runs, of the given partitions or of all (null)."""
     topics = []
     if request.topics is None:
@@ -116,7 +121,7 @@ def list_reassignments(image: MetadataImage, request: Any) -> Work[Decision[Meta
     return Decision(reply)
 
 
-def _ongoing(topic: TopicImage, partitions: list[PartitionImage]) -> Any:
+def _ongoing(topic: TopicImage, partitions: list[PartitionImage]) -> _Ongoing:
     return _Ongoing(
         name=topic.name,
         partitions=[

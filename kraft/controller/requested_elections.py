@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from itertools import chain
-from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -14,7 +13,7 @@ from kraft.controller.elections import CHANGE_COST, LOOK_COST, Election, Targets
 from kraft.controller.policy import ControllerPolicy
 from kraft.image.metadata import MetadataImage
 from kraft.records import NO_LEADER, Cause, MetadataRecord, PartitionChangeRecord
-from wire.messages import ElectLeadersResponse
+from wire.messages import ElectLeadersRequest, ElectLeadersResponse
 
 _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
@@ -27,7 +26,9 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
+def elect_leaders(
+    image: MetadataImage, request: ElectLeadersRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, ElectLeadersResponse]]:
     """ElectLeaders (43): each partition succeeds or fails on its own.
 
     Without partitions (null) all are meant, and those that need no election are left out of the reply. An unclean
@@ -39,7 +40,7 @@ def elect_leaders(image: MetadataImage, request: Any, policy: ControllerPolicy) 
         return Decision(ElectLeadersResponse(error_code=int(ErrorCode.INVALID_REQUEST), replica_election_results=[]))
     everywhere = request.topic_partitions is None
     asked: Iterable[tuple[str, Iterable[int]]]
-    if everywhere:
+    if request.topic_partitions is None:
         asked = yield from _concerned(image, kind)
     else:
         asked = [(topic.topic, dict.fromkeys(topic.partitions)) for topic in request.topic_partitions]

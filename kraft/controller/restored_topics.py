@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -16,14 +15,14 @@ from kraft.controller.tier_configs import REMOTE_STORAGE, check_tier
 from kraft.controller.topics import check_new_name, new_partitions, placed, topic_overrides
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType, TopicRecord
-from wire.messages import RestoreTopicResponse, raw_uuid
+from wire.messages import RestoreTopicRequest, RestoreTopicResponse, raw_uuid
 
 LEFT_OUT_CHARACTERS_MAX = 4_000
 
 
 def restore_topic(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: RestoreTopicRequest, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, RestoreTopicResponse]]:
     """Its first leaders adopt what the manifests say. `leader_epochs` are above those of the records in the tier;
     `left_out` is what its restorer knows to be missing, which the audit keeps."""
     name, topic_id, epochs = request.topic_name, raw_uuid(request.topic_id), list(request.leader_epochs)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -23,7 +25,7 @@ from kraft.records import (
     ScramCredentialRecord,
     ScramMechanism,
 )
-from wire.messages import AlterUserScramCredentialsResponse
+from wire.messages import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
 NAME_CHARACTERS_MAX = 249
@@ -33,25 +35,27 @@ NAMES_PER_STEP, NAMES_PER_UNIT = 200, 2  # names that are looked at
 API_KEY_ID = re.compile(r"TK[A-Z2-7]{14}")
 _HASHES = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 
+_Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
+_Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 _Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 _Changes = dict[str, dict[ScramMechanism, MetadataRecord]]
 
 
 def alter_user_scram_credentials(
-    image: MetadataImage, request: Any, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: AlterUserScramCredentialsRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, AlterUserScramCredentialsResponse]]:
     """AlterUserScramCredentials (51): one result for each user that the request names."""
     changes: _Changes = {}
     failures: dict[str, ProtocolError] = {}
-    for wanted in (*request.deletions, *request.upsertions):
-        changes.setdefault(wanted.name, {})
+    for name in chain((one.name for one in request.deletions), (one.name for one in request.upsertions)):
+        changes.setdefault(name, {})
     yield (len(request.deletions) + len(request.upsertions)) // NAMES_PER_UNIT
     for deletion in request.deletions:
         yield REMOVAL_COST
-        _take(changes, failures, deletion.name, lambda d=deletion: _removal(image, d))
+        _take(changes, failures, deletion.name, partial(_removal, image, deletion))
     for upsertion in request.upsertions:
         yield VERIFIER_COST
-        _take(changes, failures, upsertion.name, lambda u=upsertion: _credential(u))
+        _take(changes, failures, upsertion.name, partial(_credential, upsertion))
     users = yield from _user_count(image)
     for name, of_user in changes.items():
         yield RESULT_COST
@@ -83,7 +87,12 @@ def _user_count(image: MetadataImage) -> Work[int]:
     return users
 
 
-def _take(changes: _Changes, failures: dict[str, ProtocolError], name: str, make: Any) -> None:
+def _take(
+    changes: _Changes,
+    failures: dict[str, ProtocolError],
+    name: str,
+    make: Callable[[], ScramCredentialRecord | RemoveScramCredentialRecord],
+) -> None:
     try:
         record = make()
         if record.mechanism in changes[name]:
@@ -111,7 +120,7 @@ def mechanism_of(number: int) -> ScramMechanism:
         raise ProtocolError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism.") from None
 
 
-def _removal(image: MetadataImage, deletion: Any) -> RemoveScramCredentialRecord:
+def _removal(image: MetadataImage, deletion: _Deletion) -> RemoveScramCredentialRecord:
     _check_name(deletion.name)
     mechanism = mechanism_of(deletion.mechanism)
     if mechanism not in image.scram.get(deletion.name, {}):
@@ -119,7 +128,7 @@ def _removal(image: MetadataImage, deletion: Any) -> RemoveScramCredentialRecord
     return RemoveScramCredentialRecord(deletion.name, mechanism)
 
 
-def _credential(upsertion: Any) -> ScramCredentialRecord:
+def _credential(upsertion: _Upsertion) -> ScramCredentialRecord:
     _check_name(upsertion.name)
     mechanism = mechanism_of(upsertion.mechanism)
     check_iterations(upsertion.iterations)
@@ -153,7 +162,7 @@ def _unacceptable(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.UNACCEPTABLE_CREDENTIAL, message)
 
 
-def _result(name: str, error: ProtocolError | None) -> Any:
+def _result(name: str, error: ProtocolError | None) -> _Result:
     if error is None:
         return _Result(user=name, error_code=0, error_message=None)
     return _Result(user=name, error_code=int(error.code), error_message=error.message)

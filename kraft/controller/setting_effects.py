@@ -7,7 +7,7 @@ changes, or with it: were they cleared after it, an election in between could ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeVar
 
 from common.decision import Decision
 from common.pacing import Work
@@ -26,12 +26,14 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import PartitionKey, PartitionSet
 from kraft.records import Cause, ConfigRecord, MetadataRecord, ResourceType
 
+R = TypeVar("R")
+
 LOOKS_PER_YIELD = 100  # partitions, each of which may be of another topic
 
 
 def with_effects(
-    image: MetadataImage, records: list[MetadataRecord], reply: Any, policy: ControllerPolicy
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, records: list[MetadataRecord], reply: R, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, R]]:
     """Commits `records`, which change settings, with what follows for partitions; what is too much for one commit comes
     before it, or in pieces after it (`kraft.controller.piecework`)."""
     concerned = [r for r in records if isinstance(r, ConfigRecord) and r.name in (MIN_ISR, UNCLEAN_ELECTION)]

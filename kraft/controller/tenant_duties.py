@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
-from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
@@ -21,7 +20,13 @@ from kraft.controller.tenant_moves import MoveStep, moving
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import MetadataRecord, TenantState
-from wire.messages import TenantGroupsClearedResponse, TenantKeysReadyResponse, raw_uuid
+from wire.messages import (
+    TenantGroupsClearedRequest,
+    TenantGroupsClearedResponse,
+    TenantKeysReadyRequest,
+    TenantKeysReadyResponse,
+    raw_uuid,
+)
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +74,14 @@ class TenantDuties:
         self._keys.restart()
         self._changed.set()
 
-    def groups_cleared(self, request: Any) -> Any:
+    def groups_cleared(self, request: TenantGroupsClearedRequest) -> TenantGroupsClearedResponse:
         """TenantGroupsCleared (10014), from a broker. Raises NOT_CONTROLLER."""
         self._check_sender(request)
         self._groups.cleared(self._driver.image, request.tenants, request.partitions)
         self._changed.set()
         return TenantGroupsClearedResponse(error_code=0)
 
-    def keys_ready(self, request: Any) -> Any:
+    def keys_ready(self, request: TenantKeysReadyRequest) -> TenantKeysReadyResponse:
         """TenantKeysReady (10015), from a broker. Raises NOT_CONTROLLER."""
         self._check_sender(request)
         reports = [
@@ -92,7 +97,7 @@ class TenantDuties:
         self._changed.set()
         return TenantKeysReadyResponse(error_code=0)
 
-    def _check_sender(self, request: Any) -> None:
+    def _check_sender(self, request: TenantGroupsClearedRequest | TenantKeysReadyRequest) -> None:
         if not self._driver.is_active:
             raise ProtocolError(ErrorCode.NOT_CONTROLLER)
         broker = self._driver.image.brokers.get(request.broker_id)

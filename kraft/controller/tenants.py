@@ -10,7 +10,7 @@ import random
 import re
 import string
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,7 +28,16 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import LIMITS, TenantImage
 from kraft.records import KeysPhase, MetadataRecord, TenantRecord, TenantState
 from kraft.tenant_usage import home_ids, is_outside, topics_of
-from wire.messages import AlterTenantResponse, CreateTenantResponse, DeleteTenantResponse, MoveTenantResponse
+from wire.messages import (
+    AlterTenantRequest,
+    AlterTenantResponse,
+    CreateTenantRequest,
+    CreateTenantResponse,
+    DeleteTenantRequest,
+    DeleteTenantResponse,
+    MoveTenantRequest,
+    MoveTenantResponse,
+)
 
 TENANT_NAME = re.compile(r"[a-z0-9-]{1,40}")
 NETWORKS_MAX = 100
@@ -36,18 +45,19 @@ ID_CHARACTERS = string.ascii_lowercase + string.digits
 ID_LENGTH = 6
 PARTITIONS_PER_STEP = 200  # that are looked at
 
+R = TypeVar("R")
 _Records = list[MetadataRecord]
 
 
 def decide_create_tenant(
     image: MetadataImage,
-    request: Any,
+    request: CreateTenantRequest,
     policy: ControllerPolicy,
     rng: random.Random,
     now_ms: int,
     loads: BrokerLoads | None = None,
     living: Living | None = None,
-) -> Decision[MetadataRecord, Any]:
+) -> Decision[MetadataRecord, CreateTenantResponse]:
     """CreateTenant (10004): in the wanted cell, or the lighter of two that are drawn."""
     try:
         check_access_level(image)
@@ -68,7 +78,9 @@ def decide_create_tenant(
     return Decision(CreateTenantResponse(error_code=0, error_message=None, tenant_id=tenant_id, cell=cell), [record])
 
 
-def decide_alter_tenant(image: MetadataImage, request: Any) -> Decision[MetadataRecord, Any]:
+def decide_alter_tenant(
+    image: MetadataImage, request: AlterTenantRequest
+) -> Decision[MetadataRecord, AlterTenantResponse]:
     """AlterTenant (10006)."""
 
     def change(tenant: TenantImage) -> _Records:
@@ -84,7 +96,9 @@ def decide_alter_tenant(image: MetadataImage, request: Any) -> Decision[Metadata
     return _decide(image, request, AlterTenantResponse, change)
 
 
-def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Decision[MetadataRecord, Any]:
+def decide_delete_tenant(
+    image: MetadataImage, request: DeleteTenantRequest, policy: ControllerPolicy
+) -> Decision[MetadataRecord, DeleteTenantResponse]:
     """DeleteTenant (10007): its keys go at once, the rest in steps. A second request changes nothing."""
 
     def delete(tenant: TenantImage) -> _Records:
@@ -114,11 +128,11 @@ def decide_delete_tenant(image: MetadataImage, request: Any, policy: ControllerP
 
 def move_tenant(
     image: MetadataImage,
-    request: Any,
+    request: MoveTenantRequest,
     policy: ControllerPolicy,
     rng: random.Random,
     loads: BrokerLoads | None = None,
-) -> Work[Decision[MetadataRecord, Any]]:
+) -> Work[Decision[MetadataRecord, MoveTenantResponse]]:
     """MoveTenant (10008).
 
     Towards the cell that it comes from, a move is taken back; towards the cell where it lives, what lies elsewhere
@@ -132,8 +146,8 @@ def move_tenant(
         nonlocal cell
         if tenant.state is TenantState.DELETING:
             raise _invalid(f"Tenant {tenant.name} is being deleted.")
-        cell = request.cell
-        gathers = cell == tenant.home
+        cell = request.cell or ""
+        gathers = request.cell == tenant.home
         if gathers and (tenant.state is TenantState.MOVING or (holding.is_home and keys_are_home(image, tenant))):
             return []
         takes_back = tenant.state is TenantState.MOVING and request.cell == tenant.cell
@@ -186,8 +200,11 @@ def find_tenant(image: MetadataImage, id_or_name: str) -> TenantImage:
 
 
 def _decide(
-    image: MetadataImage, request: Any, response: Any, change: Callable[[TenantImage], _Records]
-) -> Decision[MetadataRecord, Any]:
+    image: MetadataImage,
+    request: AlterTenantRequest | DeleteTenantRequest | MoveTenantRequest,
+    response: Callable[..., R],
+    change: Callable[[TenantImage], _Records],
+) -> Decision[MetadataRecord, R]:
     try:
         check_access_level(image)
         records = change(find_tenant(image, request.tenant))

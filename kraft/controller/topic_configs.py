@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
 
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
@@ -27,7 +26,7 @@ class ConfigSource(IntEnum):
 
 def described_topic_configs(
     image: MetadataImage, overrides: Mapping[str, str | None], policy: ControllerPolicy
-) -> list[Any]:
+) -> list[_TopicConfig]:
     """Every topic setting, in the form of a CreateTopics reply."""
     described = []
     for setting in TOPIC_SETTINGS:

@@ -6,9 +6,8 @@ Topic ids and placement take chance from the given generator; what was drawn is 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -44,9 +43,13 @@ from kraft.records import (
     TopicRecord,
 )
 from wire.messages import (
+    CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
     DeleteTopicsResponse,
+    RestoreTopicRequest,
     raw_uuid,
     schema_uuid,
 )
@@ -60,13 +63,15 @@ ASSIGNMENT_COST, DELETION_COST = 4, 10  # of a given assignment, beside its repl
 AT_A_TIME = 50  # partitions
 
 _TopicResult = CreateTopicsResponse.CreatableTopicResult
+_Wanted = CreateTopicsRequest.CreatableTopic
+_WantedConfig = _Wanted.CreatableTopicConfig | RestoreTopicRequest.RestoredTopicConfig
 _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
 _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 def create_topics(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: CreateTopicsRequest, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, CreateTopicsResponse]]:
     """CreateTopics (19): each topic succeeds or fails on its own, unless the request as a whole asks for too much."""
     total = _partition_total(request.topics, policy)
     if total > policy.partitions_per_request_max:
@@ -91,7 +96,9 @@ def create_topics(
     return Decision(CreateTopicsResponse(topics=results), [] if request.validate_only else records)
 
 
-def delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) -> Work[Decision[MetadataRecord, Any]]:
+def delete_topics(
+    image: MetadataImage, request: DeleteTopicsRequest, policy: ControllerPolicy
+) -> Work[Decision[MetadataRecord, DeleteTopicsResponse]]:
     """DeleteTopics (20), by name or by id; version 1 to 5 give `topic_names`."""
     wanted = chain(
         ((state.name, raw_uuid(state.topic_id)) for state in request.topics or ()),
@@ -121,8 +128,8 @@ def delete_topics(image: MetadataImage, request: Any, policy: ControllerPolicy) 
 
 
 def create_partitions(
-    image: MetadataImage, request: Any, policy: ControllerPolicy, rng: random.Random
-) -> Work[Decision[MetadataRecord, Any]]:
+    image: MetadataImage, request: CreatePartitionsRequest, policy: ControllerPolicy, rng: random.Random
+) -> Work[Decision[MetadataRecord, CreatePartitionsResponse]]:
     """CreatePartitions (37): `count` is the new total."""
     repeated = _repeated([topic.name for topic in request.topics])
     records: list[MetadataRecord] = []
@@ -151,7 +158,7 @@ class _Creation:
         self._tenants = TenantTopics(image, policy, rng)
         self._names: dict[str, None] = {}
 
-    def create(self, topic: Any) -> Work[tuple[list[MetadataRecord], Any]]:
+    def create(self, topic: _Wanted) -> Work[tuple[list[MetadataRecord], _TopicResult]]:
         """Records and result of one topic. Raises ProtocolError."""
         image, name = self._image, topic.name
         tenant = yield from check_new_name(image, name, self._names)
@@ -187,7 +194,7 @@ class _Creation:
         )
         return records, result
 
-    def _automatic(self, topic: Any, tenant: TenantImage | None) -> Work[list[tuple[int, ...]]]:
+    def _automatic(self, topic: _Wanted, tenant: TenantImage | None) -> Work[list[tuple[int, ...]]]:
         count, factor = topic.num_partitions, topic.replication_factor
         if count == 0 or count < -1:
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, "The number of partitions must be larger than 0, or -1.")
@@ -250,7 +257,7 @@ def check_new_name(image: MetadataImage, name: str, others: Mapping[str, None]) 
     return tenant
 
 
-def topic_overrides(configs: Any) -> dict[str, str | None]:
+def topic_overrides(configs: Iterable[_WantedConfig]) -> dict[str, str | None]:
     overrides: dict[str, str | None] = {}
     for config in configs:
         if config.name in overrides:
@@ -260,7 +267,7 @@ def topic_overrides(configs: Any) -> dict[str, str | None]:
     return overrides
 
 
-def _manual(image: MetadataImage, topic: Any) -> Work[list[tuple[int, ...]]]:
+def _manual(image: MetadataImage, topic: _Wanted) -> Work[list[tuple[int, ...]]]:
     if topic.num_partitions != -1 or topic.replication_factor != -1:
         raise ProtocolError(
             ErrorCode.INVALID_REQUEST, "With replica assignments, partitions and replication factor must be -1."
@@ -314,7 +321,10 @@ def check_assignment(image: MetadataImage, replicas: tuple[int, ...], replicatio
 
 
 def _added_partitions(
-    image: MetadataImage, wanted: Any, policy: ControllerPolicy, tenants: TenantTopics
+    image: MetadataImage,
+    wanted: CreatePartitionsRequest.CreatePartitionsTopic,
+    policy: ControllerPolicy,
+    tenants: TenantTopics,
 ) -> Work[list[MetadataRecord]]:
     topic = image.topics.get(wanted.name)
     if topic is None:
@@ -373,7 +383,7 @@ def _existing_topic(image: MetadataImage, name: str | None, topic_id: bytes, pol
     return topic
 
 
-def _partition_total(topics: Any, policy: ControllerPolicy) -> int:
+def _partition_total(topics: list[_Wanted], policy: ControllerPolicy) -> int:
     total = 0
     for topic in topics:
         count = len(topic.assignments) if topic.assignments else topic.num_partitions
@@ -388,5 +398,5 @@ def _repeated(names: list[str]) -> dict[str, None]:
     return {name: None for name, count in seen.items() if count > 1}
 
 
-def _failed_topic(name: str, code: ErrorCode, message: str) -> Any:
+def _failed_topic(name: str, code: ErrorCode, message: str) -> _TopicResult:
     return _TopicResult(name=name, topic_id=None, error_code=int(code), error_message=message, configs=[])

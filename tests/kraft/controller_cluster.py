@@ -106,7 +106,7 @@ class BrokerSide:
         answer = await self.channel.call(envelope, 0, timeout_s=10, repeatable=False)
         assert answer.error_code == 0
         assert await self.observer.wait_for(answer.committed_offset, 5)
-        return decode_response(request.API_KEY, version, answer.response_data)[1]
+        return decode_response(request.API_KEY, version, answer.response_data or b"")[1]
 
     @property
     def epoch(self) -> int:

@@ -51,7 +51,9 @@ BASE = f'''\
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
+
+R = TypeVar("R")
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class Compiled: ...
@@ -74,6 +76,11 @@ class Message(Struct):
     def encode(self, version: int) -> bytes: ...
     @classmethod
     def decode(cls, data: bytes | memoryview, version: int) -> Self: ...
+
+class Response(Message): ...
+
+class Request(Message, Generic[R]):
+    """`R` is the class of its response."""
 '''
 
 FACE_TAIL = """
@@ -88,7 +95,7 @@ def stubs() -> dict[str, str]:
     """The text of each file by its path in the repository."""
     families: dict[str, list[str]] = {}
     for name in sorted(messages.__all__):
-        if name.endswith(("Request", "Response")):
+        if getattr(getattr(messages, name), "_struct", None) is not None:
             families.setdefault(_family(getattr(messages, name)), []).append(name)
     files = {f"{FOLDER}/{family}.pyi": _family_file(family, names) for family, names in families.items()}
     files[f"{FOLDER}/base.pyi"] = BASE
@@ -115,15 +122,19 @@ def _face(families: Iterable[str]) -> str:
 def _family_file(family: str, names: list[str]) -> str:
     lines: list[str] = []
     for name in names:
-        lines += ["", *_class(getattr(messages, name), "Message", 0)]
+        lines += ["", *_class(getattr(messages, name), _base(name), 0)]
     text = "\n".join(lines)
     uses = [line for line in USES if line.rsplit(" ", 1)[1] in text]
-    bases = ", ".join(base for base in ("Message", "Struct") if f"({base})" in text)
+    bases = ", ".join(base for base in ("Request", "Response", "Struct") if f"({base}" in text)
     head = [f'"""The messages of the family {family}, for type checkers alone."""', "", GENERATED, ""]
     head += ["from __future__ import annotations", ""]
     head += [*uses, ""] if uses else []
     head += [f"from {FOLDER.replace('/', '.')}.base import {bases}"]
     return "\n".join([*head, text]) + "\n"
+
+
+def _base(name: str) -> str:
+    return f"Request[{name.removesuffix('Request')}Response]" if name.endswith("Request") else "Response"
 
 
 def _class(made: Any, base: str, depth: int) -> list[str]:

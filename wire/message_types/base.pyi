@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
+
+R = TypeVar("R")
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class Compiled: ...
@@ -27,3 +29,8 @@ class Message(Struct):
     def encode(self, version: int) -> bytes: ...
     @classmethod
     def decode(cls, data: bytes | memoryview, version: int) -> Self: ...
+
+class Response(Message): ...
+
+class Request(Message, Generic[R]):
+    """`R` is the class of its response."""

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from wire.message_types.base import Message, Struct
+from wire.message_types.base import Request, Response, Struct
 
-class AlterClientQuotasRequest(Message):
+class AlterClientQuotasRequest(Request[AlterClientQuotasResponse]):
     class EntryData(Struct):
         class EntityData(Struct):
             entity_type: str = ...
@@ -23,7 +23,7 @@ class AlterClientQuotasRequest(Message):
     entries: list[EntryData] = ...
     validate_only: bool = ...
 
-class AlterClientQuotasResponse(Message):
+class AlterClientQuotasResponse(Response):
     class EntryData(Struct):
         class EntityData(Struct):
             entity_type: str = ...
@@ -36,7 +36,7 @@ class AlterClientQuotasResponse(Message):
     throttle_time_ms: int = ...
     entries: list[EntryData] = ...
 
-class DescribeClientQuotasRequest(Message):
+class DescribeClientQuotasRequest(Request[DescribeClientQuotasResponse]):
     class ComponentData(Struct):
         entity_type: str = ...
         match_type: int = ...
@@ -45,7 +45,7 @@ class DescribeClientQuotasRequest(Message):
     components: list[ComponentData] = ...
     strict: bool = ...
 
-class DescribeClientQuotasResponse(Message):
+class DescribeClientQuotasResponse(Response):
     class EntryData(Struct):
         class EntityData(Struct):
             entity_type: str = ...

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.message_types.base import Message, Struct
+from wire.message_types.base import Request, Response, Struct
 
-class FetchRequest(Message):
+class FetchRequest(Request[FetchResponse]):
     class ReplicaState(Struct):
         replica_id: int = ...
         replica_epoch: int = ...
@@ -46,7 +46,7 @@ class FetchRequest(Message):
     forgotten_topics_data: list[ForgottenTopic] = ...
     rack_id: str = ...
 
-class FetchResponse(Message):
+class FetchResponse(Response):
     class FetchableTopicResponse(Struct):
         class PartitionData(Struct):
             class EpochEndOffset(Struct):

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from wire.message_types.base import Message, Struct
+from wire.message_types.base import Request, Response, Struct
 
-class ListOffsetsRequest(Message):
+class ListOffsetsRequest(Request[ListOffsetsResponse]):
     class ListOffsetsTopic(Struct):
         class ListOffsetsPartition(Struct):
             partition_index: int = ...
@@ -22,7 +22,7 @@ class ListOffsetsRequest(Message):
     topics: list[ListOffsetsTopic] = ...
     timeout_ms: int = ...
 
-class ListOffsetsResponse(Message):
+class ListOffsetsResponse(Response):
     class ListOffsetsTopicResponse(Struct):
         class ListOffsetsPartitionResponse(Struct):
             partition_index: int = ...
@@ -38,7 +38,7 @@ class ListOffsetsResponse(Message):
     throttle_time_ms: int = ...
     topics: list[ListOffsetsTopicResponse] = ...
 
-class OffsetForLeaderEpochRequest(Message):
+class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
     class OffsetForLeaderTopic(Struct):
         class OffsetForLeaderPartition(Struct):
             partition: int = ...
@@ -51,7 +51,7 @@ class OffsetForLeaderEpochRequest(Message):
     replica_id: int = ...
     topics: list[OffsetForLeaderTopic] = ...
 
-class OffsetForLeaderEpochResponse(Message):
+class OffsetForLeaderEpochResponse(Response):
     class OffsetForLeaderTopicResult(Struct):
         class EpochEndOffset(Struct):
             error_code: int = ...

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.message_types.base import Message, Struct
+from wire.message_types.base import Request, Response, Struct
 
-class ProduceRequest(Message):
+class ProduceRequest(Request[ProduceResponse]):
     class TopicProduceData(Struct):
         class PartitionProduceData(Struct):
             index: int = ...
@@ -23,7 +23,7 @@ class ProduceRequest(Message):
     timeout_ms: int = ...
     topic_data: list[TopicProduceData] = ...
 
-class ProduceResponse(Message):
+class ProduceResponse(Response):
     class TopicProduceResponse(Struct):
         class PartitionProduceResponse(Struct):
             class BatchIndexAndErrorMessage(Struct):

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from wire.message_types.base import Message, Struct
+from wire.message_types.base import Request, Response, Struct
 
-class AlterCellRequest(Message):
+class AlterCellRequest(Request[AlterCellResponse]):
     """`open`: 1 or 0, -1 leaves it. A limit of -1 goes back to the default."""
 
     class AlteredCellLimit(Struct):
@@ -21,12 +21,12 @@ class AlterCellRequest(Message):
     limits: list[AlteredCellLimit] = ...
     timeout_ms: int = ...
 
-class AlterCellResponse(Message):
+class AlterCellResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
 
-class AlterTenantRequest(Message):
+class AlterTenantRequest(Request[AlterTenantResponse]):
     """`tenant` is an id or a name. A limit of -1 goes back to the default; null leaves the networks as they are."""
 
     class AlteredTenantLimit(Struct):
@@ -39,12 +39,12 @@ class AlterTenantRequest(Message):
     deny_networks: list[str] | None = ...
     timeout_ms: int = ...
 
-class AlterTenantResponse(Message):
+class AlterTenantResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
 
-class AppendAuditRequest(Message):
+class AppendAuditRequest(Request[AppendAuditResponse]):
     """Not Apache Kafka's: events of one broker's journal, in order; none asks where the topic stands."""
 
     class AuditEntry(Struct):
@@ -56,14 +56,14 @@ class AppendAuditRequest(Message):
     incarnation: str = ...
     events: list[AuditEntry] = ...
 
-class AppendAuditResponse(Message):
+class AppendAuditResponse(Response):
     """`last_sequence` is committed, and so is all before it; -1 for none."""
 
     throttle_time_ms: int = ...
     error_code: int = ...
     last_sequence: int = ...
 
-class CreateApiKeyRequest(Message):
+class CreateApiKeyRequest(Request[CreateApiKeyResponse]):
     """`key_id` null makes a key; else the one of that id gets new verifiers. The secret itself stays with who asks."""
 
     class ApiKeyVerifier(Struct):
@@ -80,14 +80,14 @@ class CreateApiKeyRequest(Message):
     verifiers: list[ApiKeyVerifier] = ...
     timeout_ms: int = ...
 
-class CreateApiKeyResponse(Message):
+class CreateApiKeyResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
     key_id: str = ...
     tenant_id: str = ...
 
-class CreateTenantRequest(Message):
+class CreateTenantRequest(Request[CreateTenantResponse]):
     """Not Apache Kafka's: for operators. `cell` null lets the controller choose."""
 
     class NewTenantLimit(Struct):
@@ -101,7 +101,7 @@ class CreateTenantRequest(Message):
     deny_networks: list[str] = ...
     timeout_ms: int = ...
 
-class CreateTenantResponse(Message):
+class CreateTenantResponse(Response):
     """`tenant_id` and `cell` are empty after an error."""
 
     throttle_time_ms: int = ...
@@ -110,33 +110,33 @@ class CreateTenantResponse(Message):
     tenant_id: str = ...
     cell: str = ...
 
-class DeleteApiKeyRequest(Message):
+class DeleteApiKeyRequest(Request[DeleteApiKeyResponse]):
     key_id: str = ...
     timeout_ms: int = ...
 
-class DeleteApiKeyResponse(Message):
+class DeleteApiKeyResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
 
-class DeleteTenantRequest(Message):
+class DeleteTenantRequest(Request[DeleteTenantResponse]):
     """Answered when nobody of the tenant may log in any more; what it has goes in steps after that."""
 
     tenant: str = ...
     timeout_ms: int = ...
 
-class DeleteTenantResponse(Message):
+class DeleteTenantResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
 
-class DescribeApiKeysRequest(Message):
+class DescribeApiKeysRequest(Request[DescribeApiKeysResponse]):
     """Of one tenant, by id or name, or of all (null); `keys` narrows it to these."""
 
     tenant: str | None = ...
     keys: list[str] | None = ...
 
-class DescribeApiKeysResponse(Message):
+class DescribeApiKeysResponse(Response):
     """`mechanisms` for which the key has a verifier: none after a rebuild."""
 
     class DescribedApiKey(Struct):
@@ -153,12 +153,12 @@ class DescribeApiKeysResponse(Message):
     error_message: str | None = ...
     keys: list[DescribedApiKey] = ...
 
-class DescribeCellsRequest(Message):
+class DescribeCellsRequest(Request[DescribeCellsResponse]):
     """Null is all."""
 
     cells: list[str] | None = ...
 
-class DescribeCellsResponse(Message):
+class DescribeCellsResponse(Response):
     """`full_reason` says why a cell takes no more tenants, null while it does."""
 
     class DescribedCell(Struct):
@@ -193,12 +193,12 @@ class DescribeCellsResponse(Message):
     error_message: str | None = ...
     cells: list[DescribedCell] = ...
 
-class DescribeTenantsRequest(Message):
+class DescribeTenantsRequest(Request[DescribeTenantsResponse]):
     """By id or name; null is all."""
 
     tenants: list[str] | None = ...
 
-class DescribeTenantsResponse(Message):
+class DescribeTenantsResponse(Response):
     """In order of names. `partitions_to_move` are those that are not wholly in the cell where the tenant is going."""
 
     class DescribedTenant(Struct):
@@ -227,14 +227,14 @@ class DescribeTenantsResponse(Message):
     error_message: str | None = ...
     tenants: list[DescribedTenant] = ...
 
-class DescribeTierRequest(Message):
+class DescribeTierRequest(Request[DescribeTierResponse]):
     """Not Apache Kafka's: for operators. Partition -1 asks for the broker as a whole."""
 
     topic_id: UUID | None = ...
     partition_index: int = ...
     after_base_offset: int = ...
 
-class DescribeTierResponse(Message):
+class DescribeTierResponse(Response):
     """`description` is JSON, of `tiering.description`."""
 
     throttle_time_ms: int = ...
@@ -242,7 +242,7 @@ class DescribeTierResponse(Message):
     error_message: str | None = ...
     description: bytes = ...
 
-class ImportKeysRequest(Message):
+class ImportKeysRequest(Request[ImportKeysResponse]):
     """Records of a tenant's groups, from the broker that kept them to the one that is to keep them."""
 
     class KeyRecord(Struct):
@@ -255,23 +255,23 @@ class ImportKeysRequest(Message):
     partition_index: int = ...
     records: list[KeyRecord] = ...
 
-class ImportKeysResponse(Message):
+class ImportKeysResponse(Response):
     error_code: int = ...
 
-class MoveTenantRequest(Message):
+class MoveTenantRequest(Request[MoveTenantResponse]):
     """`cell` null lets the controller choose. Answered when the move is committed, not when it has ended."""
 
     tenant: str = ...
     cell: str | None = ...
     timeout_ms: int = ...
 
-class MoveTenantResponse(Message):
+class MoveTenantResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
     cell: str = ...
 
-class RestoreTopicRequest(Message):
+class RestoreTopicRequest(Request[RestoreTopicResponse]):
     """A topic of the given id is made of what the tier holds of that id; one leader epoch per partition."""
 
     class RestoredTopicConfig(Struct):
@@ -285,12 +285,12 @@ class RestoreTopicRequest(Message):
     configs: list[RestoredTopicConfig] = ...
     left_out: str = ...
 
-class RestoreTopicResponse(Message):
+class RestoreTopicResponse(Response):
     throttle_time_ms: int = ...
     error_code: int = ...
     error_message: str | None = ...
 
-class TenantGroupsClearedRequest(Message):
+class TenantGroupsClearedRequest(Request[TenantGroupsClearedResponse]):
     """A broker tells the controller that it removed the groups of tenants from these partitions of their topic."""
 
     broker_id: int = ...
@@ -298,10 +298,10 @@ class TenantGroupsClearedRequest(Message):
     tenants: list[str] = ...
     partitions: list[int] = ...
 
-class TenantGroupsClearedResponse(Message):
+class TenantGroupsClearedResponse(Response):
     error_code: int = ...
 
-class TenantKeysReadyRequest(Message):
+class TenantKeysReadyRequest(Request[TenantKeysReadyResponse]):
     """A broker tells the controller what it has done for tenants whose keys move, in partitions that it leads. `phase`
     is a KeysPhase: in CLEARING, none of their keys is there; in COPYING, all have been handed over.
     """
@@ -321,10 +321,10 @@ class TenantKeysReadyRequest(Message):
     topic_id: UUID | None = ...
     tenants: list[ReadyTenant] = ...
 
-class TenantKeysReadyResponse(Message):
+class TenantKeysReadyResponse(Response):
     error_code: int = ...
 
-class TierStateRequest(Message):
+class TierStateRequest(Request[TierStateResponse]):
     """Not Apache Kafka's: a batch of requests of `tiering.shard_protocol`, one per call."""
 
     class TierCall(Struct):
@@ -335,7 +335,7 @@ class TierStateRequest(Message):
     broker_id: int = ...
     calls: list[TierCall] = ...
 
-class TierStateResponse(Message):
+class TierStateResponse(Response):
     """In the order of the request's calls."""
 
     class TierCallResult(Struct):

@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from wire.message_types.base import Message, Struct
+from wire.message_types.base import Request, Response, Struct
 
-class AlterUserScramCredentialsRequest(Message):
+class AlterUserScramCredentialsRequest(Request[AlterUserScramCredentialsResponse]):
     class ScramCredentialDeletion(Struct):
         name: str = ...
         mechanism: int = ...
@@ -21,7 +21,7 @@ class AlterUserScramCredentialsRequest(Message):
     deletions: list[ScramCredentialDeletion] = ...
     upsertions: list[ScramCredentialUpsertion] = ...
 
-class AlterUserScramCredentialsResponse(Message):
+class AlterUserScramCredentialsResponse(Response):
     class AlterUserScramCredentialsResult(Struct):
         user: str = ...
         error_code: int = ...
@@ -30,13 +30,13 @@ class AlterUserScramCredentialsResponse(Message):
     throttle_time_ms: int = ...
     results: list[AlterUserScramCredentialsResult] = ...
 
-class DescribeUserScramCredentialsRequest(Message):
+class DescribeUserScramCredentialsRequest(Request[DescribeUserScramCredentialsResponse]):
     class UserName(Struct):
         name: str = ...
 
     users: list[UserName] | None = ...
 
-class DescribeUserScramCredentialsResponse(Message):
+class DescribeUserScramCredentialsResponse(Response):
     class DescribeUserScramCredentialsResult(Struct):
         class CredentialInfo(Struct):
             mechanism: int = ...
