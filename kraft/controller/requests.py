@@ -1,4 +1,4 @@
-"""The controller's internal listener: frames in, the one table of what is served, frames out.
+"""The controller's internal listener: frames in, the table of what it answers, frames out.
 
 What brokers pass on for their clients is decoded and encoded in slices, in the lane of the client's principal.
 """
@@ -14,50 +14,23 @@ from typing import Any
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
 from common.pacing import Pacer
 from common.ports import Clock
-from kraft.controller.acls import create_acls, delete_acls
-from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
 from kraft.controller.attribution import actor_of, attributed
-from kraft.controller.broker_loads import BrokerLoads
-from kraft.controller.cells import decide_alter_cell, decide_describe_cells, knowing_tenants
-from kraft.controller.configs import alter_configs, incremental_alter_configs
+from kraft.controller.decisions import Circumstances, decision_of
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
-from kraft.controller.features import SUPPORTED_FEATURES, update_features
+from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
-from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
-from kraft.controller.requested_elections import elect_leaders
-from kraft.controller.restored_topics import restore_topic
-from kraft.controller.scram_credentials import alter_user_scram_credentials
 from kraft.controller.tenant_duties import TenantDuties
-from kraft.controller.tenants import (
-    decide_alter_tenant,
-    decide_create_tenant,
-    decide_delete_tenant,
-    move_tenant,
-)
-from kraft.controller.topics import create_partitions, create_topics, delete_topics
 from kraft.records import METADATA_TOPIC
-from wire.apis import ApiKey, Features, api_versions, api_versions_unsupported
+from wire.apis import APIS, ApiKey, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response
 from wire.connection import Connection
 from wire.disposal import disposal
 from wire.listeners import ListenerKind
-from wire.messages import (
-    AllocateProducerIdsResponse,
-    AlterPartitionResponse,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationResponse,
-    DescribeQuorumResponse,
-    EnvelopeResponse,
-    FetchResponse,
-    FetchSnapshotResponse,
-    TenantGroupsClearedResponse,
-    TenantKeysReadyResponse,
-    UnregisterBrokerResponse,
-)
+from wire.messages import DescribeQuorumResponse, EnvelopeResponse
 from wire.paced_codec import decode_request_work, encode_response_work
 
 log = logging.getLogger(__name__)
@@ -93,18 +66,18 @@ class ControllerRequests:
         self._voters = voters
         self._connections = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._handlers: dict[int, tuple[_Handler, Any]] = {
-            1: (self._metadata_fetch, FetchResponse),
-            55: (self._describe_quorum, DescribeQuorumResponse),
-            56: (self._alter_partition, AlterPartitionResponse),
-            58: (self._envelope, EnvelopeResponse),
-            59: (self._snapshot_fetch, FetchSnapshotResponse),
-            62: (self._registration, BrokerRegistrationResponse),
-            63: (self._heartbeat, BrokerHeartbeatResponse),
-            64: (self._unregister, UnregisterBrokerResponse),
-            67: (self._allocate_producer_ids, AllocateProducerIdsResponse),
-            10014: (self._tenant_groups_cleared, TenantGroupsClearedResponse),
-            10015: (self._tenant_keys_ready, TenantKeysReadyResponse),
+        self._handlers: dict[int, _Handler] = {
+            ApiKey.FETCH: self._metadata_fetch,
+            ApiKey.DESCRIBE_QUORUM: self._describe_quorum,
+            ApiKey.ALTER_PARTITION: self._alter_partition,
+            ApiKey.ENVELOPE: self._envelope,
+            ApiKey.FETCH_SNAPSHOT: self._snapshot_fetch,
+            ApiKey.BROKER_REGISTRATION: self._registration,
+            ApiKey.BROKER_HEARTBEAT: self._heartbeat,
+            ApiKey.UNREGISTER_BROKER: self._unregister,
+            ApiKey.ALLOCATE_PRODUCER_IDS: self._allocate_producer_ids,
+            ApiKey.TENANT_GROUPS_CLEARED: self._tenant_groups_cleared,
+            ApiKey.TENANT_KEYS_READY: self._tenant_keys_ready,
         }
 
     def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -146,7 +119,7 @@ class ControllerRequests:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, reply: Any, header: RequestHeader, request: Any, connection: int) -> None:
-        handler, response = self._handlers[header.api_key]
+        handler, response = self._handlers[header.api_key], APIS[header.api_key].response
         try:
             answer = await handler(header, request, connection)
         except ProtocolError as error:
@@ -196,7 +169,7 @@ class ControllerRequests:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "The envelope holds no request.") from error
         actor = actor_of(request.request_principal or b"", request.client_host_address or b"")
         try:
-            if header.api_key == 64:
+            if header.api_key == ApiKey.UNREGISTER_BROKER:
                 answer = await self._liveness.unregister(inner, actor)
             else:
                 answer = await self._driver.write(attributed(self._decision(header, inner), actor))
@@ -218,8 +191,8 @@ class ControllerRequests:
             self._pacer.start(ending, lane)
 
     def _decision(self, header: RequestHeader, inner: Any) -> Decide:
-        decisions = decisions_of(inner, self._policy, self._random, self._clock.wall_ms(), self._liveness.loads)
-        decide = decisions.get(header.api_key)
+        at = Circumstances(self._policy, self._random, self._clock.wall_ms(), self._liveness.loads)
+        decide = decision_of(header.api_key, inner, at)
         if decide is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
         return decide
@@ -247,36 +220,3 @@ class ControllerRequests:
         return DescribeQuorumResponse(
             error_code=0, topics=[topic(topic_name=METADATA_TOPIC, partitions=[partition])], nodes=[]
         )
-
-
-def decisions_of(
-    inner: Any, policy: ControllerPolicy, rng: random.Random, now_ms: int, loads: BrokerLoads
-) -> dict[int, Decide]:
-    """How a client's request that a broker passes on is decided, by API."""
-    return {
-        19: lambda image: create_topics(image, inner, policy, rng),
-        20: lambda image: delete_topics(image, inner, policy),
-        30: lambda image: create_acls(image, inner, policy, rng),
-        31: lambda image: delete_acls(image, inner),
-        33: lambda image: alter_configs(image, inner, policy),
-        37: lambda image: create_partitions(image, inner, policy, rng),
-        43: lambda image: elect_leaders(image, inner, policy),
-        44: lambda image: incremental_alter_configs(image, inner, policy),
-        45: lambda image: alter_reassignments(image, inner, policy),
-        46: lambda image: list_reassignments(image, inner),
-        51: lambda image: alter_user_scram_credentials(image, inner, policy),
-        57: lambda image: update_features(image, inner),
-        10002: lambda image: restore_topic(image, inner, policy, rng),
-        10004: lambda image: knowing_tenants(
-            image, lambda living: decide_create_tenant(image, inner, policy, rng, now_ms, loads, living)
-        ),
-        10006: lambda image: decide_alter_tenant(image, inner),
-        10007: lambda image: decide_delete_tenant(image, inner, policy),
-        10008: lambda image: move_tenant(image, inner, policy, rng, loads),
-        10009: lambda image: decide_create_api_key(image, inner, policy, rng, now_ms),
-        10010: lambda image: decide_delete_api_key(image, inner),
-        10012: lambda image: knowing_tenants(
-            image, lambda living: decide_describe_cells(image, inner, policy, loads, living)
-        ),
-        10013: lambda image: decide_alter_cell(image, inner, policy),
-    }

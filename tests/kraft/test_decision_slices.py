@@ -12,11 +12,11 @@ import pytest
 
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
+from kraft.controller.decisions import DECISIONS, Circumstances, decision_of
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.key_ranges import range_step
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import AccessLimits, ControllerPolicy
-from kraft.controller.requests import decisions_of
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
 from kraft.image.delta import replayed
@@ -41,6 +41,7 @@ from kraft.records import (
 from tests.kraft.images import create_topics, heartbeat, new_topic, registration, with_brokers
 from tests.kraft.line_counts import LineCount
 from wire import messages
+from wire.apis import ApiKey
 from wire.messages import schema_uuid
 
 MANY = 5_000
@@ -110,18 +111,18 @@ def large_image() -> MetadataImage:
     return image
 
 
-def requests() -> Iterator[tuple[str, int, Any]]:
+def requests() -> Iterator[tuple[str, Any]]:
     """API key and message: its lists are as long as a portion of them, or the whole where none is cut."""
     some = range(50)
     dotted = [new_topic("a.b_c.d_e.f_g.h_i.j.k" + str(n), 1, 3) for n in some]
-    yield "CreateTopics, names with periods", 19, create_topics(*dotted[:3])
-    yield "CreateTopics of tenants", 19, create_topics(*(new_topic(f"{TENANT}_n.x.y.z{n}", 50, 3) for n in some))
-    yield "CreateTopics, one large", 19, create_topics(new_topic("l2", MANY, 3))
-    yield "CreateTopics, assigned", 19, create_topics(new_topic("l3", assignments=[[0, 1, 2]] * MANY))
-    yield "CreateTopics, assigned of a tenant", 19, create_topics(new_topic(f"{TENANT}_l3", assignments=[[0]] * MANY))
+    yield "CreateTopics, names with periods", create_topics(*dotted[:3])
+    yield "CreateTopics of tenants", create_topics(*(new_topic(f"{TENANT}_n.x.y.z{n}", 50, 3) for n in some))
+    yield "CreateTopics, one large", create_topics(new_topic("l2", MANY, 3))
+    yield "CreateTopics, assigned", create_topics(new_topic("l3", assignments=[[0, 1, 2]] * MANY))
+    yield "CreateTopics, assigned of a tenant", create_topics(new_topic(f"{TENANT}_l3", assignments=[[0]] * MANY))
     delete = messages.DeleteTopicsRequest
     states = [delete.DeleteTopicState(name=f"{TENANT}_t{n}") for n in range(MANY)]
-    yield "DeleteTopics", 20, delete(topics=states, timeout_ms=1)
+    yield "DeleteTopics", delete(topics=states, timeout_ms=1)
     acls = messages.CreateAclsRequest.AclCreation
     creations = [
         acls(
@@ -135,7 +136,7 @@ def requests() -> Iterator[tuple[str, int, Any]]:
         )
         for n in range(MANY)
     ]
-    yield "CreateAcls of one resource", 30, messages.CreateAclsRequest(creations=creations)
+    yield "CreateAcls of one resource", messages.CreateAclsRequest(creations=creations)
     wanted = messages.DeleteAclsRequest.DeleteAclsFilter
     for label, resource_type, name, pattern in (("all", 1, None, 1), ("by name", 2, "t", 2)):
         one = wanted(
@@ -147,25 +148,24 @@ def requests() -> Iterator[tuple[str, int, Any]]:
             operation=1,
             permission_type=1,
         )
-        yield f"DeleteAcls {label}", 31, messages.DeleteAclsRequest(filters=[one] * 3)
+        yield f"DeleteAcls {label}", messages.DeleteAclsRequest(filters=[one] * 3)
     yield from settings_requests()
     more = messages.CreatePartitionsRequest
     grown = more.CreatePartitionsTopic(name="large", count=2 * MANY, assignments=None)
-    yield "CreatePartitions", 37, more(topics=[grown], timeout_ms=1, validate_only=False)
+    yield "CreatePartitions", more(topics=[grown], timeout_ms=1, validate_only=False)
     given = [more.CreatePartitionsTopic.CreatePartitionsAssignment(broker_ids=[0, 1, 2])] * MANY
     grown = more.CreatePartitionsTopic(name="large", count=2 * MANY, assignments=given)
-    yield "CreatePartitions, assigned", 37, more(topics=[grown], timeout_ms=1, validate_only=False)
+    yield "CreatePartitions, assigned", more(topics=[grown], timeout_ms=1, validate_only=False)
     for kind in (0, 1):
         elect = messages.ElectLeadersRequest(election_type=kind, topic_partitions=None, timeout_ms=1)
-        yield f"ElectLeaders {kind}", 43, elect
+        yield f"ElectLeaders {kind}", elect
     moves = messages.AlterPartitionReassignmentsRequest
     rows = [moves.ReassignableTopic.ReassignablePartition(partition_index=n, replicas=[3, 4, 5]) for n in range(1_000)]
     yield (
         "AlterPartitionReassignments",
-        45,
         moves(topics=[moves.ReassignableTopic(name="large", partitions=rows)], allow_replication_factor_change=True),
     )
-    yield "ListPartitionReassignments", 46, messages.ListPartitionReassignmentsRequest(topics=None)
+    yield "ListPartitionReassignments", messages.ListPartitionReassignmentsRequest(topics=None)
     scram = messages.AlterUserScramCredentialsRequest
     upserts = [
         scram.ScramCredentialUpsertion(
@@ -173,14 +173,14 @@ def requests() -> Iterator[tuple[str, int, Any]]:
         )
         for n in range(MANY)
     ]
-    yield "AlterUserScramCredentials", 51, scram(deletions=[], upsertions=upserts)
+    yield "AlterUserScramCredentials", scram(deletions=[], upsertions=upserts)
     update = messages.UpdateFeaturesRequest.FeatureUpdateKey
     updates = [update(feature=f"f{n}", max_version_level=1, upgrade_type=1) for n in range(MANY)]
-    yield "UpdateFeatures", 57, messages.UpdateFeaturesRequest(feature_updates=updates, validate_only=False)
+    yield "UpdateFeatures", messages.UpdateFeaturesRequest(feature_updates=updates, validate_only=False)
     yield from tenants_requests()
 
 
-def settings_requests() -> Iterator[tuple[str, int, Any]]:
+def settings_requests() -> Iterator[tuple[str, Any]]:
     change = messages.IncrementalAlterConfigsRequest.AlterConfigsResource
 
     def altered(kind: int, name: str, setting: str, value: str) -> Any:
@@ -196,16 +196,14 @@ def settings_requests() -> Iterator[tuple[str, int, Any]]:
     ):
         yield (
             f"IncrementalAlterConfigs {label}",
-            44,
             messages.IncrementalAlterConfigsRequest(resources=resources, validate_only=False),
         )
 
 
-def tenants_requests() -> Iterator[tuple[str, int, Any]]:
+def tenants_requests() -> Iterator[tuple[str, Any]]:
     restore = messages.RestoreTopicRequest
     yield (
         "RestoreTopic",
-        10002,
         restore(
             topic_name="back.a.b.c.d.e.f.g.h.i",
             topic_id=schema_uuid(b"r" * 16),
@@ -215,22 +213,23 @@ def tenants_requests() -> Iterator[tuple[str, int, Any]]:
             left_out="",
         ),
     )
-    yield "CreateTenant", 10004, messages.CreateTenantRequest(tenant_name="new", limits=[])
-    yield "AlterTenant", 10006, messages.AlterTenantRequest(tenant=TENANT, limits=[])
-    yield "DeleteTenant", 10007, messages.DeleteTenantRequest(tenant=DELETED)
-    yield "MoveTenant", 10008, messages.MoveTenantRequest(tenant=TENANT, cell="default")
-    yield "DescribeCells", 10012, messages.DescribeCellsRequest(cells=None)
-    yield "AlterCell", 10013, messages.AlterCellRequest(cell_name="west", limits=[])
+    yield "CreateTenant", messages.CreateTenantRequest(tenant_name="new", limits=[])
+    yield "AlterTenant", messages.AlterTenantRequest(tenant=TENANT, limits=[])
+    yield "DeleteTenant", messages.DeleteTenantRequest(tenant=DELETED)
+    yield "MoveTenant", messages.MoveTenantRequest(tenant=TENANT, cell="default")
+    yield "DescribeCells", messages.DescribeCellsRequest(cells=None)
+    yield "AlterCell", messages.AlterCellRequest(cell_name="west", limits=[])
 
 
-CASES = {label: (key, message) for label, key, message in requests()}
+CASES = dict(requests())
 
 
 @pytest.mark.parametrize("label", CASES)
 def test_no_slice_of_a_decision_is_long(label: str) -> None:
-    key, message = CASES[label]
+    message = CASES[label]
     image = large_image()
-    decide = decisions_of(message, POLICY, random.Random(1), 1, BrokerLoads())[key]
+    decide = decision_of(message.API_KEY, message, Circumstances(POLICY, random.Random(1), 1, BrokerLoads()))
+    assert decide is not None
     count = LineCount()
     decision = count.of(lambda: decide(image))
     assert decision.reply is not None
@@ -238,9 +237,9 @@ def test_no_slice_of_a_decision_is_long(label: str) -> None:
 
 
 def test_every_decision_that_a_client_can_ask_for_is_looked_at() -> None:
-    known = decisions_of(None, POLICY, random.Random(1), 1, BrokerLoads())
-    short = {33, 10009, 10010}  # as IncrementalAlterConfigs; of one key
-    assert {key for key, _ in CASES.values()} | short == set(known)
+    of_one_key = {ApiKey.CREATE_API_KEY, ApiKey.DELETE_API_KEY}
+    short = of_one_key | {ApiKey.ALTER_CONFIGS}  # as IncrementalAlterConfigs
+    assert {message.API_KEY for message in CASES.values()} | short == set(DECISIONS)
 
 
 def of_brokers(image: MetadataImage) -> dict[str, Callable[[], Any]]:

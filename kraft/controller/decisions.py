@@ -1,0 +1,84 @@
+"""What the controller decides for clients: one row for each API whose requests brokers pass on in an Envelope.
+
+Each decision is pure: image and request to records and reply. UnregisterBroker is not here, although brokers pass it on
+too: `BrokerLiveness` ends the broker's session with it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common.decision import Decision
+from common.pacing import Work
+from kraft.controller.acls import create_acls, delete_acls
+from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
+from kraft.controller.broker_loads import BrokerLoads
+from kraft.controller.cells import decide_alter_cell, decide_describe_cells, knowing_tenants
+from kraft.controller.configs import alter_configs, incremental_alter_configs
+from kraft.controller.driver import Decide
+from kraft.controller.features import update_features
+from kraft.controller.policy import ControllerPolicy
+from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
+from kraft.controller.requested_elections import elect_leaders
+from kraft.controller.restored_topics import restore_topic
+from kraft.controller.scram_credentials import alter_user_scram_credentials
+from kraft.controller.tenants import decide_alter_tenant, decide_create_tenant, decide_delete_tenant, move_tenant
+from kraft.controller.topics import create_partitions, create_topics, delete_topics
+from kraft.image.metadata import MetadataImage
+from kraft.records import MetadataRecord
+from wire.apis import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a decision may depend on besides image and request. `now_ms` is wall time."""
+
+    policy: ControllerPolicy
+    rng: random.Random
+    now_ms: int
+    loads: BrokerLoads
+
+
+Decided = Decision[MetadataRecord, Any] | Work[Decision[MetadataRecord, Any]]
+
+DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided]] = {
+    ApiKey.CREATE_TOPICS: lambda image, request, at: create_topics(image, request, at.policy, at.rng),
+    ApiKey.DELETE_TOPICS: lambda image, request, at: delete_topics(image, request, at.policy),
+    ApiKey.CREATE_ACLS: lambda image, request, at: create_acls(image, request, at.policy, at.rng),
+    ApiKey.DELETE_ACLS: lambda image, request, at: delete_acls(image, request),
+    ApiKey.ALTER_CONFIGS: lambda image, request, at: alter_configs(image, request, at.policy),
+    ApiKey.CREATE_PARTITIONS: lambda image, request, at: create_partitions(image, request, at.policy, at.rng),
+    ApiKey.ELECT_LEADERS: lambda image, request, at: elect_leaders(image, request, at.policy),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda image, request, at: incremental_alter_configs(image, request, at.policy),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda image, request, at: alter_reassignments(image, request, at.policy),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda image, request, at: list_reassignments(image, request),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: lambda image, request, at: alter_user_scram_credentials(
+        image, request, at.policy
+    ),
+    ApiKey.UPDATE_FEATURES: lambda image, request, at: update_features(image, request),
+    ApiKey.RESTORE_TOPIC: lambda image, request, at: restore_topic(image, request, at.policy, at.rng),
+    ApiKey.CREATE_TENANT: lambda image, request, at: knowing_tenants(
+        image,
+        lambda living: decide_create_tenant(image, request, at.policy, at.rng, at.now_ms, at.loads, living),
+    ),
+    ApiKey.ALTER_TENANT: lambda image, request, at: decide_alter_tenant(image, request),
+    ApiKey.DELETE_TENANT: lambda image, request, at: decide_delete_tenant(image, request, at.policy),
+    ApiKey.MOVE_TENANT: lambda image, request, at: move_tenant(image, request, at.policy, at.rng, at.loads),
+    ApiKey.CREATE_API_KEY: lambda image, request, at: decide_create_api_key(
+        image, request, at.policy, at.rng, at.now_ms
+    ),
+    ApiKey.DELETE_API_KEY: lambda image, request, at: decide_delete_api_key(image, request),
+    ApiKey.DESCRIBE_CELLS: lambda image, request, at: knowing_tenants(
+        image, lambda living: decide_describe_cells(image, request, at.policy, at.loads, living)
+    ),
+    ApiKey.ALTER_CELL: lambda image, request, at: decide_alter_cell(image, request, at.policy),
+}
+
+
+def decision_of(api_key: int, request: Any, at: Circumstances) -> Decide | None:
+    """How to decide one request; None for an API that is not in the table."""
+    decide = DECISIONS.get(api_key)
+    return None if decide is None else lambda image: decide(image, request, at)
