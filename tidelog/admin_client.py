@@ -19,9 +19,8 @@ from tidelog.commands.cluster import DEFAULT_DATA
 from tidelog.output import EXIT_USAGE, fail
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from tidelog.command_config import ClientSecurity
+    from tidelog.library_client import AdminClient
 
 CLIENT_ID = "tidelog"
 REQUEST_TIMEOUT_MS, BOOTSTRAP_TIMEOUT_MS = 30_000, 5_000
@@ -93,22 +92,23 @@ def reach(
 @contextlib.contextmanager
 def admin_client(
     bootstrap: str | None, data: Path = DEFAULT_DATA, command_config: Path | None = None, *, without: int | None = None
-) -> Iterator[KafkaAdminClient]:
+) -> Iterator[AdminClient]:
     """As `client_of`, for what the options of a command say."""
     with client_of(reach(bootstrap, data, command_config, without=without)) as client:
         yield client
 
 
 @contextlib.contextmanager
-def client_of(where: Reach) -> Iterator[KafkaAdminClient]:
+def client_of(where: Reach) -> Iterator[AdminClient]:
     """A connected admin client; what goes wrong inside the block ends the command with one line."""
-    from kafka.admin import KafkaAdminClient  # noqa: PLC0415
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError  # noqa: PLC0415
+
+    from tidelog.library_client import AdminClient  # noqa: PLC0415
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     client = None
     try:
-        client = KafkaAdminClient(
+        client = AdminClient(
             **where.options(), request_timeout_ms=REQUEST_TIMEOUT_MS, bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS
         )
         yield client
@@ -133,12 +133,6 @@ def _unreached(where: Reach) -> str | None:
     except Refusal as error:
         return f"{error}; see --command-config"
     return None
-
-
-def send(client: KafkaAdminClient, request: Any, broker: int | None = None) -> Any:
-    """The response to a request of `wire.messages`, from any broker or that one: for what the client has no method
-    for."""
-    return client._manager.run(client._manager.send, request, broker)
 
 
 def error_text(row: dict[str, Any]) -> str | None:

@@ -16,12 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from common.certificate_files import load_chain, read_pem
 from common.settings import SettingError, read_properties
-from tidelog.scram_client import HASHES
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)
-MODULES = {"PlainLoginModule": (PLAIN,), "ScramLoginModule": tuple(HASHES), "OAuthBearerLoginModule": (OAUTHBEARER,)}
+MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
+MODULES = {"PlainLoginModule": (PLAIN,), "ScramLoginModule": SCRAM, "OAuthBearerLoginModule": (OAUTHBEARER,)}
 CONFIG_BYTES_MAX = 1 << 20
 TOKEN_BYTES_MAX = 64 << 10
 KNOWN = {

@@ -13,9 +13,8 @@ import struct
 from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, error_name
-from tidelog.client_login import begin
+from tidelog.client_login import LoginFailed, begin
 from tidelog.command_config import ClientSecurity, Login
-from tidelog.scram_client import LoginFailed
 from wire.codec import decode_response, encode_request
 from wire.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -126,20 +125,25 @@ def log_in(sock: socket.socket, where: str, login: Login) -> None:
         raise Refusal(f"{where} does not offer {login.mechanism}; sasl.mechanism may be one of: {offered}")
     if answer.error_code:
         raise Refusal(f"{where} takes no SASL login (security.protocol): {error_name(answer.error_code)}")
-    exchange = begin(login)
     try:
-        message = exchange.step(None)
-        for _ in range(STEPS_MAX):
-            if message is None:
-                return
-            reply = ask(sock, SaslAuthenticateRequest(auth_bytes=message), AUTHENTICATE_VERSION)
-            if reply.error_code:
-                raise LoginFailed(" ".join((reply.error_message or error_name(reply.error_code)).split()))
-            message = exchange.step(bytes(reply.auth_bytes))
-        raise LoginFailed("the server does not come to an end")
+        _authenticate(sock, login)
     except LoginFailed as error:
         who = f" as {login.user}" if login.user else ""
-        raise Refusal(f"{where}: cannot log in{who} with {login.mechanism}: {error}") from None
+        raise Refusal(f"{where}: cannot log in{who} with {login.mechanism}: {error.reason}") from None
+
+
+def _authenticate(sock: socket.socket, login: Login) -> None:
+    """Raises LoginFailed."""
+    mechanism = begin(login)
+    for _ in range(STEPS_MAX):
+        reply = ask(sock, SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), AUTHENTICATE_VERSION)
+        if reply.error_code:
+            raise LoginFailed(" ".join((reply.error_message or error_name(reply.error_code)).split()))
+        mechanism.receive(bytes(reply.auth_bytes))
+        if mechanism.is_done():
+            break
+    if not mechanism.is_authenticated():
+        raise LoginFailed("the server does not confirm it")
 
 
 def ask(sock: socket.socket, request: Any, version: int) -> Any:

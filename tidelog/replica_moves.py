@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.broker_settings import NODE_SETTINGS
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin_client import error_text, send, topic_error_text
+from tidelog.admin_client import error_text, topic_error_text
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from tidelog.library_client import AdminClient
 
 BROKER, TOPIC = 4, 2
 SET, DELETE = 0, 1
@@ -43,7 +43,7 @@ class Moving(NamedTuple):
 class ReplicaMoves:
     """A cluster's reassignments over one admin client."""
 
-    def __init__(self, client: KafkaAdminClient) -> None:
+    def __init__(self, client: AdminClient) -> None:
         self._client = client
 
     def partitions(self, topics: Sequence[str] | None = None) -> list[PlacedPartition]:
@@ -89,7 +89,7 @@ class ReplicaMoves:
         request = AlterPartitionReassignmentsRequest(
             topics=[topic_class(name=name, partitions=rows) for name, rows in topics.items()], timeout_ms=30_000
         )
-        response = send(self._client, request)
+        response = self._client.send(request)
         _check("reassignment", response)
         for topic in response.responses:
             for row in topic.partitions:
@@ -155,7 +155,7 @@ class ReplicaMoves:
         ]
         for start in range(0, len(resources), RESOURCES_PER_REQUEST):
             some = resources[start : start + RESOURCES_PER_REQUEST]
-            response = send(self._client, IncrementalAlterConfigsRequest(resources=some, validate_only=False))
+            response = self._client.send(IncrementalAlterConfigsRequest(resources=some, validate_only=False))
             for row in response.responses:
                 _check(row.resource_name or "all brokers", row)
 

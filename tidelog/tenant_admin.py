@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidelog.admin_client import error_text, send
+from tidelog.admin_client import error_text
 from tidelog.credentials import new_secret, verifiers
 from tidelog.replica_moves import Refused
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from tidelog.library_client import AdminClient
 
 Limits = Mapping[str, int]
 
@@ -31,11 +31,11 @@ class NewKey(NamedTuple):
 class TenantAdmin:
     """Every method raises Refused with what the cluster said."""
 
-    def __init__(self, client: KafkaAdminClient) -> None:
+    def __init__(self, client: AdminClient) -> None:
         self._client = client
 
     def _send(self, request: Any) -> Any:
-        response = send(self._client, request)
+        response = self._client.send(request)
         if response.error_code:
             row = {"error_code": response.error_code, "error_message": response.error_message}
             raise Refused(error_text(row) or "refused")

@@ -13,7 +13,6 @@ from object_store.blocking import BlockingStore
 from object_store.errors import NoStore, ObjectMissing, StoreError
 from object_store.limits import StoreLimits
 from object_store.uri import InvalidStoreUri, parse_uri
-from tidelog.admin_client import send
 from tidelog.output import EXIT_USAGE, fail
 from tidelog.waiting import told
 from tiering.checking import State
@@ -23,7 +22,7 @@ from tiering.segment import TieredSegment
 from wire.messages import DescribeTierRequest, schema_uuid
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from tidelog.library_client import AdminClient
 
 NOTHING = bytes(16)
 
@@ -52,7 +51,7 @@ class Answers:
         return next((broker.cluster_id for broker in self.brokers), "")
 
 
-def ask_brokers(client: KafkaAdminClient) -> Answers:
+def ask_brokers(client: AdminClient) -> Answers:
     """Every broker that lives. Ends the command when none answers."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
@@ -63,7 +62,7 @@ def ask_brokers(client: KafkaAdminClient) -> Answers:
             silent.append(broker)
             continue
         try:
-            response = send(client, DescribeTierRequest(topic_id=schema_uuid(NOTHING), partition_index=-1), broker)
+            response = client.send(DescribeTierRequest(topic_id=schema_uuid(NOTHING), partition_index=-1), broker)
             found.append(decode_broker(response.description))
         except (KafkaError, ValueError) as error:
             silent.append(broker)
@@ -73,7 +72,7 @@ def ask_brokers(client: KafkaAdminClient) -> Answers:
     return Answers(found, silent)
 
 
-def read_state(client: KafkaAdminClient, topic_id: bytes, partition: int) -> State | str:
+def read_state(client: AdminClient, topic_id: bytes, partition: int) -> State | str:
     """What `__tier_state` holds of a partition; or why it cannot be told."""
     from kafka.errors import KafkaError  # noqa: PLC0415
 
@@ -84,7 +83,7 @@ def read_state(client: KafkaAdminClient, topic_id: bytes, partition: int) -> Sta
             topic_id=schema_uuid(topic_id), partition_index=partition, after_base_offset=after
         )
         try:
-            response = send(client, request)
+            response = client.send(request)
         except KafkaError as error:
             return str(error)
         if response.error_code:
@@ -103,7 +102,7 @@ def read_state(client: KafkaAdminClient, topic_id: bytes, partition: int) -> Sta
         after = segments[-1].base_offset
 
 
-def live_topics(client: KafkaAdminClient) -> dict[str, LiveTopic]:
+def live_topics(client: AdminClient) -> dict[str, LiveTopic]:
     return {
         row["name"]: LiveTopic(row["name"], uuid.UUID(str(row["topic_id"])).bytes, len(row["partitions"]))
         for row in client.describe_topics()

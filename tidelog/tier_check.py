@@ -15,9 +15,8 @@ from tiering.keys import SegmentKey
 from tiering.manifest import DamagedManifest, Manifest, read_manifest
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from object_store.blocking import BlockingStore
+    from tidelog.library_client import AdminClient
     from tiering.keys import PartitionPath, TierRoot
     from tiering.segment import SegmentId
 
@@ -34,7 +33,7 @@ class Patience:
 
 
 def check_partition(
-    client: KafkaAdminClient,
+    client: AdminClient,
     bucket: tuple[BlockingStore, TierRoot] | None,
     path: PartitionPath,
     patience: Patience,

@@ -12,9 +12,8 @@ from tiering.checking import behind
 from tiering.inventory import FoundTopic, read_partition
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from object_store.blocking import BlockingStore
+    from tidelog.library_client import AdminClient
     from tiering.keys import TierRoot
 
 LOOKS = 40
@@ -22,7 +21,7 @@ PAUSE_S = 0.5
 
 
 def late_partitions(
-    client: KafkaAdminClient,
+    client: AdminClient,
     store: BlockingStore,
     root: TierRoot,
     found: FoundTopic,

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.admin import KafkaAdminClient
 
 from bench import private_hosts
 from bench.embedded import EmbeddedCluster
-from tidelog.admin_client import send
 from tidelog.client_files import read_key
+from tidelog.library_client import AdminClient
 from tidelog.local_names import names_of
 from wire.messages import FindCoordinatorRequest
 
@@ -52,9 +51,9 @@ def rows(cluster: EmbeddedCluster, *command: str) -> Any:
 
 def coordinator_of(cluster: EmbeddedCluster, group: str) -> int:
     """As an operator is told; -1 while there is none."""
-    client = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    client = AdminClient(bootstrap_servers=cluster.bootstrap)
     try:
-        (found,) = send(client, FindCoordinatorRequest(key_type=0, coordinator_keys=[group])).coordinators
+        (found,) = client.send(FindCoordinatorRequest(key_type=0, coordinator_keys=[group])).coordinators
     finally:
         client.close()
     return int(found.node_id)

@@ -15,6 +15,8 @@ from tidelog.tier_newest import LOOKS, late_partitions
 from tiering.checking import State
 from tiering.inventory import FoundTopic, find_topics
 
+NO_CLIENT: Any = None
+
 
 class Store:
     """As `BlockingStore`."""
@@ -50,7 +52,7 @@ def test_a_manifest_that_shows_all_is_the_newest(monkeypatch: pytest.MonkeyPatch
     topic, store, shown = asyncio.run(found_topic())
     for state in (State(True, 0, 30, 5, shown, []), State(False, 0, 0, 0, shown + 9, [])):
         answering(monkeypatch, state)
-        assert late_partitions(None, store, ROOT, topic, lambda _: None) == ({}, {})
+        assert late_partitions(NO_CLIENT, store, ROOT, topic, lambda _: None) == ({}, {})
 
 
 def test_one_that_is_behind_is_waited_for_and_then_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +60,10 @@ def test_one_that_is_behind_is_waited_for_and_then_told(monkeypatch: pytest.Monk
     ahead = State(True, 0, 40, 5, shown + 3, [])
     asked = answering(monkeypatch, ahead, ahead, State(True, 0, 30, 5, shown, []))
     pauses: list[float] = []
-    assert late_partitions(None, store, ROOT, topic, pauses.append) == ({}, {})
+    assert late_partitions(NO_CLIENT, store, ROOT, topic, pauses.append) == ({}, {})
     assert (len(asked), len(pauses)) == (3, 2)
     asked = answering(monkeypatch, ahead)
-    late, silent = late_partitions(None, store, ROOT, topic, lambda _: None)
+    late, silent = late_partitions(NO_CLIENT, store, ROOT, topic, lambda _: None)
     assert (len(asked), silent) == (LOOKS, {})
     assert f"up to offset {shown}, which stands at {shown + 3}" in late[0]
     assert "lacks the offsets 30 to 39" in late[0]
@@ -70,5 +72,5 @@ def test_one_that_is_behind_is_waited_for_and_then_told(monkeypatch: pytest.Monk
 def test_a_state_that_cannot_be_read_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     topic, store, _ = asyncio.run(found_topic())
     asked = answering(monkeypatch, "no leader")
-    assert late_partitions(None, store, ROOT, topic, lambda _: None) == ({}, {0: "no leader"})
+    assert late_partitions(NO_CLIENT, store, ROOT, topic, lambda _: None) == ({}, {0: "no leader"})
     assert asked == [0]

@@ -9,12 +9,12 @@ import typer
 from kraft.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.output import EXIT_USAGE, fail, show
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from tidelog.library_client import AdminClient
 
 app = typer.Typer(help="Access control lists: create, list, delete.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -65,7 +65,7 @@ def create(
         permission_type=_number(AclPermission, permission, "--permission"),
     )
     with admin_client(bootstrap, data, command_config) as client:
-        response = send(client, CreateAclsRequest(creations=[creation]))
+        response = client.send(CreateAclsRequest(creations=[creation]))
     _check(response.results[0])
     show(
         [_row(kind, name, creation.resource_pattern_type, creation)],
@@ -93,7 +93,7 @@ def list_acls(
 
     request = DescribeAclsRequest(**_filter(resource, name, pattern, principal, host, operation, permission))
     with admin_client(bootstrap, data, command_config) as client:
-        response = send(client, request)
+        response = client.send(request)
     _check(response)
     rows = [
         _row(found.resource_type, found.resource_name, found.pattern_type, acl)
@@ -131,10 +131,10 @@ def delete(
     show(rows, as_json=as_json, columns=COLUMNS, empty="no ACLs")
 
 
-def _delete(client: KafkaAdminClient, wanted: Any) -> Any:
+def _delete(client: AdminClient, wanted: Any) -> Any:
     from wire.messages import DeleteAclsRequest  # noqa: PLC0415
 
-    (result,) = send(client, DeleteAclsRequest(filters=[wanted])).filter_results
+    (result,) = client.send(DeleteAclsRequest(filters=[wanted])).filter_results
     _check(result)
     return result
 

@@ -15,7 +15,7 @@ import typer
 
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
 from tidelog.cluster_layout import load_layout
 from tidelog.commands.cluster import DEFAULT_DATA, START_TIMEOUT_S, Json, ask_supervisor
 from tidelog.internal_topics import Internal, say_hidden
@@ -24,7 +24,7 @@ from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.tenant_admin import TenantAdmin
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from tidelog.library_client import AdminClient
 
 app = typer.Typer(help="Brokers: list, add, drain, remove.", no_args_is_help=True, rich_markup_mode=None)
 LOOK_S = 0.5
@@ -138,7 +138,7 @@ def remove(
 # emptying a broker ---------------------------------------------------------------------------------------------
 
 
-def _empty(client: KafkaAdminClient, moves: ReplicaMoves, broker: int, throttle: int, at_once: int) -> None:
+def _empty(client: AdminClient, moves: ReplicaMoves, broker: int, throttle: int, at_once: int) -> None:
     """Until it holds nothing, also of topics that were made meanwhile. Raises Refused."""
 
     def mine(_key: Key, moving: Moving) -> bool:
@@ -163,14 +163,14 @@ def _target(partition: PlacedPartition, moving: Moving | None) -> PlacedPartitio
     return partition._replace(replicas=tuple(r for r in partition.replicas if r not in moving.removing))
 
 
-def _check_room(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> None:
+def _check_room(client: AdminClient, moves: ReplicaMoves, broker: int) -> None:
     try:
         _evacuation(client, moves, broker).check(_holding(moves, broker))
     except NoRoom as error:
         fail(f"broker {broker} cannot be drained: {error}")
 
 
-def _evacuation(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> Evacuation:
+def _evacuation(client: AdminClient, moves: ReplicaMoves, broker: int) -> Evacuation:
     rows = _rows(client, moves)
     rooms = [Room(row["broker"], row["rack"], row["replicas"]) for row in rows if row["state"] == "running"]
     admin = TenantAdmin(client)
@@ -214,7 +214,7 @@ def _pause() -> None:
 @contextmanager
 def _cluster(
     bootstrap: str | None, data: Path, command_config: Path | None, without: int | None = None
-) -> Iterator[tuple[KafkaAdminClient, ReplicaMoves]]:
+) -> Iterator[tuple[AdminClient, ReplicaMoves]]:
     with admin_client(bootstrap, data, command_config, without=without) as client:
         try:
             yield client, ReplicaMoves(client)
@@ -222,7 +222,7 @@ def _cluster(
             fail(str(error))
 
 
-def _rows(client: KafkaAdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]:
+def _rows(client: AdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]:
     brokers = sorted(client.describe_cluster()["brokers"], key=lambda row: int(row["broker_id"]))
     alive = [row["broker_id"] for row in brokers if not row["is_fenced"]]
     cordoned = moves.cordoned(alive)
@@ -252,7 +252,7 @@ def _rows(client: KafkaAdminClient, moves: ReplicaMoves) -> list[dict[str, Any]]
     ]
 
 
-def _unregister(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> None:
+def _unregister(client: AdminClient, moves: ReplicaMoves, broker: int) -> None:
     """Once it is fenced; a broker that still lives would only register again."""
     from wire.messages import UnregisterBrokerRequest  # noqa: PLC0415
 
@@ -261,7 +261,7 @@ def _unregister(client: KafkaAdminClient, moves: ReplicaMoves, broker: int) -> N
         if time.monotonic() > deadline:
             fail(f"broker {broker} still runs; stop it first")
         _pause()
-    response = send(client, UnregisterBrokerRequest(broker_id=broker))
+    response = client.send(UnregisterBrokerRequest(broker_id=broker))
     if response.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
         row = {"error_code": response.error_code, "error_message": response.error_message}
         fail(f"broker {broker}: {error_text(row)}")

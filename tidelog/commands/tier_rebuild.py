@@ -22,9 +22,8 @@ from tidelog.commands.cluster import DEFAULT_DATA, Json, prepare_cluster, requir
 from tidelog.output import EXIT_USAGE, fail, show
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from kraft.rebuild import NamedBroker
+    from tidelog.library_client import AdminClient
     from tidelog.tier_rebuild import Prepared
 
 REBUILD_FILE = "rebuild.metadata"
@@ -110,7 +109,7 @@ def commit_offsets(
         raise typer.Exit(1)
 
 
-def commit(client: KafkaAdminClient, offsets: Iterable[dict[str, Any]]) -> list[str]:
+def commit(client: AdminClient, offsets: Iterable[dict[str, Any]]) -> list[str]:
     """Sentences on what could not be committed, or was let be."""
     from kafka import TopicPartition  # noqa: PLC0415
     from kafka.errors import KafkaError  # noqa: PLC0415

@@ -15,15 +15,14 @@ import typer
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.commands.topics import Configs, parse_configs
 from tidelog.output import EXIT_USAGE, fail, show
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
-
     from object_store.blocking import BlockingStore
+    from tidelog.library_client import AdminClient
     from tidelog.tier_access import Answers
     from tiering.inventory import FoundTopic
     from tiering.keys import PartitionPath, TierRoot
@@ -154,7 +153,7 @@ def restore(
 # checking ----------------------------------------------------------------------------------------------------
 
 
-def _paths(client: KafkaAdminClient, answers: Answers, topic: str | None) -> list[PartitionPath]:
+def _paths(client: AdminClient, answers: Answers, topic: str | None) -> list[PartitionPath]:
     """The tiered partitions that live, and those of deleted topics whose delay lasts."""
     from tiering.keys import PartitionPath  # noqa: PLC0415
 
@@ -199,7 +198,7 @@ def _chosen(
 
 
 def _check_newest(
-    client: KafkaAdminClient, store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, *, allow_holes: bool
+    client: AdminClient, store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, *, allow_holes: bool
 ) -> list[str]:
     """What the manifests do not show yet, in words; ends the command unless that is allowed."""
     from tidelog.tier_newest import late_partitions  # noqa: PLC0415
@@ -251,7 +250,7 @@ def _check_whole(
 
 
 def _restore(
-    client: KafkaAdminClient,
+    client: AdminClient,
     store: BlockingStore,
     root: TierRoot,
     found: FoundTopic,
@@ -282,7 +281,7 @@ def _restore(
 
 
 def _refusal(
-    client: KafkaAdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
+    client: AdminClient, found: FoundTopic, new: NewTopic, configs: dict[str, str], replicas: int
 ) -> str | None:
     """Why the controller would not make such a topic, before anything is copied for it."""
     from tiering.restoring import first_epochs  # noqa: PLC0415
@@ -298,13 +297,13 @@ def _refusal(
             for key, value in (configs | {REMOTE_STORAGE: "true"}).items()
         ],
     )
-    response = send(client, CreateTopicsRequest(topics=[topic], timeout_ms=ASK_TIMEOUT_MS, validate_only=True))
+    response = client.send(CreateTopicsRequest(topics=[topic], timeout_ms=ASK_TIMEOUT_MS, validate_only=True))
     (row,) = response.topics
     return error_text({"error_code": row.error_code, "error_message": row.error_message})
 
 
 def _create(
-    client: KafkaAdminClient,
+    client: AdminClient,
     found: FoundTopic,
     new: NewTopic,
     configs: dict[str, str],
@@ -322,14 +321,14 @@ def _create(
         configs=[RestoreTopicRequest.RestoredTopicConfig(name=key, value=value) for key, value in configs.items()],
         left_out=left_out,
     )
-    response = send(client, request)
+    response = client.send(request)
     problem = error_text({"error_code": response.error_code, "error_message": response.error_message})
     if response.error_code in _IN_DOUBT:  # it may exist, and then needs its objects; else the sweeper takes them
         fail(f"whether {new.name} was made is not known: {problem}; see `tidelog topics list` and tier status")
     return problem
 
 
-def _wait_ready(client: KafkaAdminClient, found: FoundTopic, name: str) -> None:
+def _wait_ready(client: AdminClient, found: FoundTopic, name: str) -> None:
     """Until every partition's leader has taken over what the manifests say."""
     from tidelog.tier_access import ask_brokers  # noqa: PLC0415
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text, send
+from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
 from tidelog.commands.cluster import DEFAULT_DATA, Json
 from tidelog.credentials import MECHANISM_NAMES, PASSWORD_ITERATIONS, new_secret, salted, write_private
 from tidelog.output import EXIT_USAGE, fail, show, show_one
 
 if TYPE_CHECKING:
-    from kafka.admin import KafkaAdminClient
+    from tidelog.library_client import AdminClient
 
 app = typer.Typer(help="Users with SCRAM passwords: set, list, delete.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -114,10 +114,10 @@ def _read(path: Path) -> str:
     return password
 
 
-def _described(client: KafkaAdminClient) -> list[dict[str, Any]]:
+def _described(client: AdminClient) -> list[dict[str, Any]]:
     from wire.messages import DescribeUserScramCredentialsRequest  # noqa: PLC0415
 
-    response = send(client, DescribeUserScramCredentialsRequest(users=None))
+    response = client.send(DescribeUserScramCredentialsRequest(users=None))
     _check([response])
     return [
         {"user": row.user, "mechanisms": {NAME_OF[info.mechanism]: info.iterations for info in row.credential_infos}}
@@ -125,11 +125,10 @@ def _described(client: KafkaAdminClient) -> list[dict[str, Any]]:
     ]
 
 
-def _alter(client: KafkaAdminClient, upsertions: list[tuple[str, Any]], deletions: list[tuple[str, int]]) -> None:
+def _alter(client: AdminClient, upsertions: list[tuple[str, Any]], deletions: list[tuple[str, int]]) -> None:
     from wire.messages import AlterUserScramCredentialsRequest as Request  # noqa: PLC0415
 
-    response = send(
-        client,
+    response = client.send(
         Request(
             deletions=[Request.ScramCredentialDeletion(name=name, mechanism=number) for name, number in deletions],
             upsertions=[
