@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -24,6 +24,7 @@ from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.range_growth import RangeGrowth
 from kraft.controller.reassignment import start_reassignment
+from kraft.controller.stepper import Step
 from kraft.controller.tenant_topics import usable
 from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.brokers import BrokerImage
@@ -87,12 +88,10 @@ def missing_ranges(
 
 
 @dataclass(slots=True)
-class RangeStep:
-    """What to commit now, and whether something has to be looked at again although nothing changes."""
+class RangeStep(Step):
+    """`waits`: something has to be looked at again although nothing changes."""
 
-    records: list[MetadataRecord] = field(default_factory=list)
     waits: bool = False
-    problem: str = ""
 
 
 def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> RangeStep:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
-from kraft.controller.cell_duties import CellDuties, CellDutiesConfig
+from kraft.controller.cell_duties import CellDuties
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import BrokerLiveness, LivenessConfig
@@ -21,7 +22,8 @@ from kraft.controller.piecework import Piecework, PieceworkConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.requests import ControllerRequests
 from kraft.controller.state_machine import MetadataStateMachine
-from kraft.controller.tenant_duties import TenantDuties, TenantDutiesConfig
+from kraft.controller.stepper import Act, Stepper
+from kraft.controller.tenant_duties import TenantDuties
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_log import TAIL_BATCHES_MAX, TAIL_BYTES_MAX, MetadataLog
@@ -102,18 +104,19 @@ class ControllerNode:
         )
         self._piecework = Piecework(self.driver, config.policy, PieceworkConfig())
         self.machine.subscribe(self._piecework.applied)
-        self._leader_return = LeaderReturn(self.driver, config.policy, config.leader_return)
-        self.machine.subscribe(self._leader_return.applied)
-        self._tenants = TenantDuties(self.driver, config.policy, ports.random, TenantDutiesConfig())
-        self.machine.subscribe(self._tenants.applied)
-        self._cells = CellDuties(self.driver, config.policy, ports.random, CellDutiesConfig())
-        self.machine.subscribe(self._cells.applied)
+        tenants = TenantDuties(self.driver, config.policy, ports.random)
+        acts: list[Act[Any]] = [tenants, CellDuties(config.policy, ports.random)]
+        if config.leader_return.enabled:
+            acts.append(LeaderReturn(self.driver, config.policy, ports.clock, config.leader_return))
+        for act in acts:
+            self.machine.subscribe(act.applied)
+        self._steppers = [Stepper(self.driver, act) for act in acts]
         self._requests = ControllerRequests(
             self.driver,
             self.liveness,
             MetadataFetch(self.machine, self.pacer, self._in_touch),
             config.policy,
-            self._tenants,
+            tenants,
             ports.random,
             ports.clock,
             sorted(config.voters),
@@ -142,9 +145,6 @@ class ControllerNode:
         await self.driver.start()
         self.liveness.start()
         self._piecework.start()
-        self._leader_return.start()
-        self._tenants.start()
-        self._cells.start()
         await self.quorum.start()
         self.server.start()
 
@@ -169,9 +169,8 @@ class ControllerNode:
     async def stop(self) -> None:
         """Resign, hand the leadership over and leave."""
         self.server.stop_accepting()
-        await self._cells.stop()
-        await self._tenants.stop()
-        await self._leader_return.stop()
+        for stepper in self._steppers:
+            await stepper.stop()
         await self._piecework.stop()
         await self.liveness.stop()
         await self.driver.stop()
@@ -198,9 +197,8 @@ class ControllerNode:
         if is_active:
             self.liveness.became_active()
             self._piecework.became_active()
-            self._leader_return.became_active()
-            self._tenants.became_active()
-            self._cells.became_active()
+        for stepper in self._steppers:
+            stepper.activity_changed(is_active)
 
     def _in_touch(self) -> bool:
         return self.quorum.has_quorum_contact() if self.quorum.is_leader else self.quorum.leader_id is not None

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
-from dataclasses import dataclass
 
-from common.decision import Decision
-from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.lifecycle import duty, end_task
+from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.key_moves import KeyReports, Report
 from kraft.controller.policy import ControllerPolicy
+from kraft.controller.stepper import Act
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_groups import TenantGroups
 from kraft.controller.tenant_moves import MoveStep, moving
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.records import MetadataRecord, TenantState
+from kraft.records import TenantState
 from wire.messages import (
     TenantGroupsClearedRequest,
     TenantGroupsClearedResponse,
@@ -31,30 +28,22 @@ from wire.messages import (
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TenantDutiesConfig:
-    """Seconds. `look_s`: how often tenants in work are looked at when nothing tells of a change."""
-
-    look_s: float = 1.0
-    step_pause_s: float = 0.05
+LOOK_S = 1.0  # how often tenants in work are looked at when nothing tells of a change
 
 
-class TenantDuties:
-    """Owns one task. Tell it of every change of the metadata, on every controller."""
+class TenantDuties(Act[MoveStep]):
+    """Its subjects are the tenants that move or are being deleted, by id."""
 
-    def __init__(
-        self, driver: ControllerDriver, policy: ControllerPolicy, rng: random.Random, config: TenantDutiesConfig
-    ) -> None:
+    name, pause_s = "tenants", 0.05
+
+    def __init__(self, driver: ControllerDriver, policy: ControllerPolicy, rng: random.Random) -> None:
+        super().__init__()
         self._driver = driver
         self._policy = policy
         self._random = rng
-        self._config = config
         self._groups = TenantGroups()
         self._keys = KeyReports()
-        self._busy: dict[str, None] = {}  # tenants that move or are being deleted, by id
-        self._problems: dict[str, str] = {}
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._busy: dict[str, None] = {}
 
     def applied(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for tenant_id in delta.access.tenants_changed:
@@ -63,22 +52,20 @@ class TenantDuties:
                 self._busy[tenant_id] = None
             else:
                 self._busy.pop(tenant_id, None)
-                self._problems.pop(tenant_id, None)
                 self._groups.forget(tenant_id)
                 self._keys.forget(tenant_id)
         if self._busy and not delta.is_empty:
-            self._changed.set()
+            self.changed.set()
 
-    def became_active(self) -> None:
+    def became_active(self, image: MetadataImage) -> None:
         self._groups.restart()
         self._keys.restart()
-        self._changed.set()
 
     def groups_cleared(self, request: TenantGroupsClearedRequest) -> TenantGroupsClearedResponse:
         """TenantGroupsCleared (10014), from a broker. Raises NOT_CONTROLLER."""
         self._check_sender(request)
         self._groups.cleared(self._driver.image, request.tenants, request.partitions)
-        self._changed.set()
+        self.changed.set()
         return TenantGroupsClearedResponse(error_code=0)
 
     def keys_ready(self, request: TenantKeysReadyRequest) -> TenantKeysReadyResponse:
@@ -94,7 +81,7 @@ class TenantDuties:
             for row in request.tenants
         ]
         self._keys.take(self._driver.image, request.broker_id, raw_uuid(request.topic_id), reports)
-        self._changed.set()
+        self.changed.set()
         return TenantKeysReadyResponse(error_code=0)
 
     def _check_sender(self, request: TenantGroupsClearedRequest | TenantKeysReadyRequest) -> None:
@@ -104,58 +91,21 @@ class TenantDuties:
         if broker is None or broker.epoch != request.broker_epoch:
             raise ProtocolError(ErrorCode.STALE_BROKER_EPOCH)
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=duty("tenants"))
+    def due(self, image: MetadataImage) -> list[str]:
+        return list(self._busy)
 
-    async def stop(self) -> None:
-        await end_task(self._task)
-        self._task = None
+    def step(self, image: MetadataImage, subject: str) -> Work[MoveStep]:
+        tenant = image.tenants.get(subject)
+        if tenant is not None and tenant.state is TenantState.DELETING:
+            return MoveStep(deletion_step(image, tenant, self._groups.are_gone(image, subject)))
+        if tenant is not None and tenant.state is TenantState.MOVING:
+            return (yield from moving(image, self._policy, tenant, self._random, self._keys))
+        return MoveStep()
 
-    async def _run(self) -> None:
-        while True:
-            self._changed.clear()
-            advanced = False
-            if self._driver.is_active:
-                for tenant_id in list(self._busy):
-                    advanced = await self._advance(tenant_id) or advanced
-            if advanced:
-                await asyncio.sleep(self._config.step_pause_s)
-                continue
-            try:
-                async with asyncio.timeout(self._config.look_s if self._busy else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-            await asyncio.sleep(self._config.step_pause_s)
+    def committed(self, subject: str, step: MoveStep) -> None:
+        tenant = self._driver.image.tenants.get(subject)
+        if step.ends and tenant is not None:
+            log.info("tenant moved", extra={"tenant": subject, "cell": tenant.home})
 
-    async def _advance(self, tenant_id: str) -> bool:
-        """Commit the tenant's next step; False when it has to wait for others, or for a better time."""
-
-        def decide(image: MetadataImage) -> Work[Decision[MetadataRecord, int]]:
-            records = yield from self._step(image, tenant_id)
-            return Decision(len(records), records)
-
-        try:
-            count: int = await self._driver.write(decide)
-        except (ProtocolError, OutcomeUnknown):
-            return False
-        return count > 0
-
-    def _step(self, image: MetadataImage, tenant_id: str) -> Work[list[MetadataRecord]]:
-        tenant = image.tenants.get(tenant_id)
-        if tenant is None:
-            return []
-        if tenant.state is TenantState.DELETING:
-            return deletion_step(image, tenant, self._groups.are_gone(image, tenant_id))
-        if tenant.state is not TenantState.MOVING:
-            return []
-        step = yield from moving(image, self._policy, tenant, self._random, self._keys)
-        self._tell(tenant_id, tenant.home, step)
-        return step.records
-
-    def _tell(self, tenant_id: str, cell: str, step: MoveStep) -> None:
-        if step.ends:
-            log.info("tenant moved", extra={"tenant": tenant_id, "cell": cell})
-        if step.problem and self._problems.get(tenant_id) != step.problem:  # once for each reason
-            log.warning("tenant cannot move on", extra={"tenant": tenant_id, "cell": cell, "reason": step.problem})
-        self._problems[tenant_id] = step.problem
+    def look_s(self, image: MetadataImage) -> float | None:
+        return LOOK_S if self._busy else None

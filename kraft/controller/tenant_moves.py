@@ -9,7 +9,7 @@ the rate, and the rate is the cluster's default unless an operator has set one.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,6 +21,7 @@ from kraft.controller.move_throttles import lifted, rate_lifted, throttles
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import start_reassignment
+from kraft.controller.stepper import Step
 from kraft.controller.tenant_topics import usable
 from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.cells import brokers_of
@@ -36,14 +37,13 @@ LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions that are looked at, and what 
 
 
 @dataclass(slots=True)
-class MoveStep:
-    """What to commit now. `problem` says why a partition could not be sent on its way; it is tried again later."""
+class MoveStep(Step):
+    """`problem` says why a partition could not be sent on its way; it is tried again later. `running` partitions are on
+    it, `waiting` ones are not yet."""
 
-    records: list[MetadataRecord] = field(default_factory=list)
     running: int = 0
     waiting: int = 0
     ends: bool = False
-    problem: str = ""
 
 
 def moving(

@@ -15,6 +15,7 @@ from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.sessions import BrokerSessions
+from kraft.controller.stepper import Step, Stepper
 from kraft.image.metadata import MetadataImage
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
 from tests.kraft.decisions import decide_create_topics
@@ -281,8 +282,8 @@ async def test_leaderships_return_in_steps() -> None:
 
     assert leaders() == [1] * 25
     config = LeaderReturnConfig(interval_s=0.02, moves_per_step=10, step_pause_s=0.01)
-    returning = LeaderReturn(bench.driver, bench.policy, config)
-    returning.start()
+    stepper = Stepper(bench.driver, LeaderReturn(bench.driver, bench.policy, bench.ports.clock, config))
+    stepper.activity_changed(True)
     await asyncio.sleep(0.05)
     assert leaders() == [1] * 25  # in sync it is not
     steps: list[int] = []
@@ -290,7 +291,7 @@ async def test_leaderships_return_in_steps() -> None:
     await bench.driver.write(_isr_restored)
     await bench.settle(lambda: leaders() == [0] * 25)
     assert steps == [0, 10, 20, 25]  # once all are in sync, and then at each step
-    await returning.stop()
+    await stepper.stop()
     await bench.stop()
 
 
@@ -300,10 +301,10 @@ class RestartBench:
     def __init__(self, bench: LiveBench) -> None:
         self.bench = bench
         config = LeaderReturnConfig(interval_s=300, restart_look_s=0.005, step_pause_s=0.001)
-        self.returning = LeaderReturn(bench.driver, bench.policy, config)
-        bench.machine.subscribe(self.returning.applied)
-        self.returning.became_active()
-        self.returning.start()
+        returning = LeaderReturn(bench.driver, bench.policy, bench.ports.clock, config)
+        bench.machine.subscribe(returning.applied)
+        self.stepper = Stepper(bench.driver, returning)
+        self.stepper.activity_changed(True)
         self.lives = 0
 
     async def restart(self, brokers: list[int]) -> None:
@@ -324,7 +325,7 @@ class RestartBench:
         return {partition.leader for partition in self.bench.machine.image.topics.partitions()}
 
     async def stop(self) -> None:
-        await self.returning.stop()
+        await self.stepper.stop()
         await self.bench.stop()
 
 
@@ -370,7 +371,7 @@ async def test_one_broker_after_another_is_a_restart_of_all_when_the_last_is_bac
 async def test_a_controller_that_takes_over_while_the_cluster_starts_knows_that_all_were_down() -> None:
     bench = await restart_bench()
     await bench.restart([0, 1, 2])
-    bench.returning.became_active()  # after all have registered
+    bench.stepper.activity_changed(True)  # after all have registered
     await bench.bench.driver.write(_isr_restored)
     await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
     await bench.stop()
@@ -388,10 +389,10 @@ class Standby:
     def image(self) -> MetadataImage:
         return self._bench.machine.image
 
-    async def write(self, decide: Any) -> int:
+    async def write(self, decide: Any) -> Step:
         self.asked += 1
         await asyncio.sleep(0)
-        return 0
+        return Step()
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -399,16 +400,16 @@ async def test_a_restart_that_another_controller_has_seen_through_is_over_for_it
     bench = await restart_bench()
     standby = Standby(bench.bench)
     config = LeaderReturnConfig(interval_s=300, restart_look_s=0.001)
-    successor = LeaderReturn(standby, bench.bench.policy, config)  # type: ignore[arg-type]
-    bench.bench.machine.subscribe(successor.applied)
+    returning = LeaderReturn(standby, bench.bench.policy, bench.bench.ports.clock, config)  # type: ignore[arg-type]
+    bench.bench.machine.subscribe(returning.applied)
+    successor = Stepper(standby, returning)
     await bench.restart([0, 1, 2])
     if is_whole:
         await bench.bench.driver.write(_isr_restored)
         await bench.bench.settle(lambda: bench.leaders() == {0, 1, 2})
-    await bench.returning.stop()
-    successor.start()
+    await bench.stepper.stop()
     standby.is_active = True
-    successor.became_active()
+    successor.activity_changed(True)
     for _ in range(50):
         await asyncio.sleep(0)
     assert not standby.asked
@@ -462,10 +463,9 @@ async def test_a_cluster_without_brokers_has_no_leaders_to_return() -> None:
         return decide(bench.machine.image).reply
 
     bench.driver.write = write  # type: ignore[method-assign]
-    returning = RestartBench(bench).returning
+    restarts = RestartBench(bench)
     async with asyncio.timeout(5):
         for _ in range(200):
             await asyncio.sleep(0)
     assert asked == 0
-    await returning.stop()
-    await bench.stop()
+    await restarts.stop()
