@@ -1,29 +1,28 @@
 """Whether a store keeps the conditions of conditional writes, found out by writing.
 
 A server that ignores `If-None-Match` or `If-Match` would let a deposed leader's manifest overwrite its successor's.
-Nothing stands in for them: a check before the write leaves a gap in which two writers both succeed. So such a store is
-refused when the tier starts.
+Nothing stands in for them: a check before the write leaves a gap in which two writers both succeed. So `tidelog up`
+refuses such a store, and no broker writes to it.
 """
 
 from __future__ import annotations
 
-from object_store.errors import ObjectExists, StoreUnfit, VersionConflict
+from object_store.errors import ObjectExists, ObjectMissing, StoreUnavailable, StoreUnfit, VersionConflict
 from object_store.store import ObjectStore
 
 
 async def probe_conditions(store: ObjectStore, key: str) -> None:
     """Writes `key`, which must be nobody's, and deletes it. Raises StoreUnfit, or what the store cannot do at all."""
-    first = await store.put(key, b"1", create_only=True)
     try:
-        await _expect_create_only(store, key)
-        await store.replace(key, b"2", first.version)
+        first = await store.put(key, b"1", create_only=True)
         try:
-            await store.replace(key, b"3", first.version)
-        except VersionConflict:
-            return
-        raise StoreUnfit(store.name, "probe", key, "the store ignores If-Match")
-    finally:
-        await store.delete([key])
+            await _expect_create_only(store, key)
+            await store.replace(key, b"2", first.version)
+            await _expect_compare_and_set(store, key, first.version)
+        finally:
+            await store.delete([key])
+    except (ObjectExists, ObjectMissing, VersionConflict) as error:  # an answer was lost, and its request repeated
+        raise StoreUnavailable(store.name, "probe", key, "the trial write has to be repeated") from error
 
 
 async def _expect_create_only(store: ObjectStore, key: str) -> None:
@@ -32,3 +31,11 @@ async def _expect_create_only(store: ObjectStore, key: str) -> None:
     except ObjectExists:
         return
     raise StoreUnfit(store.name, "probe", key, "the store ignores If-None-Match")
+
+
+async def _expect_compare_and_set(store: ObjectStore, key: str, old_version: str) -> None:
+    try:
+        await store.replace(key, b"3", old_version)
+    except VersionConflict:
+        return
+    raise StoreUnfit(store.name, "probe", key, "the store ignores If-Match")

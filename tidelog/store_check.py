@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreError, StoreUnavailable
 from object_store.limits import StoreLimits
+from object_store.probe import probe_conditions
 
 CHECK_S = 15.0
 """For all of it; one attempt has less, so that a lost packet ends nothing."""
 CONNECT_S, SILENCE_S, ATTEMPT_S, ATTEMPTS = 3.0, 5.0, 6.0, 2
 _ASKED = "tidelog-up/"  # below it lies nothing: the answer is short
+_PROBE_PREFIX = "tidelog-up-"
 
 
 def store_trouble(uri: str) -> str | None:
@@ -39,4 +42,5 @@ def store_trouble(uri: str) -> str | None:
 
 async def _asked(store: BlockingStore) -> None:
     async for _ in store.store.list(_ASKED):
-        return
+        break
+    await probe_conditions(store.store, f"{_PROBE_PREFIX}{uuid4().hex}")

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from common.ports import Clock
-from object_store.errors import ObjectMissing, StoreUnavailable, VersionConflict
+from object_store.errors import ObjectMissing, StoreUnavailable, StoreUnfit, VersionConflict
+from object_store.probe import probe_conditions
 from object_store.store import ObjectStore
 from tiering.keys import TierRoot
 from tiering.sealed import check_seal, sealed
@@ -98,8 +99,10 @@ class ClusterGuard:
         interval_s: float = CHECK_INTERVAL_S,
         seen: StoreSeen | None = None,
         begins: Callable[[], bool] = lambda: True,
+        probe_name: Callable[[], str] | None = None,
     ) -> None:
-        """`begins`: whether this node may make `cluster.json` where there is none."""
+        """`begins`: whether this node may make `cluster.json` where there is none. `probe_name` gives a new name each
+        time; with it the store is tried once before anything is written."""
         self.incarnation = 0
         """0 until the first check."""
         self.stale: str | None = None
@@ -114,6 +117,9 @@ class ClusterGuard:
         self._interval_s = interval_s
         self._seen = seen
         self._begins = begins
+        self._probe_name = probe_name
+        self._unfit: StoreUnfit | None = None
+        self._probed_s = float("-inf")
         self._checked_at = float("-inf")
 
     async def check(self) -> int:
@@ -143,6 +149,8 @@ class ClusterGuard:
             return
         file, version = found if found is not None else (None, None)
         await self._check_seen(file)
+        await self._check_fit()
+        self.missing = None
         if file is None or in_bucket < self.incarnation:  # a new bucket, or an older copy of it
             now_ms = self._clock.wall_ms()
             try:
@@ -159,15 +167,36 @@ class ClusterGuard:
             return
         noted = await self._seen.noted()
         if noted is not None and (file is None or file.created_ms != noted):
-            if self.missing is None:
-                self.missing = _not_the_one_there_was(self._root.cluster_id, is_empty=file is None)
-                self.missing_since_ms = self._clock.wall_ms()
-                _log.error("the object store is not the one there was", extra={"reason": self.missing})
-            raise StoreUnavailable(self._store.name, "get", self._root.cluster_file, self.missing)
-        self.missing = None
+            reason = _not_the_one_there_was(self._root.cluster_id, is_empty=file is None)
+            self._refuse("the object store is not the one there was", reason)
+            raise StoreUnavailable(self._store.name, "get", self._root.cluster_file, reason)
         if file is None and noted is None and not self._begins():
             reason = "no broker has begun in it yet"
             raise StoreUnavailable(self._store.name, "get", self._root.cluster_file, reason)
+
+    async def _check_fit(self) -> None:
+        """Try the store's conditional writes, once. Raises StoreUnfit, and what else a trial write meets."""
+        if self._probe_name is None:
+            return
+        now_s = self._clock.monotonic()
+        if self._unfit is None or now_s - self._probed_s >= self._interval_s:
+            self._probed_s, self._unfit = now_s, None
+            try:
+                await probe_conditions(self._store, self._root.probe_key(self._probe_name()))
+            except StoreUnfit as error:
+                self._unfit = error
+        if self._unfit is not None:
+            self._refuse("the object store is unfit for a tier", f"{self._unfit.reason}; nothing is written to it")
+            raise StoreUnfit(self._unfit.store, self._unfit.operation, "", self._unfit.reason)
+        self._probe_name = None
+
+    def _refuse(self, event: str, reason: str) -> None:
+        if self.missing == reason:
+            return
+        if self.missing is None:
+            self.missing_since_ms = self._clock.wall_ms()
+        self.missing = reason
+        _log.error(event, extra={"reason": reason})
 
     def _become_stale(self, newer: int) -> None:
         self.stale = (

@@ -1,6 +1,7 @@
 """Names of objects in the store. One page answers what lies where; docs/tier-format.md describes it for strangers.
 
     <prefix>/<cluster id>/cluster.json
+    <prefix>/<cluster id>/probe-<uuid>
     <prefix>/<cluster id>/metadata/…
     <prefix>/<cluster id>/audit/…
     <prefix>/<cluster id>/proposals/<uuid>[.verdict | .erase | .erase-ready-<partition>]
@@ -19,6 +20,7 @@ from tiering.segment import SegmentId, is_uuid
 
 NO_TENANT = "_"
 CLUSTER_FILE = "cluster.json"
+PROBE_PREFIX = "probe-"
 METADATA = "metadata"
 AUDIT = "audit"
 PROPOSALS = "proposals"
@@ -78,6 +80,10 @@ class TierRoot:
     @property
     def cluster_file(self) -> str:
         return self.prefix + CLUSTER_FILE
+
+    def probe_key(self, uuid: str) -> str:
+        """Of a trial write, which is deleted at once."""
+        return f"{self.prefix}{PROBE_PREFIX}{uuid}"
 
     @property
     def metadata_prefix(self) -> str:

@@ -17,6 +17,7 @@ from broker.tier.opening import LateStore, OpenStore
 from broker.tier.proposals import Proposals
 from broker.tier.service import TierService
 from broker.tier.services import TierServices
+from common.identifiers import random_uuid
 from common.metrics import Metrics
 from common.pacing import Pacer
 from common.ports import Ports
@@ -60,7 +61,12 @@ class TierPlane:
         self.store = LateStore(config.uri, parse_uri(config.uri).name, open_store, ports.clock)
         self.root = TierRoot(cluster_id)
         self.guard = ClusterGuard(
-            self.store, self.root, lambda: hosted.image.incarnation, ports.clock, seen=StoreSeen(ports.disk)
+            self.store,
+            self.root,
+            lambda: hosted.image.incarnation,
+            ports.clock,
+            seen=StoreSeen(ports.disk),
+            probe_name=lambda: random_uuid(ports.random).hex(),
         )
         self.manifest_services = ManifestServices(
             self.store, self.root, self.guard, ports.clock, ports.random, pacer, config.sweep_age_ms / 2_000

@@ -21,11 +21,13 @@ from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
 from tests.sim.bucket import BucketClient
 from tiering import lineage, manifest_writer, swap_decision, tier_shard
+from tiering.keys import MANIFEST
 from tiering.partition_tier import PartitionTier
 from tiering.segment import TieredSegment
 from tiering.shard_protocol import Claim, FinishCopy, Refused, StartCopy, Swap
 
 Replace = Callable[[Any, str, object], None]
+MANIFESTS = f"/{MANIFEST}/"
 
 
 def delete_without_claim(replace: Replace) -> None:
@@ -65,14 +67,14 @@ def delete_local_before_copied(replace: Replace) -> None:
 
 
 def overwrite_manifests(replace: Replace) -> None:
-    """A deposed leader goes on publishing, and the store takes a version that is there already."""
+    """A deposed leader goes on publishing, and the store takes a version that is there already; it is fit otherwise."""
     right = MemoryStore.put
 
     async def put(self: MemoryStore, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
-        return await right(self, key, body)
+        return await right(self, key, body, create_only=create_only and MANIFESTS not in key)
 
     async def bucket_put(self: BucketClient, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
-        return await bucket_right(self, key, body)
+        return await bucket_right(self, key, body, create_only=create_only and MANIFESTS not in key)
 
     bucket_right = BucketClient.put
     replace(MemoryStore, "put", put)

@@ -1,4 +1,4 @@
-"""An empty store where a node has seen its cluster's is not begun in: a volume may not be mounted."""
+"""A node writes to no store but the one that it has worked with, and to none that ignores the conditions of writes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,26 @@ from pathlib import Path
 import pytest
 
 from common.machine_disk import MachineDisk
-from object_store.errors import StoreUnavailable
+from object_store.errors import StoreUnavailable, StoreUnfit
+from object_store.store import Body, ObjectInfo
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import ROOT, WorldClock
-from tiering.cluster_file import ClusterGuard, StaleCluster, begin_incarnation, read_cluster_file
+from tiering.cluster_file import CHECK_INTERVAL_S, ClusterGuard, StaleCluster, begin_incarnation, read_cluster_file
 from tiering.store_seen import FILE_NAME, StoreSeen
+
+
+class CarelessStore(MemoryStore):
+    """Takes writes whatever their conditions, as a server does that knows nothing of them."""
+
+    ignored = frozenset({"If-None-Match", "If-Match"})
+
+    async def put(self, key: str, body: Body, *, create_only: bool = False) -> ObjectInfo:
+        return await super().put(key, body, create_only=create_only and "If-None-Match" not in self.ignored)
+
+    async def replace(self, key: str, body: bytes, expected_version: str | None) -> ObjectInfo:
+        if "If-Match" in self.ignored:
+            expected_version = self.objects[key][1].version if key in self.objects else None
+        return await super().replace(key, body, expected_version)
 
 
 class Node:
@@ -157,3 +172,32 @@ async def test_many_who_find_the_store_at_once_note_it_once(tmp_path: Path) -> N
     assert first.cancelled()
     assert disk.most == 1
     assert await StoreSeen(disk).noted() == 7
+
+
+@pytest.mark.parametrize("ignored", ["If-None-Match", "If-Match"])
+async def test_nothing_is_written_to_a_store_that_ignores_a_condition(clock: WorldClock, ignored: str) -> None:
+    """Until it keeps it: the store is tried again, but not at each call."""
+    careless = CarelessStore(clock.wall_ms)
+    careless.ignored = frozenset({ignored})
+    names = iter("abcdefgh")
+    guard = ClusterGuard(careless, ROOT, lambda: 1, clock, probe_name=lambda: next(names))
+    for _ in range(3):
+        with pytest.raises(StoreUnfit, match=f"the store ignores {ignored}"):
+            await guard.check()
+    assert guard.missing is not None
+    assert ignored in guard.missing
+    assert next(names) == "b"
+    assert not careless.objects
+    careless.ignored = frozenset()
+    clock.now_s += CHECK_INTERVAL_S
+    assert await guard.check() == 1
+    assert guard.missing is None
+    assert list(careless.objects) == [ROOT.cluster_file], "the trial write is gone"
+
+
+async def test_a_store_is_tried_once(clock: WorldClock) -> None:
+    names = iter("abc")
+    guard = ClusterGuard(store(clock), ROOT, lambda: 1, clock, 0.0, probe_name=lambda: next(names))
+    for _ in range(3):
+        await guard.check()
+    assert next(names) == "b"
