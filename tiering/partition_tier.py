@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,8 +37,19 @@ FOUND_MAX = 4  # segments that readers are at are not decoded again
 _FINISHED = STATES.index(SegmentState.COPY_FINISHED)
 
 
+class TierBefore(NamedTuple):
+    """What one record changes of a partition's tier, before it does."""
+
+    identity: tuple[bytes, int]
+    record: PartitionRecord
+    state_offset: int
+    swap: bytes | None
+    segments: list[tuple[SegmentId, bytes | None]]
+
+
 class PartitionTier:
-    """One partition's tier. `replay` alone changes it. Finished segments neither overlap nor share a base offset."""
+    """One partition's tier. `replay` changes it, and `take_back` undoes that. Finished segments neither overlap nor
+    share a base offset."""
 
     __slots__ = (
         "_aborting",
@@ -297,6 +309,19 @@ class PartitionTier:
         for numbers in (self._bases, self._ends, self._max_timestamps, self._log_bytes):
             del numbers[at]
         del self._finished[at]
+
+    def before(self, touched: list[SegmentId]) -> TierBefore:
+        """All that a record which touches these segments may change, as it is now."""
+        segments = [(segment, self.value_of(segment)) for segment in touched]
+        return TierBefore((self.topic_id, self.partition), self.record, self.state_offset, self.swap, segments)
+
+    def take_back(self, before: TierBefore) -> None:
+        """Undo the record that was replayed last."""
+        for segment, _ in before.segments:  # all of them first: an output may begin where an input does
+            self._forget(segment)
+        for segment, value in before.segments:
+            self.replay_segment(segment, value)
+        self.record, self.state_offset, self.swap = before.record, before.state_offset, before.swap
 
     def to_records(self) -> list[TierRecord]:
         """All of it as records, the partition's own first: replayed into an empty one they give the same state, but

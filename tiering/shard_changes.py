@@ -50,10 +50,8 @@ class Changes:
         self._tier = tier
         self._moment = moment
         if tier.swap is not None:
-            swap = decode_swap(tier.swap)
-            touched = [*swap.inputs, *((base_offset, uuid) for base_offset, uuid, _ in swap.outputs)]
-            for base_offset, uuid in touched:
-                segment = tier.get(SegmentId(base_offset, uuid.hex()))
+            for touched in decode_swap(tier.swap).segment_ids():
+                segment = tier.get(touched)
                 if segment is not None:
                     self.keep_segment(segment)
             self.end_swap(tier.record)

@@ -121,6 +121,11 @@ class SwapRecord(msgspec.Struct, frozen=True, array_like=True):
     erase_end: int
     state_offset: int
 
+    def segment_ids(self) -> list[SegmentId]:
+        """Of the inputs, then of the outputs."""
+        touched = [*self.inputs, *((base_offset, uuid) for base_offset, uuid, _ in self.outputs)]
+        return [SegmentId(base_offset, uuid.hex()) for base_offset, uuid in touched]
+
 
 STATES = (
     SegmentState.COPY_STARTED,

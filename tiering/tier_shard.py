@@ -1,7 +1,8 @@
 """The tier shard: who leads which partition in the tier, and what the object store holds of it. Free of I/O.
 
-It *decides* (request in, records of `__tier_state` and a reply out) and *replays* (records in); only replay changes
-the state. What it guarantees, whatever its askers believe:
+It *decides* (request in, records of `__tier_state` and a reply out) and *replays* (records in). Only replay changes the
+state, and `take_back`, which undoes the newest replays of records that no log took. What it guarantees, whatever its
+askers believe:
 
 - a leader epoch that was claimed shuts out all lower ones, and a broker epoch the lower ones of that broker;
 - finished segments of a partition neither overlap nor leave a hole above the log start: a copy begins at the tier's
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 
 from common.decision import Decision
 from tiering.lineage import follows
-from tiering.partition_tier import PartitionTier
+from tiering.partition_tier import PartitionTier, TierBefore
 from tiering.segment import SegmentId, SegmentState, TieredSegment, complaint
 from tiering.shard_changes import Changes, Moment, RefusedError
 from tiering.shard_protocol import (
@@ -46,7 +47,7 @@ from tiering.shard_protocol import (
     Swap,
 )
 from tiering.swap_decision import decide_swap
-from tiering.tier_records import KeyKind, TierRecord, decode_key, encode_value, partition_key, swap_key
+from tiering.tier_records import KeyKind, TierRecord, decode_key, decode_swap, encode_value, partition_key, swap_key
 
 PartitionId = tuple[bytes, int]
 """Topic id (16 bytes) and partition."""
@@ -81,6 +82,24 @@ class TierShard:
             self.partitions.pop(identity, None)
         else:
             self.partitions[identity] = tier
+
+    def before(self, key: bytes, value: bytes | None) -> TierBefore | None:
+        """What that record, which is about to be replayed, changes: as it is now. None: nothing."""
+        decoded = decode_key(key)
+        if decoded is None:
+            return None
+        identity = (decoded.topic_id, decoded.partition)
+        touched = [] if decoded.segment is None else [decoded.segment]
+        if decoded.kind is KeyKind.SWAP and value is not None:
+            touched = decode_swap(value).segment_ids()
+        return (self.partitions.get(identity) or PartitionTier(*identity)).before(touched)
+
+    def take_back(self, before: TierBefore) -> None:
+        """The record that changed `before` was replayed last, and is in no log."""
+        tier = self.partitions.pop(before.identity, None) or PartitionTier(*before.identity)
+        tier.take_back(before)
+        if not tier.is_empty:
+            self.partitions[before.identity] = tier
 
     def records(self) -> Iterator[TierRecord]:
         """The whole state; what a compacted topic holds of it in the end."""

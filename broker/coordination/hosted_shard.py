@@ -102,7 +102,7 @@ class HostedShard(Generic[ShardType]):
         self._revocable: RevocableShard | None = shard if isinstance(shard, RevocableShard) else None
         self._undone = 0  # how often records were taken back
         self._open: list[CoordinatorRecord] = []
-        self._open_before: list[CoordinatorRecord] = []  # what the open ones have changed, newest last
+        self._open_before: list[Any] = []  # what the open ones have changed, newest last
         self._open_bytes = 0
         self._open_waiters: list[Waiter] = []
         self._flush_due = False
@@ -271,7 +271,7 @@ class HostedShard(Generic[ShardType]):
                 self._refuse_now(waiter)
                 return
             if self._revocable is not None:
-                self._open_before.append(CoordinatorRecord(record.key, self._revocable.value_of(record.key)))
+                self._open_before.append(self._revocable.before(record))
             self.shard.replay(record.key, record.value)
             self._open.append(record)
             self._open_bytes += size
@@ -349,7 +349,7 @@ class HostedShard(Generic[ShardType]):
         self._await_commit(Unsettled(self._end, deadline, size, waiters))
         return True
 
-    def _take_back(self, shard: RevocableShard, before: list[CoordinatorRecord]) -> None:
+    def _take_back(self, shard: RevocableShard, before: list[Any]) -> None:
         """The device filled between the decision and the append: those who have seen what was decided are refused."""
         self._undone += 1
         refused, self._open_waiters = self._open_waiters, []

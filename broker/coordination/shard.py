@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.coordination.packed_records import Run
 from common.decision import Decision
@@ -91,13 +91,13 @@ class Shard(Protocol):
 class RevocableShard(Shard, Protocol):
     """A shard that outlives an append that its log refuses; any other is dropped then, and loaded again."""
 
-    def value_of(self, key: bytes) -> bytes | None:
-        """What the newest record with that key has said; None for a tombstone, and where there is none."""
+    def before(self, record: CoordinatorRecord) -> Any:
+        """What `record`, which is about to be replayed, changes: as it is now, for `take_back`."""
         ...
 
-    def take_back(self, records: list[CoordinatorRecord], now: Now) -> None:
-        """The log refused the newest records that were replayed. Replay `records`, which say what was before, and have
-        soft state follow. The requests that decided on them are refused elsewhere."""
+    def take_back(self, before: list[Any], now: Now) -> None:
+        """The log refused the newest records that were replayed. Bring back what was `before` each of them, the newest
+        first, and have soft state follow. The requests that decided on them are refused elsewhere."""
         ...
 
 

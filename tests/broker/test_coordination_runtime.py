@@ -235,12 +235,12 @@ async def test_a_new_epoch_replaces_a_shard_that_was_never_deposed(world: World)
 class Revocable(Register):
     """A register that outlives a refused append."""
 
-    def value_of(self, key: bytes) -> bytes | None:
-        return self.values.get(key)
+    def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
+        return CoordinatorRecord(record.key, self.values.get(record.key))
 
-    def take_back(self, records: list[CoordinatorRecord], now: Now) -> None:
-        self.taken_back = len(records)
-        for record in records:
+    def take_back(self, before: list[CoordinatorRecord], now: Now) -> None:
+        self.taken_back = len(before)
+        for record in before:
             self.replay(*record)
 
 

@@ -244,6 +244,26 @@ async def test_nobody_is_told_what_is_not_committed(cluster: TierCluster) -> Non
     assert (await reading).is_claimed
 
 
+async def test_an_append_that_the_log_refuses_costs_that_request_alone(cluster: TierCluster) -> None:
+    """The shard is not loaded anew: what was decided is taken back, and the next change builds on what was before."""
+    partition = cluster.here()
+    tier = await claimed(cluster, partition)
+    await copied(cluster, tier, 0, 10)
+    shard = cluster.coordinators[0].shard_of(TOPIC_ID, partition)
+    log = cluster.logs[shard]
+    reads = len(log.regions)
+    log.refuse_append = ErrorCode.KAFKA_STORAGE_ERROR
+    started = StartCopy(1, 10, segment(10, 20, state=SegmentState.COPY_STARTED, broker_id=0))
+    with pytest.raises(OutcomeUnknown):  # its askers cannot tell it from an append that is not committed
+        await cluster.client.change(tier, started, timeout_s=0.05)
+    assert cluster.runtimes[0].active(TIER_TOPIC) == [at for at in range(SHARDS) if at % 2 == 0]
+    assert (await cluster.client.describe(TOPIC_ID, partition)).to_records() == tier.to_records()
+    log.refuse_append = None
+    await copied(cluster, tier, 10, 20)
+    assert tier.state_offset == log.log.log_end_offset - 1
+    assert len(log.regions) == reads, "the log was not replayed"
+
+
 async def test_only_the_host_drops_a_partition(cluster: TierCluster) -> None:
     await claimed(cluster, cluster.elsewhere())
     reply = await cluster.client.call(TOPIC_ID, cluster.elsewhere(), DropPartition(1 << 40))

@@ -22,7 +22,7 @@ class FullDriver(GroupDriver):
             return
         before: list[CoordinatorRecord] = []
         for record in records:
-            before.append(CoordinatorRecord(record.key, self.shard.value_of(record.key)))
+            before.append(self.shard.before(record))
             self.shard.replay(record.key, record.value)
         self.shard.take_back(before[::-1], self.now)
 

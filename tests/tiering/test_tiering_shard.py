@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.tiering.refused_records import check_taken_back
 from tests.tiering.segments import segment, uuid_of
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentId, SegmentState
@@ -50,6 +51,7 @@ class ShardDriver:
     def ask(self, request: Request, partition: int = 0) -> Reply:
         moment = Moment(self.now_ms, len(self.log))
         decision = self.shard.decide(TOPIC_ID, partition, decode_request(encode(request)), moment)
+        check_taken_back(self.shard, decision.records)
         for record in decision.records:
             self.shard.replay(*record)
             self.log.append(record)

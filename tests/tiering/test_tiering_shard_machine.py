@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.tiering.refused_records import check_taken_back
 from tests.tiering.segments import segment
 from tests.tiering.test_tiering_swap import rewritten
 from tiering.partition_tier import PartitionTier
@@ -82,6 +83,7 @@ class TierShardMachine(RuleBasedStateMachine):
         if decision.records and not isinstance(request, DropPartition):
             assert leader.epoch >= claimed, "a fenced leader changed something"
             assert isinstance(request, Claim) or leader.epoch == claimed
+        check_taken_back(self.shard, decision.records)
         for record in decision.records:
             self.shard.replay(*record)
             self.log.append(record)

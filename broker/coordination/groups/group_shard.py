@@ -124,15 +124,15 @@ class GroupShard:
             self._untaken.pop(decoded.group_id, None)
             self._forget(decoded.group_id)
 
-    def value_of(self, key: bytes) -> bytes | None:
-        if key[:2] in OFFSET_KEY_PREFIXES:
-            return self.offsets.value_of(key)
-        decoded = decode_key(key)
-        return None if decoded is None else self.committed.get(decoded.group_id)
+    def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
+        """The record that would say what the newest one with its key has said."""
+        if (key := record.key)[:2] in OFFSET_KEY_PREFIXES:
+            return record._replace(value=self.offsets.value_of(key))
+        return record._replace(value=self.committed.get(decoded.group_id) if (decoded := decode_key(key)) else None)
 
-    def take_back(self, records: list[CoordinatorRecord], now: Now) -> None:
+    def take_back(self, before: list[CoordinatorRecord], now: Now) -> None:
         """A generation without a record is none: its members join again."""
-        for key, value in records:
+        for key, value in before:
             self.replay(key, value)
             decoded = decode_key(key)
             if isinstance(decoded, GroupKey):

@@ -12,6 +12,7 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+from tiering.partition_tier import TierBefore
 from tiering.shard_changes import Moment
 from tiering.shard_protocol import Describe, DropPartition, Reply, Request
 from tiering.tier_shard import PartitionId, TierShard
@@ -43,6 +44,14 @@ class HostedTierShard:
 
     def take_answers(self) -> list[Answer]:
         return []
+
+    def before(self, record: CoordinatorRecord) -> TierBefore | None:
+        return self.tiers.before(record.key, record.value)
+
+    def take_back(self, before: list[TierBefore | None], now: Now) -> None:
+        for one in before:
+            if one is not None:
+                self.tiers.take_back(one)
 
     def decide(
         self, topic_id: bytes, partition: int, request: Request, now: Now
