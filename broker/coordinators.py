@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.broker_link import BrokerLink
@@ -29,6 +29,7 @@ from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
+from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 MINUTE_MS = 60_000
 LINK_TIMEOUT_S = 1.0
@@ -54,7 +55,7 @@ class Coordinators:
         def value(name: str) -> Any:
             return config.node_settings.get(name, NODE_SETTINGS[name].default)
 
-        def create_topics(request: Any, version: int) -> Any:
+        def create_topics(request: CreateTopicsRequest, version: int) -> Awaitable[CreateTopicsResponse]:
             return forwarder.forward(None, request, version)
 
         self.runtime = CoordinatorRuntime(

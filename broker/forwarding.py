@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from broker.request import NODE_PRINCIPAL, RequestContext
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.pacing import Pacer, at_once
 from common.ports import Clock
-from kraft.controller_channel import ControllerUnavailable
+from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.metadata import MetadataImage
 from wire.codec import encode_request
-from wire.messages import EnvelopeRequest
+from wire.messages import EnvelopeRequest, Message, Request
 from wire.paced_codec import decode_response_work, encode_request_work, is_light
+
+R = TypeVar("R")
 
 LENGTH_BYTES = 4
 ENVELOPE_VERSION = 0
@@ -28,7 +30,7 @@ LOCAL_CLIENT = "tidelog-broker"
 class Channel(Protocol):
     """The way to the active controller; `kraft.controller_channel.ControllerChannel` is one."""
 
-    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
+    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 class Roles(Protocol):
@@ -81,8 +83,8 @@ class Forwarder:
         return self._observer.image
 
     async def forward(
-        self, context: RequestContext | None, request: Any, version: int, timeout_ms: int | None = None
-    ) -> Any:
+        self, context: RequestContext | None, request: Request[R], version: int, timeout_ms: int | None = None
+    ) -> R:
         """The controller's response to `request`, which travels as `version`. `context` None: the broker asks.
 
         Raises ProtocolError: NOT_CONTROLLER when none was reached, REQUEST_TIMED_OUT when the outcome is not known.
@@ -108,7 +110,7 @@ class Forwarder:
         lane = _lane_of(context)
         try:
             decoding = decode_response_work(request.API_KEY, version, memoryview(answer.response_data or b""))
-            response = at_once(decoding) if self._pacer is None else await self._pacer.run(decoding, lane)
+            response: R = at_once(decoding) if self._pacer is None else await self._pacer.run(decoding, lane)
         except MalformedFrame as error:
             raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is garbled") from error
         if answer.committed_offset >= 0:
@@ -117,7 +119,7 @@ class Forwarder:
                 await self._roles.wait_for(answer.committed_offset, limits.roles_s)
         return response
 
-    async def _encoded(self, context: RequestContext | None, request: Any, version: int) -> bytes:
+    async def _encoded(self, context: RequestContext | None, request: Message, version: int) -> bytes:
         self._correlation = correlation = (self._correlation + 1) & 0x7FFFFFFF
         client_id = LOCAL_CLIENT if context is None else context.client_id or ""
         if self._pacer is None or is_light(request, version):

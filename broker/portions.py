@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from common.pacing import Work
+from wire.messages import Message
 
 LEAVES_MAX = 50  # of one portion, where the table names no other number
 _NEVER = 1 << 15
@@ -41,7 +42,7 @@ class Listing:
 class Portion(NamedTuple):
     """`request` asks for a part. `joined` levels of its first element continue the portion before."""
 
-    request: Any
+    request: Message
     joined: int
 
 
@@ -107,13 +108,13 @@ def listing_of(api_key: int, version: int) -> Listing | None:
     return next((one for one in LISTINGS.get(api_key, ()) if one.since <= version <= one.until), None)
 
 
-def is_long(listing: Listing, request: Any) -> bool:
+def is_long(listing: Listing, request: Message) -> bool:
     """Whether a request has to be cut."""
     elements = getattr(request, listing.asked[0])
     return bool(elements) and _leaves(elements, listing.asked[1:], listing.leaves_max) > listing.leaves_max
 
 
-def distinct(listing: Listing, request: Any) -> Work[list[Any]]:
+def distinct(listing: Listing, request: Message) -> Work[list[Any]]:
     """What a request lists, with at most `repeats` elements of each kind, side by side, the first of each in order."""
     elements: list[Any] = getattr(request, listing.asked[0])
     if listing.kind is None:
@@ -128,7 +129,7 @@ def distinct(listing: Listing, request: Any) -> Work[list[Any]]:
     return [element for known in kinds.values() for element in known]
 
 
-def portions(listing: Listing, request: Any, elements: list[Any]) -> Iterator[Portion]:
+def portions(listing: Listing, request: Message, elements: list[Any]) -> Iterator[Portion]:
     """The parts of a long request that lists `elements`."""
     first, *inner = listing.asked
     for part, joined in _cut(elements, tuple(inner), listing.leaves_max):

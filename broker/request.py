@@ -13,11 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 from broker.security.authorizer import Access
 from common.pacing import Lane, Pacer, Work, at_once
+from wire.messages import Message
 
 ANONYMOUS = "User:ANONYMOUS"
 NODE_PRINCIPAL = "User:NODE"
 
 T = TypeVar("T")
+M = TypeVar("M", bound="Message")
 
 Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Work[Any] | Any"]
 """Answers at once, later, or by work that the node's pacer does in slices."""
@@ -133,7 +135,7 @@ class WrittenRows:
     """An answer with rows that its handler has written itself, as the client is to see them: `count` elements of the
     list `name`. Those that `message` has in it come behind them."""
 
-    message: Any
+    message: Message
     name: str
     parts: list[bytes]
     count: int
@@ -142,7 +144,7 @@ class WrittenRows:
 class Gatekeeper(Protocol):
     """Stands before every handler, with internal names; the two hot ones ask the session's `access` themselves."""
 
-    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Work[Any] | Any:
+    def serve(self, context: RequestContext, request: Message, handler: Handler) -> Awaitable[Any] | Work[Any] | Any:
         """The handler's answer, for what the session may have, with refusals for the rest."""
         ...
 
@@ -150,11 +152,11 @@ class Gatekeeper(Protocol):
 class Rewriter(Protocol):
     """Turns the names that a client uses into internal ones, and back."""
 
-    def inward(self, context: RequestContext, request: Any) -> Any: ...
+    def inward(self, context: RequestContext, request: M) -> M: ...
 
-    def outward(self, context: RequestContext, response: Any) -> Any: ...
+    def outward(self, context: RequestContext, response: M) -> M: ...
 
-    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
+    def outward_work(self, context: RequestContext, response: M) -> Work[M]:
         """`outward` in slices, for an answer with many elements."""
         ...
 

@@ -20,6 +20,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response
 from wire.disposal import disposal
+from wire.messages import Message
 from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
 
 PACED_BY_HANDLERS = (3, 75)  # Metadata, DescribeTopicPartitions
@@ -89,7 +90,7 @@ class RequestServing:
         if ending is not None:
             self._pacer.start(ending, context.lane)
 
-    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Parts | Awaitable[Parts]:
+    def serve(self, context: RequestContext, request: Message, handler: Handler) -> Parts | Awaitable[Parts]:
         """The answer to a decoded request. Raises ProtocolError and MalformedFrame."""
         listing = listing_of(context.api_key, context.api_version)
         if listing is not None and is_long(listing, request):
@@ -102,7 +103,7 @@ class RequestServing:
             return self._later(context, answer)
         return self._encoded(context, answer)
 
-    def _handled(self, context: RequestContext, request: Any, handler: Handler) -> Any:
+    def _handled(self, context: RequestContext, request: Message, handler: Handler) -> Any:
         """The handler's answer; awaitable when it comes later."""
         chain = self.chain
         outcome = chain.gatekeeper.serve(context, chain.rewriter.inward(context, request), handler)
@@ -125,7 +126,7 @@ class RequestServing:
         return self._pacer.start(self._encoding(context, answer), context.lane)
 
     def _with_rows(self, context: RequestContext, answer: WrittenRows) -> Work[Parts]:
-        message = yield from self.chain.rewriter.outward_work(context, answer.message)
+        message: Any = yield from self.chain.rewriter.outward_work(context, answer.message)
         if context.throttle_ms:
             message.throttle_time_ms = context.throttle_ms
         writer = self._rows_writer(context, answer.name)
@@ -150,11 +151,13 @@ class RequestServing:
 
     # in portions -------------------------------------------------------------------------------------------
 
-    async def _admitted(self, context: RequestContext, request: Any, handler: Handler, listing: Listing) -> Parts:
+    async def _admitted(self, context: RequestContext, request: Message, handler: Handler, listing: Listing) -> Parts:
         async with self.admission.place(context.session.lane.group):
             return await self._in_portions(context, request, handler, listing)
 
-    async def _in_portions(self, context: RequestContext, request: Any, handler: Handler, listing: Listing) -> Parts:
+    async def _in_portions(
+        self, context: RequestContext, request: Message, handler: Handler, listing: Listing
+    ) -> Parts:
         """An error of the whole ends the request: the answer of the portion that has it is the answer."""
         pacer, lane, name = self._pacer, context.lane, listing.told[0]
         writer = RowsWriter(context.api_key, context.api_version, context.correlation_id, name, self._answer_bytes_max)

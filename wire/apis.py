@@ -222,7 +222,9 @@ def served(kind: ListenerKind, api_key: int, version: int) -> Api | None:
     return api
 
 
-def api_versions(kind: ListenerKind, version: int, features: Features, throttle_ms: int = 0) -> Any:
+def api_versions(
+    kind: ListenerKind, version: int, features: Features, throttle_ms: int = 0
+) -> messages.ApiVersionsResponse:
     """ApiVersionsResponse for a listener of `kind`; `version` is the request's (a served one)."""
     response = messages.ApiVersionsResponse
     supported = sorted(features.supported.items())

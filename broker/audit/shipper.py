@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from broker.audit.config import AuditConfig
 from broker.audit.topic_host import AuditTopicHost, Entry
@@ -140,10 +139,10 @@ class AuditShipper:
             events=[AppendAuditRequest.AuditEntry(sequence=entry.sequence, event=entry.event) for entry in entries],
         )
         link = await self._link.to(leader)
-        response: Any = await link.call(request, VERSION, self._config.call_timeout_ms / 1000)
+        response = await link.call(request, VERSION, self._config.call_timeout_ms / 1000)
         if response.error_code != ErrorCode.NONE:
             raise ProtocolError(known_error(response.error_code))
-        return int(response.last_sequence)
+        return response.last_sequence
 
     def _check_creatable(self) -> None:
         """The first events come when a cluster starts after a crash: a topic that is made then must not have few

@@ -19,7 +19,14 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.acl_filter import AclFilter
 from kraft.image.acls import AclImage
-from wire.messages import CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse, DescribeAclsResponse
+from wire.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
 
 CREATE_VERSION = 3
 DELETE_VERSION = 3
@@ -40,7 +47,9 @@ class AclHandlers:
         if not self._authorizes and context.tenant is None:
             raise ProtocolError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
-    def describe_acls(self, context: RequestContext, request: Any) -> Any:
+    def describe_acls(
+        self, context: RequestContext, request: DescribeAclsRequest
+    ) -> DescribeAclsResponse | Work[DescribeAclsResponse]:
         wanted = _filter(request)
         try:
             self._check_enabled(context)
@@ -49,20 +58,20 @@ class AclHandlers:
             return DescribeAclsResponse(error_code=error.code, error_message=error.message or None, resources=[])
         return self._describe(context, wanted)
 
-    def _describe(self, context: RequestContext, wanted: AclFilter) -> Work[Any]:
+    def _describe(self, context: RequestContext, wanted: AclFilter) -> Work[DescribeAclsResponse]:
         acls, tenant = self._forwarder.image.acls, context.tenant
         by_resource: dict[tuple[int, str, int], list[AclImage]] = {}
         for acl in (yield from wanted.find_work(acls)) if tenant is None else find_acls(wanted, tenant, acls):
             key = (acl.resource_type, acl.resource_name, acl.pattern_type)
             by_resource.setdefault(key, []).append(acl)
             yield ROW_COST
-        resources: list[Any] = []
+        resources: list[_Resource] = []
         for of_resource in by_resource.values():
             resources.append(_resource(of_resource))
             yield ROW_COST * len(of_resource)
         return DescribeAclsResponse(error_code=0, error_message=None, resources=resources)
 
-    async def create_acls(self, context: RequestContext, request: Any) -> Any:
+    async def create_acls(self, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
         try:
             self._check_enabled(context)
             return await self._forwarder.forward(context, request, CREATE_VERSION)
@@ -70,7 +79,7 @@ class AclHandlers:
             result = CreateAclsResponse.AclCreationResult(error_code=error.code, error_message=error.message or None)
             return CreateAclsResponse(results=[result for _ in request.creations])
 
-    async def delete_acls(self, context: RequestContext, request: Any) -> Any:
+    async def delete_acls(self, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
         if context.tenant is not None:
             return await self._delete_of_tenant(context, context.tenant, request)
         try:
@@ -82,7 +91,9 @@ class AclHandlers:
             )
             return DeleteAclsResponse(filter_results=[result for _ in request.filters])
 
-    async def _delete_of_tenant(self, context: RequestContext, tenant: str, request: Any) -> Any:
+    async def _delete_of_tenant(
+        self, context: RequestContext, tenant: str, request: DeleteAclsRequest
+    ) -> DeleteAclsResponse:
         """What the tenant's filters mean is known here; the controller is asked for each ACL by all that it says."""
         acls = self._forwarder.image.acls
         meant: list[list[AclImage] | ProtocolError] = []
@@ -96,7 +107,7 @@ class AclHandlers:
                 doomed.update((acl.id, acl) for acl in found)
             except ProtocolError as error:
                 meant.append(error)
-        removed: dict[bytes, Any] = {}
+        removed: dict[bytes, _Deleted] = {}
         if doomed:
             exact = DeleteAclsRequest(filters=[_exactly(acl) for acl in doomed.values()])
             try:
@@ -108,7 +119,7 @@ class AclHandlers:
         return DeleteAclsResponse(filter_results=[_deleted(one, removed) for one in meant])
 
 
-def _filter(given: Any) -> AclFilter:
+def _filter(given: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
     """Of DescribeAcls, or one of DeleteAcls."""
     return AclFilter(
         given.resource_type_filter,
@@ -121,7 +132,7 @@ def _filter(given: Any) -> AclFilter:
     )
 
 
-def _exactly(acl: AclImage) -> Any:
+def _exactly(acl: AclImage) -> DeleteAclsRequest.DeleteAclsFilter:
     return DeleteAclsRequest.DeleteAclsFilter(
         resource_type_filter=int(acl.resource_type),
         resource_name_filter=acl.resource_name,

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.audit.topic_host import AuditTopicHost, Entry
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from records.audit_event import EVENT_BYTES_MAX, decode_audit_event
-from wire.messages import AppendAuditResponse
+from wire.messages import AppendAuditRequest, AppendAuditResponse
 
 
 class AppendAudit:
     def __init__(self, host: AuditTopicHost) -> None:
         self._host = host
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: AppendAuditRequest) -> AppendAuditResponse:
         """A repeated request is answered like its original, and INVALID_REQUEST when something in it is no event: who
         reads `__audit` later could not pass over it."""
         entries = [Entry(one.sequence, one.event) for one in request.events]

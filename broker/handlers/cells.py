@@ -5,12 +5,10 @@ Behaviour: both are the controller's and travel to it in an Envelope: how full a
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
 from common.errors import ProtocolError
-from wire.messages import AlterCellResponse, DescribeCellsResponse
+from wire.messages import AlterCellRequest, AlterCellResponse, DescribeCellsRequest, DescribeCellsResponse
 
 VERSION = 0
 
@@ -21,13 +19,13 @@ class CellHandlers:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
 
-    async def describe_cells(self, context: RequestContext, request: Any) -> Any:
+    async def describe_cells(self, context: RequestContext, request: DescribeCellsRequest) -> DescribeCellsResponse:
         try:
             return await self._forwarder.forward(context, request, VERSION)
         except ProtocolError as error:
             return DescribeCellsResponse(error_code=error.code, error_message=error.message or None, cells=[])
 
-    async def alter_cell(self, context: RequestContext, request: Any) -> Any:
+    async def alter_cell(self, context: RequestContext, request: AlterCellRequest) -> AlterCellResponse:
         try:
             return await self._forwarder.forward(context, request, VERSION, request.timeout_ms)
         except ProtocolError as error:

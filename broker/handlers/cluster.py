@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from broker.coordination.internal_topics import InternalTopics
 from broker.coordination.placement import keeping_partition
@@ -26,10 +25,15 @@ from kraft.controller.topic_names import GROUP_TOPIC
 from wire.apis import Features, api_versions
 from wire.listeners import ListenerKind
 from wire.messages import (
+    ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribeClusterRequest,
     DescribeClusterResponse,
+    FindCoordinatorRequest,
     FindCoordinatorResponse,
+    UnregisterBrokerRequest,
     UnregisterBrokerResponse,
+    UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
 
@@ -71,7 +75,7 @@ class ClusterHandlers:
             self._last_view_of, self._last_view = key, view
         return view
 
-    def api_versions(self, context: RequestContext, request: Any) -> Any:
+    def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         version = context.api_version
         if version >= SOFTWARE_FROM:
             name, software_version = request.client_software_name, request.client_software_version
@@ -83,7 +87,7 @@ class ClusterHandlers:
         epoch = image.offset if context.tenant is None else 0  # what others change is no tenant's business
         return api_versions(_kind(context), version, Features(epoch, finalized, SUPPORTED_FEATURES))
 
-    def describe_cluster(self, context: RequestContext, request: Any) -> Any:
+    def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         if request.endpoint_type != BROKERS:
             known = request.endpoint_type == CONTROLLERS
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
@@ -115,13 +119,15 @@ class ClusterHandlers:
             authorized_operations=operations,
         )
 
-    async def unregister_broker(self, context: RequestContext, request: Any) -> Any:
+    async def unregister_broker(
+        self, context: RequestContext, request: UnregisterBrokerRequest
+    ) -> UnregisterBrokerResponse:
         try:
             return await self._forwarder.forward(context, request, UNREGISTER_VERSION)
         except ProtocolError as error:
             return UnregisterBrokerResponse(error_code=error.code, error_message=error.message or None)
 
-    async def update_features(self, context: RequestContext, request: Any) -> Any:
+    async def update_features(self, context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
         try:
             return await self._forwarder.forward(context, request, UPDATE_FEATURES_VERSION, request.timeout_ms)
         except ProtocolError as error:
@@ -129,7 +135,9 @@ class ClusterHandlers:
 
     # FindCoordinator ---------------------------------------------------------------------------------------
 
-    async def find_coordinator(self, context: RequestContext, request: Any) -> Any:
+    async def find_coordinator(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
         if context.api_version < MANY_KEYS_FROM:
             found = await self._find(context, request.key_type, request.key)
             broker = found.broker

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.forwarding import Forwarder
 from broker.handlers.certificate_reloads import CertificateReloads
@@ -23,11 +23,21 @@ from kraft.controller.topic_configs import ConfigSource
 from kraft.controller.topic_names import check_topic_name
 from kraft.image.metadata import MetadataImage
 from kraft.records import ResourceType
-from wire.messages import AlterConfigsResponse, DescribeConfigsResponse, IncrementalAlterConfigsResponse
+from wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 
 ALTER_CONFIGS_VERSION = 2
 INCREMENTAL_VERSION = 1
 
+_Described = DescribeConfigsRequest.DescribeConfigsResource
+_Changed = AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource
+A = TypeVar("A", AlterConfigsResponse, IncrementalAlterConfigsResponse)
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
@@ -69,11 +79,11 @@ class ConfigHandlers:
         self._node_id = node_id
         self._given = given
         self._shared_of: object = None
-        self._shared: dict[tuple[str, bool, bool], list[Any]] = {}
+        self._shared: dict[tuple[str, bool, bool], list[_Config]] = {}
 
     # DescribeConfigs ---------------------------------------------------------------------------------------
 
-    def describe_configs(self, context: RequestContext, request: Any) -> Any:
+    def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
         for resource in request.resources:
             try:
@@ -92,7 +102,7 @@ class ConfigHandlers:
             )
         return DescribeConfigsResponse(results=results)
 
-    def _describe(self, resource: Any, request: Any) -> list[Any]:
+    def _describe(self, resource: _Described, request: DescribeConfigsRequest) -> list[_Config]:
         """Rows that many resources share are made once."""
         image = self._forwarder.image
         if resource.resource_type == ResourceType.TOPIC:
@@ -116,7 +126,7 @@ class ConfigHandlers:
         keys = set(resource.configuration_keys or ())
         return [row for row in rows if row.name in keys] if keys else rows
 
-    def _shared_rows(self, image: MetadataImage, request: Any, broker: str) -> list[Any]:
+    def _shared_rows(self, image: MetadataImage, request: DescribeConfigsRequest, broker: str) -> list[_Config]:
         """Those of a topic without settings of its own, or of this broker, as long as the image's settings stand."""
         if self._shared_of is not image.configs:
             self._shared_of, self._shared = image.configs, {}
@@ -177,11 +187,15 @@ class ConfigHandlers:
 
     # changes -----------------------------------------------------------------------------------------------
 
-    async def alter_configs(self, context: RequestContext, request: Any) -> Any:
+    async def alter_configs(self, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
         return await self._alter(context, request, ALTER_CONFIGS_VERSION, AlterConfigsResponse)
 
-    async def incremental_alter_configs(self, context: RequestContext, request: Any) -> Any:
-        response, done, others = IncrementalAlterConfigsResponse, [], []
+    async def incremental_alter_configs(
+        self, context: RequestContext, request: IncrementalAlterConfigsRequest
+    ) -> IncrementalAlterConfigsResponse:
+        response = IncrementalAlterConfigsResponse
+        done: list[IncrementalAlterConfigsResponse.AlterConfigsResourceResponse] = []
+        others: list[IncrementalAlterConfigsRequest.AlterConfigsResource] = []
         for resource in request.resources:
             if context.tenant is None and self._certificates.concerns(resource):
                 try:
@@ -198,8 +212,16 @@ class ConfigHandlers:
         answer.responses = [*answer.responses, *done]
         return answer
 
-    async def _alter(self, context: RequestContext, request: Any, version: int, response_class: Any) -> Any:
-        refused, allowed = [], []
+    async def _alter(
+        self,
+        context: RequestContext,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        version: int,
+        response_class: type[A],
+    ) -> A:
+        """`response_class` is that of the request's answer."""
+        refused: list[Any] = []
+        allowed: list[Any] = []
         for resource in request.resources:
             try:
                 _check_tenant(context, resource)
@@ -210,11 +232,12 @@ class ConfigHandlers:
             return response_class(responses=refused)
         request.resources = allowed
         try:
-            response = await self._forwarder.forward(context, request, version)
+            answer: Any = await self._forwarder.forward(context, request, version)
         except ProtocolError as error:
-            response = response_class(responses=[_result(response_class, resource, error) for resource in allowed])
-        response.responses = [*response.responses, *refused]
-        return response
+            answer = response_class(responses=[_result(response_class, resource, error) for resource in allowed])
+        answer.responses = [*answer.responses, *refused]
+        altered: A = answer
+        return altered
 
 
 def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:
@@ -228,13 +251,13 @@ def _of_listeners_and_unknown(given: Iterable[str]) -> list[Setting]:
     ]
 
 
-def _check_tenant(context: RequestContext, resource: Any) -> None:
+def _check_tenant(context: RequestContext, resource: _Changed | _Described) -> None:
     """Brokers and what else is the cluster's have no settings for a tenant. Raises CLUSTER_AUTHORIZATION_FAILED."""
     if context.tenant is not None and resource.resource_type != ResourceType.TOPIC:
         raise ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Tenants have settings of topics alone.")
 
 
-def _result(response_class: Any, resource: Any, error: ProtocolError) -> Any:
+def _result(response_class: Any, resource: _Changed, error: ProtocolError) -> Any:
     return response_class.AlterConfigsResourceResponse(
         error_code=error.code,
         error_message=error.message or None,
@@ -243,7 +266,7 @@ def _result(response_class: Any, resource: Any, error: ProtocolError) -> Any:
     )
 
 
-def _config(setting: Setting, sources: list[Source], read_only: bool, request: Any) -> Any:
+def _config(setting: Setting, sources: list[Source], read_only: bool, request: DescribeConfigsRequest) -> _Config:
     _, value, source = sources[0]
     synonyms = []
     if request.include_synonyms:

@@ -8,7 +8,7 @@ same name does not inherit it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from broker.coordination.groups.coordinator import GroupCoordinator
@@ -20,8 +20,11 @@ from common.identifiers import ZERO_UUID
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
+    OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetFetchRequest,
     OffsetFetchResponse,
 )
 
@@ -32,6 +35,9 @@ ROW_COST = 4  # units of `common.pacing`
 
 _CommitTopic = OffsetCommitResponse.OffsetCommitResponseTopic
 _OldTopic = OffsetFetchResponse.OffsetFetchResponseTopic
+_Asked = (
+    OffsetFetchRequest.OffsetFetchRequestTopic | OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics
+)
 _Group = OffsetFetchResponse.OffsetFetchResponseGroup
 _Topics = _Group.OffsetFetchResponseTopics
 _DeleteTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
@@ -45,7 +51,7 @@ class GroupOffsetHandlers:
         self._coordinator = coordinator
         self._image = image
 
-    async def offset_commit(self, context: RequestContext, request: Any) -> Any:
+    async def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
         topics, items = [], []
         places: list[Any] = []  # the response's partitions that the coordinator decides, in order of `items`
         for topic in request.topics:
@@ -76,7 +82,7 @@ class GroupOffsetHandlers:
         return OffsetCommitResponse(topics=topics)
 
     async def _commit(
-        self, context: RequestContext, request: Any, items: tuple[OffsetToCommit, ...]
+        self, context: RequestContext, request: OffsetCommitRequest, items: tuple[OffsetToCommit, ...]
     ) -> tuple[ErrorCode, ...]:
         retention_ms = request.retention_time_ms if context.api_version <= RETENTION_UNTIL else -1
         commit = CommitRequest(
@@ -94,7 +100,7 @@ class GroupOffsetHandlers:
 
     # OffsetFetch -------------------------------------------------------------------------------------------
 
-    async def offset_fetch(self, context: RequestContext, request: Any) -> Any:
+    async def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         version = context.api_version
         if version >= MANY_GROUPS_FROM:
             groups = [await self._fetch_group(context, group.group_id, group.topics) for group in request.groups]
@@ -117,10 +123,10 @@ class GroupOffsetHandlers:
             for topic in group.topics
         ]
         if group.error_code and version < TOP_LEVEL_ERROR_FROM:
-            topics = old_failure(request.topics, group.error_code)
+            topics = old_failure(request.topics or [], group.error_code)
         return OffsetFetchResponse(topics=topics, error_code=group.error_code)
 
-    async def _fetch_group(self, context: RequestContext, group_id: str, topics: list[Any] | None) -> Any:
+    async def _fetch_group(self, context: RequestContext, group_id: str, topics: Sequence[_Asked] | None) -> _Group:
         try:
             if topics is None:
                 found = await self._fetch_all(context, group_id)
@@ -130,15 +136,15 @@ class GroupOffsetHandlers:
             return _Group(group_id=group_id, topics=[], error_code=error.code)
         return _Group(group_id=group_id, topics=found, error_code=ErrorCode.NONE)
 
-    async def _fetch_all(self, context: RequestContext, group_id: str) -> list[Any]:
+    async def _fetch_all(self, context: RequestContext, group_id: str) -> list[_Topics]:
         committed = await self._coordinator.fetch_all_offsets(group_id)
         return await context.paced(self._all_rows(committed))
 
-    def _all_rows(self, committed: Mapping[str, TopicOffsets]) -> Work[list[Any]]:
+    def _all_rows(self, committed: Mapping[str, TopicOffsets]) -> Work[list[_Topics]]:
         """What is committed may change meanwhile: each topic's partitions are told as they are at its turn."""
         topics = []
         for name in list(committed):
-            topic_id, rows = self._topic_id(name), list[Any]()
+            topic_id, rows = self._topic_id(name), list[_Topics.OffsetFetchResponsePartitions]()
             for index, offset in list(committed.get(name, {}).items()):
                 current = _of_topic(offset, topic_id)
                 if current is not _NOTHING:
@@ -148,7 +154,7 @@ class GroupOffsetHandlers:
                 topics.append(_Topics(name=name, partitions=rows))
         return topics
 
-    async def _fetch_some(self, group_id: str, topics: list[Any]) -> list[Any]:
+    async def _fetch_some(self, group_id: str, topics: Sequence[_Asked]) -> list[_Topics]:
         wanted = [(topic.name, topic.partition_indexes) for topic in topics]
         answers = await self._coordinator.fetch_offsets(group_id, wanted)
         found = []
@@ -167,7 +173,7 @@ class GroupOffsetHandlers:
 
     # OffsetDelete ------------------------------------------------------------------------------------------
 
-    async def offset_delete(self, context: RequestContext, request: Any) -> Any:
+    async def offset_delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         known = self._image().topics
         asked = tuple(
             (topic.name, partition.partition_index)
@@ -202,7 +208,7 @@ def _of_topic(committed: CommittedOffset | None, topic_id: bytes | None) -> Comm
     return committed
 
 
-def _row(index: int, committed: CommittedOffset) -> Any:
+def _row(index: int, committed: CommittedOffset) -> _Topics.OffsetFetchResponsePartitions:
     return _Topics.OffsetFetchResponsePartitions(
         partition_index=index,
         committed_offset=committed.offset,
@@ -212,7 +218,7 @@ def _row(index: int, committed: CommittedOffset) -> Any:
     )
 
 
-def old_failure(topics: list[Any], code: int) -> list[Any]:
+def old_failure(topics: list[OffsetFetchRequest.OffsetFetchRequestTopic], code: int) -> list[_OldTopic]:
     """Version 1 has no error but the partitions'."""
     return [
         _OldTopic(

@@ -15,10 +15,10 @@ from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.values import (
     GroupDescription,
     GroupState,
-    HeartbeatRequest,
     JoinReply,
     JoinRequest,
     ListedGroup,
+    MemberHeartbeat,
     MemberIdentity,
     SyncReply,
     SyncRequest,
@@ -29,12 +29,19 @@ from broker.tenancy.scope import prefix_of
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from wire.messages import (
+    DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribeGroupsRequest,
     DescribeGroupsResponse,
+    HeartbeatRequest,
     HeartbeatResponse,
+    JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupRequest,
     LeaveGroupResponse,
+    ListGroupsRequest,
     ListGroupsResponse,
+    SyncGroupRequest,
     SyncGroupResponse,
 )
 
@@ -55,7 +62,7 @@ class GroupHandlers:
 
     # members -----------------------------------------------------------------------------------------------
 
-    async def join_group(self, context: RequestContext, request: Any) -> Any:
+    async def join_group(self, context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
         version = context.api_version
         rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
         join = JoinRequest(
@@ -94,7 +101,7 @@ class GroupHandlers:
             ],
         )
 
-    async def sync_group(self, context: RequestContext, request: Any) -> Any:
+    async def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
         named = context.api_version >= SYNC_PROTOCOL_FROM
         if named and (request.protocol_type is None or request.protocol_name is None):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b"")
@@ -118,8 +125,8 @@ class GroupHandlers:
             assignment=reply.assignment,
         )
 
-    async def heartbeat(self, context: RequestContext, request: Any) -> Any:
-        heartbeat = HeartbeatRequest(
+    async def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        heartbeat = MemberHeartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         try:
@@ -128,7 +135,7 @@ class GroupHandlers:
             code = error.code
         return HeartbeatResponse(error_code=code)
 
-    async def leave_group(self, context: RequestContext, request: Any) -> Any:
+    async def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
         if context.api_version < LEAVE_MANY_FROM:
             leaving: tuple[MemberIdentity, ...] = (MemberIdentity(request.member_id, None),)
         else:
@@ -153,7 +160,7 @@ class GroupHandlers:
 
     # administration ----------------------------------------------------------------------------------------
 
-    async def describe_groups(self, context: RequestContext, request: Any) -> Any:
+    async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         operations = GROUP_OPERATIONS if request.include_authorized_operations else None
         described = []
         for group_id in request.groups:
@@ -170,7 +177,7 @@ class GroupHandlers:
                 described.append(await context.paced(_described(group, operations)))
         return DescribeGroupsResponse(groups=described)
 
-    async def list_groups(self, context: RequestContext, request: Any) -> Any:
+    async def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         """Filters are compared without regard to case; an empty filter lets everything pass."""
         states = {state.lower() for state in request.states_filter or ()}
         types = {group_type.lower() for group_type in request.types_filter or ()}
@@ -181,7 +188,7 @@ class GroupHandlers:
             return ListGroupsResponse(error_code=error.code, groups=[])
         return ListGroupsResponse(error_code=ErrorCode.NONE, groups=await context.paced(_listed(groups, states, types)))
 
-    async def delete_groups(self, context: RequestContext, request: Any) -> Any:
+    async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         results = []
         for group_id in dict.fromkeys(request.groups_names):
             try:

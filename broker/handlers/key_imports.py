@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.coordination.groups.key_store import KeyStore
 from broker.coordination.shard import CoordinatorRecord
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from wire.messages import ImportKeysResponse, raw_uuid
+from wire.messages import ImportKeysRequest, ImportKeysResponse, raw_uuid
 
 
 class ImportKeys:
@@ -17,7 +15,7 @@ class ImportKeys:
     def __init__(self, store: KeyStore) -> None:
         self._store = store
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: ImportKeysRequest) -> ImportKeysResponse:
         records = [CoordinatorRecord(bytes(record.key), bytes(record.value)) for record in request.records]
         topic_id = raw_uuid(request.topic_id)
         try:

@@ -23,7 +23,7 @@ from broker.replication.cold_reading import ColdReading
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from storage.partition_log import TimestampHit
-from wire.messages import ListOffsetsResponse
+from wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 NONE_FOUND = (-1, -1, -1)
@@ -50,7 +50,7 @@ class ListOffsets:
         self._cold = cold
         self._remote_timeout_ms = remote_timeout_ms
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: ListOffsetsRequest) -> Any:
         """Answer per partition. A replica's question is refused outside the internal listener."""
         if request.replica_id >= 0 and not context.internal:
             refusal = ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -91,7 +91,7 @@ class ListOffsets:
             return False
         return log.log_start_offset < log.local_log_start_offset
 
-    async def _answer(self, context: RequestContext, request: Any, topic: str, asked: Any) -> Any:
+    async def _answer(self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: Any) -> Any:
         try:
             timeout_ms = self._remote_timeout_ms()
             if context.api_version >= TIMEOUT_FROM and 0 < request.timeout_ms < timeout_ms:
@@ -104,7 +104,9 @@ class ListOffsets:
             return _refused(context, asked, ProtocolError(ErrorCode.REQUEST_TIMED_OUT))
         return _row(asked.partition_index, ErrorCode.NONE, found)
 
-    async def _find(self, context: RequestContext, request: Any, topic: str, asked: Any) -> tuple[int, int, int]:
+    async def _find(
+        self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: Any
+    ) -> tuple[int, int, int]:
         timestamp = asked.timestamp
         if timestamp < LATEST_TIERED or context.api_version < _SINCE.get(timestamp, 0):
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION)
@@ -183,13 +185,13 @@ def _at(partition: Partition, offset: int) -> tuple[int, int, int]:
     return -1, offset, partition.log.leader_epochs.epoch_of(offset)
 
 
-def _shown_end(partition: Partition, request: Any) -> int:
+def _shown_end(partition: Partition, request: ListOffsetsRequest) -> int:
     if request.replica_id >= 0:
         return partition.log.log_end_offset
     return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
 
 
-def _check_known(partition: Partition, request: Any) -> None:
+def _check_known(partition: Partition, request: ListOffsetsRequest) -> None:
     if request.replica_id < 0 and not partition.knows_high_watermark:
         raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
 

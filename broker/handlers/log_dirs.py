@@ -14,7 +14,7 @@ from broker.request import RequestContext
 from common.errors import ErrorCode
 from common.pacing import Work
 from common.ports import Disk
-from wire.messages import DescribeLogDirsResponse
+from wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 UNKNOWN_BYTES = -1
 ROW_COST = 5  # units of `common.pacing`: a log adds up the sizes of its segments
@@ -31,7 +31,7 @@ class DescribeLogDirs:
         self._disk = disk
         self._directory = directory
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         if self._hosted.offline:
             result = _Result(
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR,
@@ -57,7 +57,7 @@ class DescribeLogDirs:
             return UNKNOWN_BYTES
         return await asyncio.to_thread(self._disk.free_bytes)  # a stuck device answers late
 
-    def _asked(self, request: Any, tenant: str | None) -> list[Partition]:
+    def _asked(self, request: DescribeLogDirsRequest, tenant: str | None) -> list[Partition]:
         if request.topics is None and tenant is not None:
             names = self._hosted.image.topics.names_by_tenant.get(tenant, ())
             return [one for name in names for one in self._hosted.by_name.get(name.encode(), {}).values()]

@@ -10,7 +10,6 @@ tiered topic is committed to the tier's state first.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
@@ -19,7 +18,12 @@ from common.errors import ErrorCode, ProtocolError
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from records.audit_event import client_actor
 from storage.audit_trail import audited
-from wire.messages import DeleteRecordsResponse, OffsetForLeaderEpochResponse
+from wire.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 
 POLL_S = 0.02
 DELETE_TIMEOUT_MS_MAX = 600_000
@@ -37,7 +41,7 @@ class OffsetForLeaderEpoch:
     def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
 
-    def handle(self, context: RequestContext, request: Any) -> Any:
+    def handle(self, context: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         """Answer per partition. A replica's question is refused outside the internal listener."""
         refused = request.replica_id >= 0 and not context.internal
         topics = []
@@ -70,7 +74,7 @@ class DeleteRecords:
         self._hosted = hosted
         self._local_move_s = local_move_s
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Move the leader's log starts, then wait for the replicas."""
         loop = asyncio.get_running_loop()
         timeout_s = min(max(request.timeout_ms, 0), DELETE_TIMEOUT_MS_MAX) / 1000

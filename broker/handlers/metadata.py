@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from uuid import UUID
 
 from broker.coordination.internal_topics import InternalTopics
 from broker.forwarding import Forwarder
@@ -26,7 +26,7 @@ from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
 from kraft.records import AclOperation, AclResource
-from wire.messages import CreateTopicsRequest, MetadataResponse, raw_uuid
+from wire.messages import CreateTopicsRequest, MetadataRequest, MetadataResponse, raw_uuid
 from wire.paced_codec import PART_BYTES
 
 AUTO_CREATION_ASKED_FROM = 4
@@ -39,6 +39,7 @@ JOIN_COST, RIGHT_COST, ONCE_PER_STEP = 1, 4, 200
 DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
 _Topic = MetadataResponse.MetadataResponseTopic
+_Asked = MetadataRequest.MetadataRequestTopic
 _Creatable = CreateTopicsRequest.CreatableTopic
 
 
@@ -68,12 +69,11 @@ class MetadataHandler:
         self._is_doubted = is_doubted
         self._creating: dict[str, None] = {}
 
-    async def metadata(self, context: RequestContext, request: Any) -> WrittenRows:
+    async def metadata(self, context: RequestContext, request: MetadataRequest) -> WrittenRows:
         version, access = context.api_version, _rights(context)
-        wants_all = request.topics is None or (version == 0 and not request.topics)
-        if wants_all:
+        if request.topics is None or (version == 0 and not request.topics):
             view = self._view(context)
-            rows, failures = await self._all(context, view, request, access), list[Any]()
+            rows, failures = await self._all(context, view, request, access), list[_Topic]()
         else:
             asked = await context.paced(_once_each(request.topics))
             failed = await self._create_missing(context, request, asked, access)
@@ -103,7 +103,9 @@ class MetadataHandler:
 
     # all topics --------------------------------------------------------------------------------------------
 
-    async def _all(self, context: RequestContext, view: ClientView, request: Any, access: Access | None) -> Rows:
+    async def _all(
+        self, context: RequestContext, view: ClientView, request: MetadataRequest, access: Access | None
+    ) -> Rows:
         """Those that the reader may know of. Readers with the same rights are shown the same bytes."""
         tells = bool(request.include_topic_authorized_operations) and context.api_version >= OPERATIONS_FROM
         table = self._rows.table(view, context.api_version, context.tenant is not None)
@@ -145,17 +147,17 @@ class MetadataHandler:
         self,
         context: RequestContext,
         view: ClientView,
-        asked: list[Any],
-        request: Any,
+        asked: list[_Asked],
+        request: MetadataRequest,
         failed: dict[str, ErrorCode],
         access: Access | None,
-    ) -> Work[tuple[Rows, list[Any]]]:
+    ) -> Work[tuple[Rows, list[_Topic]]]:
         """Rows of the topics that were asked for, and those that say why there is none, which nobody shares."""
         version, tenant = context.api_version, context.tenant
         tells = bool(request.include_topic_authorized_operations) and version >= OPERATIONS_FROM
         table = self._rows.table(view, version, tenant is not None)
         creates = self._creates(context, request)
-        join, failures, refused = _Join(), list[Any](), list[Any]()
+        join, failures, refused = _Join(), list[_Topic](), list[_Topic]()
         for one in asked:
             yield JOIN_COST
             found = self._find(view.image, one, version, failed)
@@ -173,11 +175,13 @@ class MetadataHandler:
                 join.add(self._told(table, row, access) if tells else row.data)
             else:
                 if tells and found.name and access is not None:
-                    found.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, one.name)
+                    found.authorized_operations = access.operations(TOPIC_OPERATIONS, TOPIC, found.name)
                 failures.append(found)
         return join.rows(), failures + refused
 
-    def _find(self, image: MetadataImage, asked: Any, version: int, failed: dict[str, ErrorCode]) -> Any:
+    def _find(
+        self, image: MetadataImage, asked: _Asked, version: int, failed: dict[str, ErrorCode]
+    ) -> TopicImage | _Topic:
         """The topic, or the row that says why there is none."""
         topics = image.topics
         if asked.topic_id is not None and asked.topic_id.int:
@@ -192,12 +196,12 @@ class MetadataHandler:
 
     # creation ----------------------------------------------------------------------------------------------
 
-    def _creates(self, context: RequestContext, request: Any) -> bool:
+    def _creates(self, context: RequestContext, request: MetadataRequest) -> bool:
         asked = request.allow_auto_topic_creation or context.api_version < AUTO_CREATION_ASKED_FROM
         return bool(asked) and self._config.auto_create_topics_enable
 
     async def _create_missing(
-        self, context: RequestContext, request: Any, asked: list[Any], access: Access | None
+        self, context: RequestContext, request: MetadataRequest, asked: list[_Asked], access: Access | None
     ) -> dict[str, ErrorCode]:
         """Create the unknown topics of the request where that is allowed; codes of those that are not there after."""
         if not self._creates(context, request):
@@ -216,7 +220,7 @@ class MetadataHandler:
             failed.update(await self._create(context, wanted[begin : begin + CREATED_AT_ONCE]))
         return failed
 
-    def _missing_names(self, asked: list[Any], access: Access | None) -> Work[list[str]]:
+    def _missing_names(self, asked: list[_Asked], access: Access | None) -> Work[list[str]]:
         """Names without a topic that the reader may create."""
         missing: list[str] = []
         for one in asked:
@@ -293,9 +297,9 @@ def _rights(context: RequestContext) -> Access | None:
     return None if access is None or access.is_super else access
 
 
-def _once_each(topics: list[Any]) -> Work[list[Any]]:
+def _once_each(topics: list[_Asked]) -> Work[list[_Asked]]:
     """As Apache Kafka has it: a topic that is named twice is answered once."""
-    found: dict[Hashable, Any] = {}
+    found: dict[Hashable, _Asked] = {}
     for number, one in enumerate(topics):
         found.setdefault((one.name, one.topic_id), one)
         if number % ONCE_PER_STEP == 0:
@@ -303,7 +307,9 @@ def _once_each(topics: list[Any]) -> Work[list[Any]]:
     return list(found.values())
 
 
-def _refusal(access: Access, asked: Any, found: Any, image: MetadataImage, *, creates: bool) -> Any:
+def _refusal(
+    access: Access, asked: _Asked, found: TopicImage | _Topic, image: MetadataImage, *, creates: bool
+) -> _Topic | None:
     """The row of what the reader may not describe, or not create; None where it gets what was found.
 
     Kafka's rule of hiding: a client that may not describe a topic gets the same answer whether or not it exists.
@@ -328,7 +334,7 @@ def _shown_name(name: str, tenant: str | None) -> str:
     return name if tenant is None else name[len(tenant) + 1 :]
 
 
-def _unknown(name: str | None, topic_id: Any, *, is_internal: bool) -> Any:
+def _unknown(name: str | None, topic_id: UUID | None, *, is_internal: bool) -> _Topic:
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])
 
@@ -341,6 +347,6 @@ def _missing(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _failure(name: str | None, topic_id: Any, code: ErrorCode) -> Any:
+def _failure(name: str | None, topic_id: UUID | None, code: ErrorCode) -> _Topic:
     is_internal = name in INTERNAL_TOPICS
     return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=is_internal, partitions=[])

@@ -8,14 +8,17 @@ DescribeProducers: the producers that this broker's replica remembers; only the 
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.partitions.hosted import HostedPartitions
 from broker.producer_ids import ProducerIds
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from wire.messages import DescribeProducersResponse, InitProducerIdResponse
+from wire.messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 
 PRODUCER_COST = 4  # units of `common.pacing`
 
@@ -30,7 +33,7 @@ class InitProducerId:
     def __init__(self, producer_ids: ProducerIds) -> None:
         self._producer_ids = producer_ids
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
         if request.transactional_id is not None:
             return _refused(NO_TRANSACTIONS)
         try:
@@ -42,7 +45,7 @@ class InitProducerId:
         )
 
 
-def _refused(error: ErrorCode) -> Any:
+def _refused(error: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(throttle_time_ms=0, error_code=error, producer_id=-1, producer_epoch=-1)
 
 
@@ -50,7 +53,7 @@ class DescribeProducers:
     def __init__(self, hosted: HostedPartitions) -> None:
         self._hosted = hosted
 
-    def handle(self, context: RequestContext, request: Any) -> Work[Any]:
+    def handle(self, context: RequestContext, request: DescribeProducersRequest) -> Work[DescribeProducersResponse]:
         topics = []
         for topic in request.topics:
             rows = []
@@ -59,13 +62,13 @@ class DescribeProducers:
             topics.append(_Topic(name=topic.name, partitions=rows))
         return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
 
-    def _row(self, topic: str, index: int) -> Work[Any]:
+    def _row(self, topic: str, index: int) -> Work[_Partition]:
         yield PRODUCER_COST
         try:
             partition = self._hosted.find_leader(topic, index)
         except ProtocolError as error:
             return _Partition(partition_index=index, error_code=error.code, error_message=None, active_producers=[])
-        producers: list[Any] = []
+        producers: list[_Producer] = []
         for view in partition.log.producers.views():
             producers.append(
                 _Producer(

@@ -8,14 +8,15 @@ unclean elections and an error of the whole request.
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
 from common.errors import ProtocolError
 from wire.messages import (
+    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
     ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
 
@@ -33,7 +34,9 @@ class ReassignmentHandlers:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
 
-    async def alter_partition_reassignments(self, context: RequestContext, request: Any) -> Any:
+    async def alter_partition_reassignments(
+        self, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
         try:
             return await self._forwarder.forward(context, request, REASSIGN_VERSION, request.timeout_ms)
         except ProtocolError as error:
@@ -41,7 +44,9 @@ class ReassignmentHandlers:
                 error_code=error.code, error_message=error.message or None, responses=[]
             )
 
-    async def list_partition_reassignments(self, context: RequestContext, request: Any) -> Any:
+    async def list_partition_reassignments(
+        self, context: RequestContext, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
         try:
             return await self._forwarder.forward(context, request, LIST_VERSION, request.timeout_ms)
         except ProtocolError as error:
@@ -49,7 +54,7 @@ class ReassignmentHandlers:
                 error_code=error.code, error_message=error.message or None, topics=[]
             )
 
-    async def elect_leaders(self, context: RequestContext, request: Any) -> Any:
+    async def elect_leaders(self, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
         try:
             response = await self._forwarder.forward(context, request, ELECT_VERSION, request.timeout_ms)
         except ProtocolError as error:
@@ -59,7 +64,7 @@ class ReassignmentHandlers:
         return response
 
 
-def for_each_partition(request: Any, error_code: int) -> Any:
+def for_each_partition(request: ElectLeadersRequest, error_code: int) -> ElectLeadersResponse:
     """The first version has no place for an error of the whole request: each partition carries it."""
     return ElectLeadersResponse(
         error_code=0,

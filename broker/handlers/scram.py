@@ -13,7 +13,12 @@ from broker.forwarding import Forwarder
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.image.metadata import MetadataImage
-from wire.messages import AlterUserScramCredentialsResponse, DescribeUserScramCredentialsResponse
+from wire.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 
 ALTER_VERSION = 0
 
@@ -27,7 +32,9 @@ class ScramHandlers:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
 
-    def describe_user_scram_credentials(self, context: RequestContext, request: Any) -> Any:
+    def describe_user_scram_credentials(
+        self, context: RequestContext, request: DescribeUserScramCredentialsRequest
+    ) -> DescribeUserScramCredentialsResponse:
         image = self._forwarder.image
         asked = Counter(user.name for user in request.users or ())
         names = list(asked) if asked else sorted(name for name in image.scram if name not in image.keys)
@@ -37,11 +44,13 @@ class ScramHandlers:
             results=[_described(image, name, twice=asked[name] > 1) for name in names],
         )
 
-    async def alter_user_scram_credentials(self, context: RequestContext, request: Any) -> Any:
+    async def alter_user_scram_credentials(
+        self, context: RequestContext, request: AlterUserScramCredentialsRequest
+    ) -> AlterUserScramCredentialsResponse:
         try:
             return await self._forwarder.forward(context, request, ALTER_VERSION)
         except ProtocolError as error:
-            users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+            users = dict.fromkeys([one.name for one in request.deletions] + [one.name for one in request.upsertions])
             return AlterUserScramCredentialsResponse(
                 results=[
                     _Altered(user=name, error_code=error.code, error_message=error.message or None) for name in users

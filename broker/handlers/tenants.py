@@ -6,7 +6,8 @@ Envelope. No answer holds any part of a key's secret.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
@@ -16,15 +17,26 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.tenant_usage import TenantUsage, usage_work
 from wire.messages import (
+    AlterTenantRequest,
     AlterTenantResponse,
+    CreateApiKeyRequest,
     CreateApiKeyResponse,
+    CreateTenantRequest,
     CreateTenantResponse,
+    DeleteApiKeyRequest,
     DeleteApiKeyResponse,
+    DeleteTenantRequest,
     DeleteTenantResponse,
+    DescribeApiKeysRequest,
     DescribeApiKeysResponse,
+    DescribeTenantsRequest,
     DescribeTenantsResponse,
+    MoveTenantRequest,
     MoveTenantResponse,
+    Request,
 )
+
+R = TypeVar("R")
 
 VERSION = 0
 ROW_COST = 10  # units of `common.pacing`
@@ -39,31 +51,35 @@ class TenantHandlers:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
 
-    async def create_tenant(self, context: RequestContext, request: Any) -> Any:
-        return await self._forward(context, request, CreateTenantResponse)
+    async def create_tenant(self, context: RequestContext, request: CreateTenantRequest) -> CreateTenantResponse:
+        return await self._forward(context, request, request.timeout_ms, CreateTenantResponse)
 
-    async def alter_tenant(self, context: RequestContext, request: Any) -> Any:
-        return await self._forward(context, request, AlterTenantResponse)
+    async def alter_tenant(self, context: RequestContext, request: AlterTenantRequest) -> AlterTenantResponse:
+        return await self._forward(context, request, request.timeout_ms, AlterTenantResponse)
 
-    async def delete_tenant(self, context: RequestContext, request: Any) -> Any:
-        return await self._forward(context, request, DeleteTenantResponse)
+    async def delete_tenant(self, context: RequestContext, request: DeleteTenantRequest) -> DeleteTenantResponse:
+        return await self._forward(context, request, request.timeout_ms, DeleteTenantResponse)
 
-    async def move_tenant(self, context: RequestContext, request: Any) -> Any:
-        return await self._forward(context, request, MoveTenantResponse)
+    async def move_tenant(self, context: RequestContext, request: MoveTenantRequest) -> MoveTenantResponse:
+        return await self._forward(context, request, request.timeout_ms, MoveTenantResponse)
 
-    async def create_api_key(self, context: RequestContext, request: Any) -> Any:
-        return await self._forward(context, request, CreateApiKeyResponse)
+    async def create_api_key(self, context: RequestContext, request: CreateApiKeyRequest) -> CreateApiKeyResponse:
+        return await self._forward(context, request, request.timeout_ms, CreateApiKeyResponse)
 
-    async def delete_api_key(self, context: RequestContext, request: Any) -> Any:
-        return await self._forward(context, request, DeleteApiKeyResponse)
+    async def delete_api_key(self, context: RequestContext, request: DeleteApiKeyRequest) -> DeleteApiKeyResponse:
+        return await self._forward(context, request, request.timeout_ms, DeleteApiKeyResponse)
 
-    async def _forward(self, context: RequestContext, request: Any, response: Any) -> Any:
+    async def _forward(
+        self, context: RequestContext, request: Request[R], timeout_ms: int, response: Callable[..., R]
+    ) -> R:
         try:
-            return await self._forwarder.forward(context, request, VERSION, request.timeout_ms)
+            return await self._forwarder.forward(context, request, VERSION, timeout_ms)
         except ProtocolError as error:
             return response(error_code=error.code, error_message=error.message or None)
 
-    def describe_tenants(self, context: RequestContext, request: Any) -> Any:
+    def describe_tenants(
+        self, context: RequestContext, request: DescribeTenantsRequest
+    ) -> DescribeTenantsResponse | Work[DescribeTenantsResponse]:
         image = self._forwarder.image
         try:
             tenants = list(image.tenants.values())
@@ -73,7 +89,9 @@ class TenantHandlers:
             return DescribeTenantsResponse(error_code=error.code, error_message=error.message, tenants=[])
         return _described(image, tenants)
 
-    def describe_api_keys(self, context: RequestContext, request: Any) -> Any:
+    def describe_api_keys(
+        self, context: RequestContext, request: DescribeApiKeysRequest
+    ) -> DescribeApiKeysResponse | Work[DescribeApiKeysResponse]:
         image = self._forwarder.image
         try:
             ids = list(image.keys) if request.tenant is None else image.keys.of_tenant(_find(image, request.tenant).id)
@@ -95,7 +113,7 @@ def _find(image: MetadataImage, id_or_name: str) -> TenantImage:
     return tenant
 
 
-def _described(image: MetadataImage, tenants: list[TenantImage]) -> Work[Any]:
+def _described(image: MetadataImage, tenants: list[TenantImage]) -> Work[DescribeTenantsResponse]:
     usage = (yield from usage_work(image)) if tenants else {}
     rows: list[Any] = []
     for tenant in sorted(tenants, key=lambda one: one.name):
@@ -104,7 +122,7 @@ def _described(image: MetadataImage, tenants: list[TenantImage]) -> Work[Any]:
     return DescribeTenantsResponse(error_code=0, error_message=None, tenants=rows)
 
 
-def _described_keys(image: MetadataImage, ids: list[str]) -> Work[Any]:
+def _described_keys(image: MetadataImage, ids: list[str]) -> Work[DescribeApiKeysResponse]:
     rows: list[Any] = []
     for key_id in ids:
         rows.append(_key(image, key_id))

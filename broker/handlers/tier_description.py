@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
@@ -41,7 +41,7 @@ from tiering.segment import SegmentId
 from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX
 from tiering.sweeper import SweepReport
 from tiering.tier_shard import PartitionId, TierShard
-from wire.messages import DescribeTierResponse, RestoreTopicResponse, raw_uuid
+from wire.messages import DescribeTierRequest, DescribeTierResponse, RestoreTopicRequest, RestoreTopicResponse, raw_uuid
 
 PROBE_S = 3.0
 SHARD_S = 10.0
@@ -93,7 +93,7 @@ class TierDescriptions:
         self._clock = clock
         self._cold = cold
 
-    async def describe_tier(self, context: RequestContext, request: Any) -> Any:
+    async def describe_tier(self, context: RequestContext, request: DescribeTierRequest) -> DescribeTierResponse:
         index = request.partition_index
         try:
             if index < 0:
@@ -106,7 +106,7 @@ class TierDescriptions:
             return _described(ErrorCode.REQUEST_TIMED_OUT, "the tier's state does not answer")
         return _described(ErrorCode.NONE, description=encode(description))
 
-    async def restore_topic(self, context: RequestContext, request: Any) -> Any:
+    async def restore_topic(self, context: RequestContext, request: RestoreTopicRequest) -> RestoreTopicResponse:
         try:
             return await self._forwarder.forward(context, request, RESTORE_VERSION)
         except ProtocolError as error:
@@ -213,7 +213,7 @@ class TierDescriptions:
         return found, max(total - DROPPED_MAX, 0)
 
 
-def _described(code: ErrorCode, message: str | None = None, description: bytes = b"") -> Any:
+def _described(code: ErrorCode, message: str | None = None, description: bytes = b"") -> DescribeTierResponse:
     return DescribeTierResponse(
         throttle_time_ms=0, error_code=code, error_message=message or None, description=description
     )

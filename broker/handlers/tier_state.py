@@ -11,7 +11,7 @@ from broker.coordination.tier.coordinator import TierCoordinator
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from tiering.shard_protocol import DropPartition, ForgetPartition, RefusalCode, Refused, decode_request, encode
-from wire.messages import TierStateResponse, raw_uuid
+from wire.messages import TierStateRequest, TierStateResponse, raw_uuid
 
 CALLS_AT_ONCE = 64
 REPLY_BYTES_MAX = 16 << 20
@@ -25,7 +25,7 @@ class TierStateHandler:
     def __init__(self, coordinator: TierCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def handle(self, context: RequestContext, request: Any) -> Any:
+    async def handle(self, context: RequestContext, request: TierStateRequest) -> TierStateResponse:
         results: list[Any] = []
         size = 0
         for begin in range(0, len(request.calls), CALLS_AT_ONCE):

@@ -22,10 +22,13 @@ from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.partitions import PartitionImage
 from kraft.records import AclOperation, AclResource
 from wire.messages import (
+    CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     schema_uuid,
 )
@@ -49,7 +52,7 @@ class TopicHandlers:
         self._forwarder = forwarder
         self._node_id = node_id
 
-    async def create_topics(self, context: RequestContext, request: Any) -> Any:
+    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
         try:
             return await self._forwarder.forward(context, request, CREATE_TOPICS_VERSION, request.timeout_ms)
         except ProtocolError as error:
@@ -61,7 +64,7 @@ class TopicHandlers:
             ]
             return CreateTopicsResponse(topics=results)
 
-    async def delete_topics(self, context: RequestContext, request: Any) -> Any:
+    async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         states = request.topics if context.api_version >= DELETE_TOPICS_VERSION else None
         if states is None:
             states = [_DeleteState(name=name, topic_id=None) for name in request.topic_names]
@@ -80,7 +83,9 @@ class TopicHandlers:
             ]
             return DeleteTopicsResponse(responses=results)
 
-    async def create_partitions(self, context: RequestContext, request: Any) -> Any:
+    async def create_partitions(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
         try:
             return await self._forwarder.forward(context, request, CREATE_PARTITIONS_VERSION, request.timeout_ms)
         except ProtocolError as error:
@@ -94,7 +99,9 @@ class TopicHandlers:
 
     # DescribeTopicPartitions -------------------------------------------------------------------------------
 
-    def describe_topic_partitions(self, context: RequestContext, request: Any) -> Work[Any]:
+    def describe_topic_partitions(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> Work[DescribeTopicPartitionsResponse]:
         """No topics asked for means all. A topic that went away under the cursor is passed over.
 
         What the reader may not describe of all topics is passed over too; of those that it names, the gate knows.

@@ -12,16 +12,16 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
 from common.lifecycle import duty
-from kraft.controller_channel import ControllerUnavailable
+from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.metadata import MetadataImage
-from wire.messages import AlterPartitionRequest, raw_uuid, schema_uuid
+from wire.messages import AlterPartitionRequest, AlterPartitionResponse, Request, raw_uuid, schema_uuid
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ _WITHDRAW = (ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA)
 class ControllerCalls(Protocol):
     """`kraft.controller_channel.ControllerChannel`, as far as it is needed here."""
 
-    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
+    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 class IsrChanges:
@@ -124,8 +124,8 @@ class IsrChanges:
                 batch[partition] = proposal
         return batch
 
-    def _request(self, batch: dict[Partition, IsrProposal]) -> Any:
-        topics: dict[bytes, Any] = {}
+    def _request(self, batch: dict[Partition, IsrProposal]) -> AlterPartitionRequest:
+        topics: dict[bytes, AlterPartitionRequest.TopicData] = {}
         for partition, proposal in batch.items():
             topic = topics.get(partition.topic_id)
             if topic is None:
@@ -160,7 +160,9 @@ class IsrChanges:
         broker = self._image().brokers.get(node)
         return broker.epoch if broker is not None else NO_BROKER_EPOCH
 
-    def _settle(self, batch: dict[Partition, IsrProposal], response: Any) -> dict[Partition, IsrProposal]:
+    def _settle(
+        self, batch: dict[Partition, IsrProposal], response: AlterPartitionResponse
+    ) -> dict[Partition, IsrProposal]:
         """Hand the answers to the partitions; what has to be sent again."""
         if response.error_code != ErrorCode.NONE:
             logger.warning("ISR changes are refused", extra={"error": response.error_code})

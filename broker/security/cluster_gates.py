@@ -31,17 +31,30 @@ from common.errors import ErrorCode
 from kraft.records import ResourceType
 from wire.apis import APIS
 from wire.messages import (
+    AlterConfigsRequest,
     AlterConfigsResponse,
+    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
     CreateAclsResponse,
+    DeleteAclsRequest,
     DeleteAclsResponse,
     DescribeAclsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeLogDirsResponse,
+    DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListPartitionReassignmentsResponse,
+    Message,
     UpdateFeaturesResponse,
 )
 
@@ -96,14 +109,14 @@ def cluster_gates() -> dict[int, Gate]:
 def _refusal_of(api_key: int) -> Callable[[RequestContext, Any], Any]:
     """Of APIs whose answer has an error for the whole, and lists or texts that may be left empty."""
 
-    def refuse(context: RequestContext, request: Any) -> Any:
+    def refuse(context: RequestContext, request: Message) -> Any:
         return APIS[api_key].response(error_code=NO_CLUSTER, error_message=_WORDS)
 
     return refuse
 
 
-def describe_cluster(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-    def complete(response: Any) -> Any:
+def describe_cluster(context: RequestContext, access: Access, request: DescribeClusterRequest, handler: Handler) -> Any:
+    def complete(response: DescribeClusterResponse) -> DescribeClusterResponse:
         if request.include_cluster_authorized_operations and not response.error_code:
             response.authorized_operations = cluster_operations(access)
         return response
@@ -128,7 +141,7 @@ def _split_resources(access: Access, operation: int, resources: list[Any]) -> tu
     return [one for one, code in codes if code is None], [(one, code) for one, code in codes if code is not None]
 
 
-def describe_configs(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def describe_configs(context: RequestContext, access: Access, request: DescribeConfigsRequest, handler: Handler) -> Any:
     allowed, refused = _split_resources(access, DESCRIBE_CONFIGS, request.resources)
     rows = [
         DescribeConfigsResponse.DescribeConfigsResult(
@@ -146,10 +159,15 @@ def describe_configs(context: RequestContext, access: Access, request: Any, hand
     return then(handler(context, request), lambda answer: extended(answer, "results", rows))
 
 
-def _alter_configs(response: Any) -> Gate:
-    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def _alter_configs(response: type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]) -> Gate:
+    def gate(
+        context: RequestContext,
+        access: Access,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        handler: Handler,
+    ) -> Any:
         allowed, refused = _split_resources(access, ALTER_CONFIGS, request.resources)
-        rows = [
+        rows: list[Any] = [
             response.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=MESSAGES[code],
@@ -169,32 +187,36 @@ def _alter_configs(response: Any) -> Gate:
 # refusals with a shape of their own ------------------------------------------------------------------------
 
 
-def _acls_not_created(context: RequestContext, request: Any) -> Any:
+def _acls_not_created(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     row = CreateAclsResponse.AclCreationResult(error_code=NO_CLUSTER, error_message=_WORDS)
     return CreateAclsResponse(results=[row for _ in request.creations])
 
 
-def _acls_not_deleted(context: RequestContext, request: Any) -> Any:
+def _acls_not_deleted(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     row = DeleteAclsResponse.DeleteAclsFilterResult(error_code=NO_CLUSTER, error_message=_WORDS, matching_acls=[])
     return DeleteAclsResponse(filter_results=[row for _ in request.filters])
 
 
-def _users_not_altered(context: RequestContext, request: Any) -> Any:
+def _users_not_altered(
+    context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
     row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
-    users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+    users = dict.fromkeys([one.name for one in request.deletions] + [one.name for one in request.upsertions])
     return AlterUserScramCredentialsResponse(
         results=[row(user=user, error_code=NO_CLUSTER, error_message=_WORDS) for user in users]
     )
 
 
-def _not_elected(context: RequestContext, request: Any) -> Any:
+def _not_elected(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     refusal = for_each_partition(request, NO_CLUSTER)
     if context.api_version >= WHOLE_ERROR_FROM:
         refusal.error_code = NO_CLUSTER
     return refusal
 
 
-def _not_reassigned(context: RequestContext, request: Any) -> Any:
+def _not_reassigned(
+    context: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
     topic_row = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
     row = topic_row.ReassignablePartitionResponse
     return AlterPartitionReassignmentsResponse(
@@ -213,7 +235,9 @@ def _not_reassigned(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _users_not_described(context: RequestContext, request: Any) -> Any:
+def _users_not_described(
+    context: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> DescribeUserScramCredentialsResponse:
     """A row for each user that was asked for, without a name."""
     row = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     return DescribeUserScramCredentialsResponse(

@@ -12,6 +12,7 @@ from broker.security.group_gates import group_gates
 from broker.security.record_gates import record_gates
 from broker.security.topic_gates import TopicGates
 from kraft.image.metadata import MetadataImage
+from wire.messages import Message
 
 
 class Gates:
@@ -22,7 +23,7 @@ class Gates:
             TopicGates(image, creates).gates() | group_gates() | record_gates() | cluster_gates()
         )
 
-    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Any:
+    def serve(self, context: RequestContext, request: Message, handler: Handler) -> Any:
         """The handler's answer, or in its place what those are told who may not have it."""
         access = context.session.access
         if access is None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from broker.request import Handler, RequestContext
 from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.records import AclOperation, AclResource
+from wire.messages import Message
 
 Gate = Callable[[RequestContext, Access, Any, Handler], "Awaitable[Any] | Work[Any] | Any"]
+T = TypeVar("T")
+
 RIGHT_COST = 4  # units of `common.pacing` for a name whose rights are not remembered
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
@@ -47,12 +50,24 @@ MESSAGES = {
 }
 
 
+class _OfTopics(Protocol):
+    """A request with a list of topics."""
+
+    topics: list[Any]
+
+
+class _OfGroup(Protocol):
+    """A request about one group."""
+
+    group_id: str
+
+
 def split(
-    items: Iterable[Any], access: Access, operation: int, resource_type: int, name: Callable[[Any], str]
-) -> tuple[list[Any], list[Any]]:
+    items: Iterable[T], access: Access, operation: int, resource_type: int, name: Callable[[T], str]
+) -> tuple[list[T], list[T]]:
     """Those that `operation` is allowed for, and the others."""
-    allowed: list[Any] = []
-    refused: list[Any] = []
+    allowed: list[T] = []
+    refused: list[T] = []
     for item in items:
         (allowed if access.may(operation, resource_type, name(item)) else refused).append(item)
     return allowed, refused
@@ -91,10 +106,10 @@ async def _worked_later(context: RequestContext, outcome: Awaitable[Any], comple
 
 
 def allowed_work(
-    items: Iterable[Any], access: Access, operation: int, resource_type: int, name: Callable[[Any], str]
-) -> Work[list[Any]]:
+    items: Iterable[T], access: Access, operation: int, resource_type: int, name: Callable[[T], str]
+) -> Work[list[T]]:
     """Those of many that `operation` is allowed for."""
-    allowed: list[Any] = []
+    allowed: list[T] = []
     for item in items:
         if access.may(operation, resource_type, name(item)):
             allowed.append(item)
@@ -113,7 +128,7 @@ def by_topic(
     """Of an API that lists topics by name and answers for each: `refusal` makes the answer for one, `response` one
     with nothing but such answers."""
 
-    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    def gate(context: RequestContext, access: Access, request: _OfTopics, handler: Handler) -> Any:
         allowed, refused = split(request.topics, access, operation, TOPIC, lambda topic: getattr(topic, name))
         if not refused:
             return handler(context, request)
@@ -129,7 +144,7 @@ def by_topic(
 def whole(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate:
     """Of an API that needs a right over the cluster and is refused as a whole."""
 
-    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    def gate(context: RequestContext, access: Access, request: Message, handler: Handler) -> Any:
         if access.may_cluster(operation):
             return handler(context, request)
         return refusal(context, request)
@@ -140,7 +155,7 @@ def whole(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate
 def by_group(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate:
     """Of an API that names one group in `group_id`."""
 
-    def gate(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    def gate(context: RequestContext, access: Access, request: _OfGroup, handler: Handler) -> Any:
         if access.may(operation, GROUP, request.group_id):
             return handler(context, request)
         return refusal(context, request)
@@ -148,12 +163,12 @@ def by_group(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> G
     return gate
 
 
-def extended(answer: Any, field: str, more: list[Any]) -> Any:
+def extended(answer: T, field: str, more: list[Any]) -> T:
     """An answer with more rows in its list `field`."""
     getattr(answer, field).extend(more)
     return answer
 
 
-def free(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def free(context: RequestContext, access: Access, request: Message, handler: Handler) -> Any:
     """Everybody may ask."""
     return handler(context, request)

@@ -37,15 +37,25 @@ from broker.security.gating import (
 from common.errors import ErrorCode
 from common.pacing import Work
 from wire.messages import (
+    DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatResponse,
+    JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
     OffsetDeleteResponse,
+    OffsetFetchRequest,
     OffsetFetchResponse,
+    SyncGroupRequest,
     SyncGroupResponse,
 )
 
@@ -76,7 +86,7 @@ def group_gates() -> dict[int, Gate]:
 # offsets ---------------------------------------------------------------------------------------------------
 
 
-def offset_commit(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def offset_commit(context: RequestContext, access: Access, request: OffsetCommitRequest, handler: Handler) -> Any:
     if not access.may(READ, GROUP, request.group_id):
         return OffsetCommitResponse(topics=[_uncommitted(topic, NO_GROUP) for topic in request.topics])
     allowed, refused = split(request.topics, access, READ, TOPIC, _name)
@@ -89,20 +99,20 @@ def offset_commit(context: RequestContext, access: Access, request: Any, handler
     return then(handler(context, request), lambda answer: extended(answer, "topics", rows))
 
 
-def offset_fetch(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def offset_fetch(context: RequestContext, access: Access, request: OffsetFetchRequest, handler: Handler) -> Any:
     if context.api_version >= MANY_GROUPS_FROM:
         return _fetch_groups(context, access, request, handler)
     if not access.may(DESCRIBE, GROUP, request.group_id):
         before = context.api_version < TOP_LEVEL_ERROR_FROM
-        topics = old_failure(request.topics, NO_GROUP) if before else []
+        topics = old_failure(request.topics or [], NO_GROUP) if before else []
         return OffsetFetchResponse(topics=topics, error_code=NO_GROUP)
     everything = request.topics is None
-    rows: list[Any] = []
-    if not everything:
+    rows: list[OffsetFetchResponse.OffsetFetchResponseTopic] = []
+    if request.topics is not None:
         request.topics, refused = split(request.topics, access, DESCRIBE, TOPIC, _name)
         rows = old_failure(refused, NO_TOPIC)
 
-    def complete(answer: Any) -> Work[Any]:
+    def complete(answer: OffsetFetchResponse) -> Work[OffsetFetchResponse]:
         if everything:
             answer.topics = yield from allowed_work(answer.topics, access, DESCRIBE, TOPIC, _name)
         return extended(answer, "topics", [] if answer.error_code else rows)
@@ -110,14 +120,14 @@ def offset_fetch(context: RequestContext, access: Access, request: Any, handler:
     return then_work(context, handler(context, request), complete)
 
 
-def _fetch_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def _fetch_groups(context: RequestContext, access: Access, request: OffsetFetchRequest, handler: Handler) -> Any:
     groups, refused = split(request.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
     unfetched = [_FetchedGroup(group_id=group.group_id, topics=[], error_code=NO_GROUP) for group in refused]
     everything: list[bool] = []
-    rows: list[list[Any]] = []
+    rows: list[list[_GroupTopics]] = []
     for group in groups:
         everything.append(group.topics is None)
-        topics: list[Any] = []
+        topics: list[OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics] = []
         if group.topics is not None:
             group.topics, topics = split(group.topics, access, DESCRIBE, TOPIC, _name)
         rows.append([_unfetched(topic) for topic in topics])
@@ -125,7 +135,7 @@ def _fetch_groups(context: RequestContext, access: Access, request: Any, handler
         return OffsetFetchResponse(groups=unfetched)
     request.groups = groups
 
-    def complete(answer: Any) -> Work[Any]:
+    def complete(answer: OffsetFetchResponse) -> Work[OffsetFetchResponse]:
         for group, whole, more in zip(answer.groups, everything, rows, strict=True):
             if whole:
                 group.topics = yield from allowed_work(group.topics, access, DESCRIBE, TOPIC, _name)
@@ -140,7 +150,7 @@ def _name(topic: Any) -> str:
     return str(topic.name)
 
 
-def _uncommitted(topic: Any, code: ErrorCode) -> Any:
+def _uncommitted(topic: OffsetCommitRequest.OffsetCommitRequestTopic, code: ErrorCode) -> _Committed:
     return _Committed(
         name=topic.name,
         partitions=[
@@ -150,7 +160,7 @@ def _uncommitted(topic: Any, code: ErrorCode) -> Any:
     )
 
 
-def _unfetched(topic: Any) -> Any:
+def _unfetched(topic: OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics) -> _GroupTopics:
     return _GroupTopics(
         name=topic.name,
         partitions=[
@@ -169,7 +179,7 @@ def _unfetched(topic: Any) -> Any:
 # members ---------------------------------------------------------------------------------------------------
 
 
-def _unjoined(context: RequestContext, request: Any) -> Any:
+def _unjoined(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=NO_GROUP,
         generation_id=-1,
@@ -181,14 +191,14 @@ def _unjoined(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _unsynced(context: RequestContext, request: Any) -> Any:
+def _unsynced(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=NO_GROUP, assignment=b"")
 
 
 # administration --------------------------------------------------------------------------------------------
 
 
-def find_coordinator(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def find_coordinator(context: RequestContext, access: Access, request: FindCoordinatorRequest, handler: Handler) -> Any:
     resource = {GROUP_KEY: GROUP, TRANSACTION_KEY: TRANSACTIONAL_ID}.get(request.key_type)
     if resource is None:
         return handler(context, request)
@@ -208,7 +218,7 @@ def find_coordinator(context: RequestContext, access: Access, request: Any, hand
     return then(handler(context, request), lambda answer: extended(answer, "coordinators", rows))
 
 
-def describe_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def describe_groups(context: RequestContext, access: Access, request: DescribeGroupsRequest, handler: Handler) -> Any:
     groups, refused = split(request.groups, access, DESCRIBE, GROUP, str)
     rows = [
         DescribeGroupsResponse.DescribedGroup(
@@ -223,7 +233,7 @@ def describe_groups(context: RequestContext, access: Access, request: Any, handl
         for group in refused
     ]
 
-    def complete(answer: Any) -> Any:
+    def complete(answer: DescribeGroupsResponse) -> DescribeGroupsResponse:
         if request.include_authorized_operations:
             for group in answer.groups:
                 if group.error_code:
@@ -237,11 +247,11 @@ def describe_groups(context: RequestContext, access: Access, request: Any, handl
     return then(handler(context, request), complete)
 
 
-def list_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def list_groups(context: RequestContext, access: Access, request: ListGroupsRequest, handler: Handler) -> Any:
     if access.may_cluster(DESCRIBE):
         return handler(context, request)
 
-    def complete(answer: Any) -> Work[Any]:
+    def complete(answer: ListGroupsResponse) -> Work[ListGroupsResponse]:
         groups = yield from allowed_work(answer.groups, access, DESCRIBE, GROUP, lambda group: group.group_id)
         answer.groups = groups
         return answer
@@ -249,7 +259,7 @@ def list_groups(context: RequestContext, access: Access, request: Any, handler: 
     return then_work(context, handler(context, request), complete)
 
 
-def delete_groups(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def delete_groups(context: RequestContext, access: Access, request: DeleteGroupsRequest, handler: Handler) -> Any:
     groups, refused = split(dict.fromkeys(request.groups_names), access, DELETE, GROUP, str)
     rows = [DeleteGroupsResponse.DeletableGroupResult(group_id=group, error_code=NO_GROUP) for group in refused]
     if not groups and rows:
@@ -258,7 +268,7 @@ def delete_groups(context: RequestContext, access: Access, request: Any, handler
     return then(handler(context, request), lambda answer: extended(answer, "results", rows))
 
 
-def offset_delete(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def offset_delete(context: RequestContext, access: Access, request: OffsetDeleteRequest, handler: Handler) -> Any:
     if not access.may(DELETE, GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=NO_GROUP, topics=[])
     topics, refused = split(request.topics, access, READ, TOPIC, lambda topic: topic.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker.request import ClientSession
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
@@ -88,7 +88,7 @@ class Login:
         self._frames += 1
         return self._frames <= FRAMES_MAX and not self._is_over
 
-    def handshake(self, version: int, mechanism: str) -> Any:
+    def handshake(self, version: int, mechanism: str) -> SaslHandshakeResponse:
         """The response to SaslHandshake."""
         offered = list(self._services.mechanisms)
         now = self._loop.time()
@@ -107,7 +107,7 @@ class Login:
             self._services.shut(self)  # what follows are tokens, and no requests
         return SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=offered)
 
-    async def authenticate(self, data: bytes) -> Any:
+    async def authenticate(self, data: bytes) -> SaslAuthenticateResponse:
         """The response to SaslAuthenticate."""
         if self._exchange is None or self.takes_tokens or self._is_over:
             self._fail("no handshake", "")
@@ -215,5 +215,5 @@ def until_answer(taken_s: float, delay_s: float) -> float:
     return delay_s - taken_s % delay_s if delay_s > 0 else 0.0
 
 
-def _refusal(code: ErrorCode, message: str) -> Any:
+def _refusal(code: ErrorCode, message: str) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=b"", session_lifetime_ms=0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from broker.request import ClientSession, RequestContext
 from broker.security.authorizer import Authorizer, AuthorizerConfig
@@ -35,6 +34,7 @@ from kraft.records import ScramMechanism
 from wire.connection import Connection, FrameHandler
 from wire.failure_log import FailureLog
 from wire.listeners import ListenerConfig, ListenerKind
+from wire.messages import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
 logger = logging.getLogger(__name__)
 
@@ -157,14 +157,14 @@ class Security:
     # APIs --------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def handshake(context: RequestContext, request: Any) -> Any:
+    def handshake(context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
         login = _login(context)
         response = login.handshake(context.api_version, request.mechanism)
         login.answer_follows()
         return response
 
     @staticmethod
-    async def authenticate(context: RequestContext, request: Any) -> Any:
+    async def authenticate(context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         login = _login(context)
         response = await login.authenticate(request.auth_bytes)
         login.answer_follows()

@@ -28,8 +28,10 @@ from broker.security.gating import (
 from wire.messages import (
     DeleteRecordsResponse,
     DescribeProducersResponse,
+    InitProducerIdRequest,
     InitProducerIdResponse,
     ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 
@@ -49,14 +51,16 @@ def record_gates() -> dict[int, Gate]:
     }
 
 
-def offset_for_leader_epoch(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def offset_for_leader_epoch(
+    context: RequestContext, access: Access, request: OffsetForLeaderEpochRequest, handler: Handler
+) -> Any:
     """Replicas ask it too, and have a right of their own."""
     if access.may_cluster(CLUSTER_ACTION):
         return handler(context, request)
     return _epochs_of_described(context, access, request, handler)
 
 
-def init_producer_id(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def init_producer_id(context: RequestContext, access: Access, request: InitProducerIdRequest, handler: Handler) -> Any:
     """Who may write to any topic may have a producer id (KIP-679)."""
     code = None
     if request.transactional_id is not None:

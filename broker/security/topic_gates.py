@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, as_bits
 from broker.request import Handler, RequestContext
@@ -33,9 +34,13 @@ from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
     CreatePartitionsResponse,
+    CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    MetadataRequest,
     MetadataResponse,
     raw_uuid,
 )
@@ -76,13 +81,12 @@ class TopicGates:
     # CreateTopics ------------------------------------------------------------------------------------------
 
     @staticmethod
-    def create_topics(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
-        allowed: list[Any] = list(request.topics)
-        refused: list[Any] = []
+    def create_topics(context: RequestContext, access: Access, request: CreateTopicsRequest, handler: Handler) -> Any:
+        allowed, refused = request.topics, list[CreateTopicsRequest.CreatableTopic]()
         if not access.may_cluster(CREATE):
             allowed, refused = split(request.topics, access, CREATE, TOPIC, lambda topic: topic.name)
 
-        def complete(response: Any) -> Any:
+        def complete(response: CreateTopicsResponse) -> CreateTopicsResponse:
             for created in response.topics:
                 if not created.error_code and not access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
                     created.topic_config_error_code = NO_TOPIC
@@ -101,26 +105,34 @@ class TopicGates:
 
     # DeleteTopics ------------------------------------------------------------------------------------------
 
-    def delete_topics(self, context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+    def delete_topics(
+        self, context: RequestContext, access: Access, request: DeleteTopicsRequest, handler: Handler
+    ) -> Any:
         if access.may_cluster(DELETE):
             return handler(context, request)
-        answers: list[Any] = []
+        answers: list[DeleteTopicsResponse.DeletableTopicResult] = []
         if context.api_version < IDS_FROM:
-            allowed = [name for name in request.topic_names if self._may_delete(access, name, None, answers)]
-            request.topic_names = allowed
+            names = [name for name in request.topic_names if self._may_delete(access, name, None, answers)]
+            request.topic_names, is_left = names, bool(names)
         else:
-            allowed = [one for one in request.topics if self._may_delete(access, one.name, one.topic_id, answers)]
-            request.topics = allowed
-        if not allowed and answers:
+            topics = [one for one in request.topics if self._may_delete(access, one.name, one.topic_id, answers)]
+            request.topics, is_left = topics, bool(topics)
+        if answers and not is_left:
             return DeleteTopicsResponse(responses=answers)
 
-        def complete(response: Any) -> Any:
+        def complete(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
             response.responses.extend(answers)
             return response
 
         return then(handler(context, request), complete)
 
-    def _may_delete(self, access: Access, name: str | None, topic_id: Any, answers: list[Any]) -> bool:
+    def _may_delete(
+        self,
+        access: Access,
+        name: str | None,
+        topic_id: UUID | None,
+        answers: list[DeleteTopicsResponse.DeletableTopicResult],
+    ) -> bool:
         """Whether to go on with a topic; if not, its answer is in `answers`. By id, no name is told that may not be
         described; by name, what may not be described is not said to be absent."""
         topics = self._image().topics
@@ -142,7 +154,7 @@ class TopicGates:
 
     @staticmethod
     def describe_topic_partitions(
-        context: RequestContext, access: Access, request: Any, handler: Handler
+        context: RequestContext, access: Access, request: DescribeTopicPartitionsRequest, handler: Handler
     ) -> Work[Any]:  # fmt: skip
         """Of those that are named; of all topics the handler leaves out what may not be described."""
         asked = {topic.name: topic for topic in request.topics}
@@ -166,7 +178,7 @@ class TopicGates:
         return response
 
 
-def metadata(context: RequestContext, access: Access, request: Any, handler: Handler) -> Any:
+def metadata(context: RequestContext, access: Access, request: MetadataRequest, handler: Handler) -> Any:
     """Which topics it shows is the handler's to ask."""
 
     def complete(answer: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from broker.request import RequestContext
 from broker.tenancy.compiler import Compiler, Rewrite, RewriteWork
@@ -18,6 +18,9 @@ from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.apis import APIS
 from wire.listeners import ListenerKind
+from wire.messages import Message
+
+M = TypeVar("M", bound="Message")
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ class TenantNames:
         self._outward: dict[int, Rewrite | None] = {api.key: compiler.outward(api) for api in apis}
         self._outward_work: dict[int, RewriteWork | None] = {api.key: compiler.outward_work(api) for api in apis}
 
-    def inward(self, context: RequestContext, request: Any) -> Any:
+    def inward(self, context: RequestContext, request: M) -> M:
         tenant = context.tenant
         if tenant is None:
             return request
@@ -46,7 +49,7 @@ class TenantNames:
             rewrite(self._scope(context, tenant), request)
         return request
 
-    def outward(self, context: RequestContext, response: Any) -> Any:
+    def outward(self, context: RequestContext, response: M) -> M:
         """Raises MalformedFrame, which closes the connection, rather than send what is another's."""
         tenant = context.tenant
         if tenant is None:
@@ -62,7 +65,7 @@ class TenantNames:
         self._note_left_out(context, scope)
         return response
 
-    def outward_work(self, context: RequestContext, response: Any) -> Work[Any]:
+    def outward_work(self, context: RequestContext, response: M) -> Work[M]:
         """Raises MalformedFrame as `outward` does."""
         tenant = context.tenant
         rewrite = None if tenant is None else self._outward_work[context.api_key]

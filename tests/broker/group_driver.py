@@ -10,9 +10,9 @@ from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
 from broker.coordination.groups.values import (
     CommitRequest,
-    HeartbeatRequest,
     JoinReply,
     JoinRequest,
+    MemberHeartbeat,
     MemberIdentity,
     OffsetToCommit,
     SyncReply,
@@ -128,7 +128,7 @@ class GroupDriver:
         return self.ask(request, lambda now, ticket: self.shard.sync(request, now, ticket))
 
     def heartbeat(self, member_id: str, generation: int, *, instance: str | None = None, group: str = GROUP) -> Any:
-        request = HeartbeatRequest(group, member_id, instance, generation)
+        request = MemberHeartbeat(group, member_id, instance, generation)
         return self.replies[self.ask(request, lambda now, _: self.shard.heartbeat(request, now))]
 
     def leave(self, *members: MemberIdentity | str, group: str = GROUP) -> Any:

@@ -15,6 +15,7 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.partitions.partition import Partition
+from broker.request import Handler
 from common.errors import ErrorCode
 from common.machine import machine_ports
 from common.pacing import Pacer
@@ -208,7 +209,7 @@ class LabBroker:
         self.lab.prepare(self)
         image = self.lab.controller.image
         await self.logs.recover(lambda topic: self.plane.settings.config_of(image, topic))
-        handlers = {
+        handlers: dict[int, Handler] = {
             2: ListOffsets(self.plane.partitions, lambda: self.plane.fetch.reader.cold).handle,
             21: DeleteRecords(self.plane.partitions).handle,
             22: InitProducerId(self.plane.producer_ids).handle,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -48,7 +48,7 @@ class Groups(BrokerWorld):
                 await asyncio.sleep(0.001)
 
     async def ask(self, api: str, version: int, request: Any) -> Any:
-        handlers = {
+        handlers: dict[str, Callable[..., Any]] = {
             "JoinGroup": self.groups.join_group,
             "SyncGroup": self.groups.sync_group,
             "Heartbeat": self.groups.heartbeat,

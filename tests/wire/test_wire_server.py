@@ -59,8 +59,8 @@ class Node:
         header, _ = decode_request(view[at:end])
         assert connection.listener is not None
         if header.api_key == 18:
-            answer = api_versions(connection.listener.kind, header.version, FEATURES)
-            connection.reply([encode_response(18, header.version, header.correlation, answer)])
+            served = api_versions(connection.listener.kind, header.version, FEATURES)
+            connection.reply([encode_response(18, header.version, header.correlation, served)])
             return
         reply = connection.reply_later(end - at)
         answer = MetadataResponse(brokers=[], topics=[], cluster_id=str(header.correlation))

@@ -13,10 +13,10 @@ from broker.coordination.groups.values import (
     CommitRequest,
     CommittedOffset,
     GroupDescription,
-    HeartbeatRequest,
     JoinReply,
     JoinRequest,
     ListedGroup,
+    MemberHeartbeat,
     MemberIdentity,
     SyncReply,
     SyncRequest,
@@ -100,7 +100,7 @@ class GroupCoordinator:
 
         return await self._runtime.write_or_park(GROUP_TOPIC, self.partition_of(request.group_id), decide)
 
-    async def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
+    async def heartbeat(self, request: MemberHeartbeat) -> ErrorCode:
         def decide(shard: GroupShard, now: Now, _: Ticket) -> Decision[CoordinatorRecord, ErrorCode]:
             return shard.heartbeat(request, now)
 

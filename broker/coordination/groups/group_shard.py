@@ -42,10 +42,10 @@ from broker.coordination.groups.values import (
     GroupDescription,
     GroupState,
     GroupType,
-    HeartbeatRequest,
     JoinReply,
     JoinRequest,
     ListedGroup,
+    MemberHeartbeat,
     MemberIdentity,
     SyncReply,
     SyncRequest,
@@ -294,7 +294,7 @@ class GroupShard:
         reply = self._memberships.sync(group, request, ticket, now)
         return Decision(reply, self._effects.take_records())
 
-    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Decision[CoordinatorRecord, ErrorCode]:
+    def heartbeat(self, request: MemberHeartbeat, now: Now) -> Decision[CoordinatorRecord, ErrorCode]:
         return Decision(self._memberships.heartbeat(self._group_of_member(request.group_id), request, now))
 
     def leave(

@@ -15,9 +15,9 @@ from broker.coordination.groups.records import group_record
 from broker.coordination.groups.values import (
     NO_MEMBER,
     GroupState,
-    HeartbeatRequest,
     JoinReply,
     JoinRequest,
+    MemberHeartbeat,
     MemberIdentity,
     SyncReply,
     SyncRequest,
@@ -153,7 +153,7 @@ class Memberships:
 
     # Heartbeat ---------------------------------------------------------------------------------------------
 
-    def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest, now: Now) -> ErrorCode:
+    def heartbeat(self, group: ClassicGroup, request: MemberHeartbeat, now: Now) -> ErrorCode:
         member = group.validate_member(request.member_id, request.instance_id)
         if request.generation != group.generation:
             raise ProtocolError(ErrorCode.ILLEGAL_GENERATION)

@@ -10,16 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from common.errors import MalformedFrame, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_task
-from kraft.controller_channel import ControllerUnavailable
+from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import TenantState
-from wire.messages import TenantGroupsClearedRequest
+from wire.messages import Request, TenantGroupsClearedRequest
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ VERSION = 0
 class Channel(Protocol):
     """The way to the active controller."""
 
-    async def call(self, request: Any, version: int, *, timeout_s: float, repeatable: bool = True) -> Any: ...
+    async def call(self, request: Request[C], version: int, *, timeout_s: float, repeatable: bool = True) -> C: ...
 
 
 @dataclass(frozen=True, slots=True)

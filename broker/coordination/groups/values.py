@@ -89,7 +89,7 @@ class SyncReply(NamedTuple):
     assignment: bytes = b""
 
 
-class HeartbeatRequest(NamedTuple):
+class MemberHeartbeat(NamedTuple):
     group_id: str
     member_id: str
     instance_id: str | None
