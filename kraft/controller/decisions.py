@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.decision import Decision
-from common.pacing import Work
 from kraft.controller.acls import create_acls, delete_acls
 from kraft.controller.api_keys import decide_create_api_key, decide_delete_api_key
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.cells import decide_alter_cell, decide_describe_cells, knowing_tenants
 from kraft.controller.configs import alter_configs, incremental_alter_configs
-from kraft.controller.driver import Decide
+from kraft.controller.driver import Decide, Decided
 from kraft.controller.features import update_features
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment_requests import alter_reassignments, list_reassignments
@@ -28,8 +26,8 @@ from kraft.controller.scram_credentials import alter_user_scram_credentials
 from kraft.controller.tenants import decide_alter_tenant, decide_create_tenant, decide_delete_tenant, move_tenant
 from kraft.controller.topics import create_partitions, create_topics, delete_topics
 from kraft.image.metadata import MetadataImage
-from kraft.records import MetadataRecord
 from wire.apis import ApiKey
+from wire.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,7 @@ class Circumstances:
     loads: BrokerLoads
 
 
-Decided = Decision[MetadataRecord, Any] | Work[Decision[MetadataRecord, Any]]
-
-DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided]] = {
+DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided[Any]]] = {
     ApiKey.CREATE_TOPICS: lambda image, request, at: create_topics(image, request, at.policy, at.rng),
     ApiKey.DELETE_TOPICS: lambda image, request, at: delete_topics(image, request, at.policy),
     ApiKey.CREATE_ACLS: lambda image, request, at: create_acls(image, request, at.policy, at.rng),
@@ -78,7 +74,7 @@ DECISIONS: Mapping[int, Callable[[MetadataImage, Any, Circumstances], Decided]] 
 }
 
 
-def decision_of(api_key: int, request: Any, at: Circumstances) -> Decide | None:
+def decision_of(api_key: int, request: Message, at: Circumstances) -> Decide | None:
     """How to decide one request; None for an API that is not in the table."""
     decide = DECISIONS.get(api_key)
     return None if decide is None else lambda image: decide(image, request, at)

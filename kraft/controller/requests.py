@@ -30,7 +30,31 @@ from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode
 from wire.connection import Connection
 from wire.disposal import disposal
 from wire.listeners import ListenerKind
-from wire.messages import DescribeQuorumResponse, EnvelopeResponse
+from wire.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    EnvelopeRequest,
+    EnvelopeResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Message,
+    TenantGroupsClearedRequest,
+    TenantGroupsClearedResponse,
+    TenantKeysReadyRequest,
+    TenantKeysReadyResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from wire.paced_codec import decode_request_work, encode_response_work
 
 log = logging.getLogger(__name__)
@@ -118,7 +142,7 @@ class ControllerRequests:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, reply: Any, header: RequestHeader, request: Any, connection: int) -> None:
+    async def _answer(self, reply: Any, header: RequestHeader, request: Message, connection: int) -> None:
         handler, response = self._handlers[header.api_key], APIS[header.api_key].response
         try:
             answer = await handler(header, request, connection)
@@ -131,35 +155,51 @@ class ControllerRequests:
             answer = response(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
         reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
 
-    async def _registration(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _registration(
+        self, _header: RequestHeader, request: BrokerRegistrationRequest, _connection: int
+    ) -> BrokerRegistrationResponse:
         return await self._liveness.register(request)
 
-    async def _heartbeat(self, _header: RequestHeader, request: Any, connection: int) -> Any:
+    async def _heartbeat(
+        self, _header: RequestHeader, request: BrokerHeartbeatRequest, connection: int
+    ) -> BrokerHeartbeatResponse:
         return await self._liveness.heartbeat(request, connection)
 
-    async def _unregister(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _unregister(
+        self, _header: RequestHeader, request: UnregisterBrokerRequest, _connection: int
+    ) -> UnregisterBrokerResponse:
         return await self._liveness.unregister(request)
 
-    async def _alter_partition(self, header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _alter_partition(
+        self, header: RequestHeader, request: AlterPartitionRequest, _connection: int
+    ) -> AlterPartitionResponse:
         version, policy = header.version, self._policy
         return await self._driver.write(lambda image: alter_partition(image, request, version, policy))
 
-    async def _allocate_producer_ids(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _allocate_producer_ids(
+        self, _header: RequestHeader, request: AllocateProducerIdsRequest, _connection: int
+    ) -> AllocateProducerIdsResponse:
         return await self._driver.write(lambda image: decide_allocate_producer_ids(image, request))
 
-    async def _tenant_groups_cleared(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _tenant_groups_cleared(
+        self, _header: RequestHeader, request: TenantGroupsClearedRequest, _connection: int
+    ) -> TenantGroupsClearedResponse:
         return self._tenants.groups_cleared(request)
 
-    async def _tenant_keys_ready(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _tenant_keys_ready(
+        self, _header: RequestHeader, request: TenantKeysReadyRequest, _connection: int
+    ) -> TenantKeysReadyResponse:
         return self._tenants.keys_ready(request)
 
-    async def _metadata_fetch(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _metadata_fetch(self, _header: RequestHeader, request: FetchRequest, _connection: int) -> FetchResponse:
         return await self._fetch.fetch(request)
 
-    async def _snapshot_fetch(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _snapshot_fetch(
+        self, _header: RequestHeader, request: FetchSnapshotRequest, _connection: int
+    ) -> FetchSnapshotResponse:
         return self._fetch.fetch_snapshot(request)
 
-    async def _envelope(self, _header: RequestHeader, request: Any, _connection: int) -> Any:
+    async def _envelope(self, _header: RequestHeader, request: EnvelopeRequest, _connection: int) -> EnvelopeResponse:
         """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
         lane = bytes(request.request_principal or b"")
         try:
@@ -185,19 +225,21 @@ class ControllerRequests:
             error_code=0, response_data=framed[LENGTH_BYTES:], committed_offset=committed_offset
         )  # fmt: skip
 
-    def _dispose(self, message: Any, lane: bytes) -> None:
+    def _dispose(self, message: Message, lane: bytes) -> None:
         ending = disposal(message)
         if ending is not None:
             self._pacer.start(ending, lane)
 
-    def _decision(self, header: RequestHeader, inner: Any) -> Decide:
+    def _decision(self, header: RequestHeader, inner: Message) -> Decide:
         at = Circumstances(self._policy, self._random, self._clock.wall_ms(), self._liveness.loads)
         decide = decision_of(header.api_key, inner, at)
         if decide is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
         return decide
 
-    async def _describe_quorum(self, _header: RequestHeader, _request: Any, _connection: int) -> Any:
+    async def _describe_quorum(
+        self, _header: RequestHeader, _request: DescribeQuorumRequest, _connection: int
+    ) -> DescribeQuorumResponse:
         """From the active controller alone. How far the other voters are is the quorum's own affair: -1."""
         if not self._driver.is_active:
             raise not_controller()
