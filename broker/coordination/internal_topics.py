@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
 from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from tiering.cluster_file import FIRST_INCARNATION
-from wire.messages import CreateTopicsRequest
+from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 CREATE_TOPICS_VERSION = 7
 RETRY_PAUSE_S = 0.5
@@ -22,7 +22,7 @@ MAX_MESSAGE_BYTES = "1048588"  # Apache Kafka's default: what `message.max.bytes
 
 _log = logging.getLogger(__name__)
 
-CreateTopics = Callable[[Any, int], Awaitable[Any]]
+CreateTopics = Callable[[CreateTopicsRequest, int], Awaitable[CreateTopicsResponse]]
 """Forwards a CreateTopicsRequest in a version; raises ProtocolError."""
 
 

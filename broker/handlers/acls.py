@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from typing import Any
 
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
@@ -144,7 +143,7 @@ def _exactly(acl: AclImage) -> DeleteAclsRequest.DeleteAclsFilter:
     )
 
 
-def _deleted(meant: list[AclImage] | ProtocolError, removed: Mapping[bytes, Any]) -> Any:
+def _deleted(meant: list[AclImage] | ProtocolError, removed: Mapping[bytes, _Deleted]) -> _Deleted:
     """One filter's result, from those of the ACLs that it means; each is copied, for two filters may mean one ACL."""
     if isinstance(meant, ProtocolError):
         return _Deleted(error_code=meant.code, error_message=meant.message or None, matching_acls=[])
@@ -157,7 +156,7 @@ def _deleted(meant: list[AclImage] | ProtocolError, removed: Mapping[bytes, Any]
     )
 
 
-def _resource(acls: list[AclImage]) -> Any:
+def _resource(acls: list[AclImage]) -> _Resource:
     first = acls[0]
     return _Resource(
         resource_type=int(first.resource_type),

@@ -10,11 +10,11 @@ broker reads, nor to put a private key where every node keeps it. Only the broke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from common.errors import ErrorCode, ProtocolError
 from common.settings import SettingError
 from kraft.records import ResourceType
+from wire.messages import IncrementalAlterConfigsRequest
 from wire.tls import TlsContexts
 
 KEYSTORE, TRUSTSTORE = "ssl.keystore.location", "ssl.truststore.location"
@@ -29,12 +29,12 @@ class CertificateReloads:
         self._node_id = node_id
         self._contexts = contexts
 
-    def concerns(self, resource: Any) -> bool:
+    def concerns(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> bool:
         """Whether a resource of IncrementalAlterConfigs asks for this, rightly or not."""
         is_broker = resource.resource_type == ResourceType.BROKER
         return is_broker and any(_setting(change.name) is not None for change in resource.configs)
 
-    async def reload(self, resource: Any, validate_only: bool) -> None:
+    async def reload(self, resource: IncrementalAlterConfigsRequest.AlterConfigsResource, validate_only: bool) -> None:
         """Raises ProtocolError, and then everything is as before."""
         if resource.resource_name != str(self._node_id):
             raise ProtocolError(
@@ -54,7 +54,9 @@ class CertificateReloads:
             for contexts, loaded in made:
                 contexts.use(loaded)
 
-    def _meant(self, change: Any) -> Sequence[TlsContexts]:
+    def _meant(
+        self, change: IncrementalAlterConfigsRequest.AlterConfigsResource.AlterableConfig
+    ) -> Sequence[TlsContexts]:
         found = _setting(change.name)
         if found is None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{change.name} cannot be set together with certificates.")

@@ -9,7 +9,6 @@ same name does not inherit it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.offsets import TopicOffsets
@@ -53,7 +52,9 @@ class GroupOffsetHandlers:
 
     async def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
         topics, items = [], []
-        places: list[Any] = []  # the response's partitions that the coordinator decides, in order of `items`
+        places: list[
+            _CommitTopic.OffsetCommitResponsePartition
+        ] = []  # the response's partitions that the coordinator decides, in order of `items`
         for topic in request.topics:
             topic_id = self._topic_id(topic.name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else ErrorCode.NONE

@@ -9,8 +9,6 @@ assignment; LeaveGroup before 3 names one member; DescribeGroups from 6 on says 
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.values import (
     GroupDescription,
@@ -199,8 +197,8 @@ class GroupHandlers:
         return DeleteGroupsResponse(results=results)
 
 
-def _listed(groups: list[ListedGroup], states: set[str], types: set[str]) -> Work[list[Any]]:
-    rows: list[Any] = []
+def _listed(groups: list[ListedGroup], states: set[str], types: set[str]) -> Work[list[ListGroupsResponse.ListedGroup]]:
+    rows: list[ListGroupsResponse.ListedGroup] = []
     for group in groups:
         yield ROW_COST
         if (not states or group.state.lower() in states) and (not types or group.type.lower() in types):
@@ -215,9 +213,11 @@ def _listed(groups: list[ListedGroup], states: set[str], types: set[str]) -> Wor
     return rows
 
 
-def _described(group: GroupDescription, operations: tuple[int, ...] | None) -> Work[Any]:
+def _described(
+    group: GroupDescription, operations: tuple[int, ...] | None
+) -> Work[DescribeGroupsResponse.DescribedGroup]:
     member_class = DescribeGroupsResponse.DescribedGroup.DescribedGroupMember
-    members: list[Any] = []
+    members: list[DescribeGroupsResponse.DescribedGroup.DescribedGroupMember] = []
     for member in group.members:
         members.append(
             member_class(
@@ -242,7 +242,9 @@ def _described(group: GroupDescription, operations: tuple[int, ...] | None) -> W
     )
 
 
-def _undescribed(group_id: str, state: str, code: ErrorCode, message: str | None) -> Any:
+def _undescribed(
+    group_id: str, state: str, code: ErrorCode, message: str | None
+) -> DescribeGroupsResponse.DescribedGroup:
     return DescribeGroupsResponse.DescribedGroup(
         error_code=code,
         error_message=message,

@@ -14,7 +14,7 @@ Versions: LEADER_NOT_AVAILABLE instead of OFFSET_NOT_AVAILABLE below v5, leader 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker.partitions.hosted import HostedPartitions
@@ -33,6 +33,7 @@ TIMEOUT_FROM = 10
 REMOTE_TIMEOUT_MS = 30_000
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
+_Asked = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
 _Partition = _Topic.ListOffsetsPartitionResponse
 
@@ -50,7 +51,7 @@ class ListOffsets:
         self._cold = cold
         self._remote_timeout_ms = remote_timeout_ms
 
-    async def handle(self, context: RequestContext, request: ListOffsetsRequest) -> Any:
+    async def handle(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Answer per partition. A replica's question is refused outside the internal listener."""
         if request.replica_id >= 0 and not context.internal:
             refusal = ProtocolError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -61,8 +62,8 @@ class ListOffsets:
             for partition in topic.partitions:
                 key = (topic.name, partition.partition_index)
                 asked[key] = asked.get(key, 0) + 1
-        rows: dict[tuple[str, int], Any] = {}
-        remote: dict[tuple[str, int], Any] = {}
+        rows: dict[tuple[str, int], _Partition] = {}
+        remote: dict[tuple[str, int], Coroutine[Any, Any, _Partition]] = {}
         for topic in request.topics:
             for partition in topic.partitions:
                 key = (topic.name, partition.partition_index)
@@ -82,7 +83,7 @@ class ListOffsets:
         ]
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
-    def _asks_tier(self, topic: str, asked: Any) -> bool:
+    def _asks_tier(self, topic: str, asked: _Asked) -> bool:
         if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP:
             return False
         try:
@@ -91,7 +92,9 @@ class ListOffsets:
             return False
         return log.log_start_offset < log.local_log_start_offset
 
-    async def _answer(self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: Any) -> Any:
+    async def _answer(
+        self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: _Asked
+    ) -> _Partition:
         try:
             timeout_ms = self._remote_timeout_ms()
             if context.api_version >= TIMEOUT_FROM and 0 < request.timeout_ms < timeout_ms:
@@ -105,7 +108,7 @@ class ListOffsets:
         return _row(asked.partition_index, ErrorCode.NONE, found)
 
     async def _find(
-        self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: Any
+        self, context: RequestContext, request: ListOffsetsRequest, topic: str, asked: _Asked
     ) -> tuple[int, int, int]:
         timestamp = asked.timestamp
         if timestamp < LATEST_TIERED or context.api_version < _SINCE.get(timestamp, 0):
@@ -202,11 +205,11 @@ def _for_version(error: ErrorCode, context: RequestContext) -> ErrorCode:
     return error
 
 
-def _refused(context: RequestContext, asked: Any, error: ProtocolError) -> Any:
+def _refused(context: RequestContext, asked: _Asked, error: ProtocolError) -> _Partition:
     return _row(asked.partition_index, _for_version(error.code, context), NONE_FOUND)
 
 
-def _row(index: int, error: ErrorCode, found: tuple[int, int, int]) -> Any:
+def _row(index: int, error: ErrorCode, found: tuple[int, int, int]) -> _Partition:
     timestamp, offset, leader_epoch = found
     return _Partition(
         partition_index=index, error_code=error, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch

@@ -6,7 +6,6 @@ A null list of topics means all. The lag of a leader is that of its log end over
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
@@ -67,16 +66,16 @@ class DescribeLogDirs:
         return [partition for partition in named if partition is not None]
 
 
-def _rows(partitions: list[Partition]) -> Work[dict[str, list[Any]]]:
+def _rows(partitions: list[Partition]) -> Work[dict[str, list[_Partition]]]:
     """By topic. What has gone meanwhile is told as it was."""
-    topics: dict[str, list[Any]] = {}
+    topics: dict[str, list[_Partition]] = {}
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(_row(partition))
         yield ROW_COST
     return topics
 
 
-def _row(partition: Partition) -> Any:
+def _row(partition: Partition) -> _Partition:
     log = partition.log
     return _Partition(
         partition_index=partition.index,

@@ -7,7 +7,6 @@ are the controller's to decide and travel to it in an Envelope.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
@@ -58,7 +57,7 @@ class ScramHandlers:
             )
 
 
-def _described(image: MetadataImage, name: str, *, twice: bool) -> Any:
+def _described(image: MetadataImage, name: str, *, twice: bool) -> _Described:
     code, message = ErrorCode.NONE, None
     credentials = {} if name in image.keys else image.scram.get(name, {})
     if twice:

@@ -7,7 +7,7 @@ Envelope. No answer holds any part of a key's secret.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from broker.forwarding import Forwarder
 from broker.request import RequestContext
@@ -115,7 +115,7 @@ def _find(image: MetadataImage, id_or_name: str) -> TenantImage:
 
 def _described(image: MetadataImage, tenants: list[TenantImage]) -> Work[DescribeTenantsResponse]:
     usage = (yield from usage_work(image)) if tenants else {}
-    rows: list[Any] = []
+    rows: list[_Tenant] = []
     for tenant in sorted(tenants, key=lambda one: one.name):
         rows.append(_tenant(image, tenant, usage[tenant.id]))
         yield ROW_COST
@@ -123,14 +123,14 @@ def _described(image: MetadataImage, tenants: list[TenantImage]) -> Work[Describ
 
 
 def _described_keys(image: MetadataImage, ids: list[str]) -> Work[DescribeApiKeysResponse]:
-    rows: list[Any] = []
+    rows: list[_Key] = []
     for key_id in ids:
         rows.append(_key(image, key_id))
         yield ROW_COST
     return DescribeApiKeysResponse(error_code=0, error_message=None, keys=rows)
 
 
-def _tenant(image: MetadataImage, tenant: TenantImage, usage: TenantUsage) -> Any:
+def _tenant(image: MetadataImage, tenant: TenantImage, usage: TenantUsage) -> _Tenant:
     return _Tenant(
         id=tenant.id,
         name=tenant.name,
@@ -150,7 +150,7 @@ def _tenant(image: MetadataImage, tenant: TenantImage, usage: TenantUsage) -> An
     )
 
 
-def _key(image: MetadataImage, key_id: str) -> Any:
+def _key(image: MetadataImage, key_id: str) -> _Key:
     key = image.keys[key_id]
     tenant = image.tenants.get(key.tenant)
     return _Key(

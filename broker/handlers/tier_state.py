@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,7 @@ class TierStateHandler:
         self._coordinator = coordinator
 
     async def handle(self, context: RequestContext, request: TierStateRequest) -> TierStateResponse:
-        results: list[Any] = []
+        results: list[Result] = []
         size = 0
         for begin in range(0, len(request.calls), CALLS_AT_ONCE):
             calls = request.calls[begin : begin + CALLS_AT_ONCE]
@@ -39,7 +38,7 @@ class TierStateHandler:
             results.extend(answered)
         return TierStateResponse(throttle_time_ms=0, calls=results)
 
-    async def _answer(self, call: Any) -> Any:
+    async def _answer(self, call: TierStateRequest.TierCall) -> Result:
         try:
             request = decode_request(call.request)
         except msgspec.MsgspecError:

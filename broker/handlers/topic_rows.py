@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
 from common.pacing import Work
@@ -73,7 +73,7 @@ class RowTable:
     def make(self, view: ClientView, topic: TopicImage, shown_name: str) -> Work[TopicRow]:
         """Write the row again."""
         listener_not_found = self.version >= LISTENER_NOT_FOUND_FROM
-        partitions: list[Any] = []
+        partitions: list[_Partition] = []
         nodes: dict[int, None] = {}
         for image in topic.partitions.values():
             seen = view.partition(image, listener_not_found=listener_not_found)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from typing import Any
 
 from broker.forwarding import Forwarder
 from broker.handlers.authorized_operations import TOPIC_OPERATIONS, as_bits
@@ -116,7 +115,7 @@ class TopicHandlers:
         known: Iterable[str] = topics.ids if tenant is None else topics.names_by_tenant.get(tenant, {})
         names = yield from _from(asked or known, first_name)
         left = max(1, min(request.response_partition_limit, PARTITIONS_PER_REPLY_MAX))
-        described: list[Any] = []
+        described: list[_Described] = []
         cursor = None
         for name in names:
             yield ROW_COST
@@ -134,7 +133,7 @@ class TopicHandlers:
                 break
             shown, rest = partitions[:left], partitions[left:]
             left -= len(shown)
-            rows: list[Any] = []
+            rows: list[_DescribedPartition] = []
             for image in shown:
                 rows.append(_partition(view, image))
                 yield ROW_COST
@@ -169,11 +168,11 @@ def _from(names: Iterable[str], first: str) -> Work[Iterator[str]]:
     return merge(*runs)
 
 
-def _cursor(name: str, index: int) -> Any:
+def _cursor(name: str, index: int) -> DescribeTopicPartitionsResponse.Cursor:
     return DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=index)
 
 
-def _partition(view: ClientView, image: PartitionImage) -> Any:
+def _partition(view: ClientView, image: PartitionImage) -> _DescribedPartition:
     seen = view.partition(image)
     return _DescribedPartition(
         error_code=seen.error,
@@ -188,7 +187,7 @@ def _partition(view: ClientView, image: PartitionImage) -> Any:
     )
 
 
-def _failure(name: str) -> Any:
+def _failure(name: str) -> _Described:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         check_topic_name(name)

@@ -1,0 +1,38 @@
+"""Requests and responses have their types: mypy sees which fields a message has."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("broker", "kraft")
+FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def untyped(tree: ast.AST) -> list[str]:
+    """What is called a request or a response and may be anything: parameters, fields and variables."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            name, annotation = node.arg, node.annotation
+        elif isinstance(node, ast.AnnAssign):
+            name, annotation = ast.unparse(node.target), node.annotation
+        else:
+            continue
+        if name.endswith(("request", "response")) and annotation is not None and ast.unparse(annotation) == "Any":
+            found.append(f"line {node.lineno}: {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_request_and_no_response_is_any(path: Path) -> None:
+    assert not untyped(ast.parse(path.read_text()))
+
+
+def test_what_is_untyped_is_found() -> None:
+    text = "def f(self, request: Any, alter_response: Any): ...\nclass C:\n    response: Any\nself._request: Any = 1\n"
+    assert len(untyped(ast.parse(text))) == 4
+    assert not untyped(ast.parse("def f(request: FetchRequest, answer: Any): ..."))
