@@ -11,7 +11,6 @@ import hmac
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -47,8 +46,10 @@ def alter_user_scram_credentials(
     """AlterUserScramCredentials (51): one result for each user that the request names."""
     changes: _Changes = {}
     failures: dict[str, ProtocolError] = {}
-    for name in chain((one.name for one in request.deletions), (one.name for one in request.upsertions)):
-        changes.setdefault(name, {})
+    for deletion in request.deletions:
+        changes.setdefault(deletion.name, {})
+    for upsertion in request.upsertions:
+        changes.setdefault(upsertion.name, {})
     yield (len(request.deletions) + len(request.upsertions)) // NAMES_PER_UNIT
     for deletion in request.deletions:
         yield REMOVAL_COST
