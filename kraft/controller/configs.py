@@ -18,6 +18,7 @@ from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
 from kraft.controller.setting_effects import with_effects
+from kraft.controller.static_settings import STATIC_NAMES
 from kraft.controller.tier_configs import check_tier, check_tier_defaults
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
@@ -87,16 +88,19 @@ def check_together(
 def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) -> None:
     """Raises INVALID_CONFIG or INVALID_REQUEST unless these may be overrides of a broker, or of all ("").
 
-    A name that nobody knows may, as in Apache Kafka, unless it would be one of our own.
+    A name that nobody knows may, as in Apache Kafka, unless it would be one of our own. One that Apache Kafka reads at
+    the start alone may not, whether or not it means something here.
     """
+    static = sorted(name for name in configs if _is_static(name))
+    if static:
+        text = f"Cannot update these configs dynamically: Set({', '.join(static)})"
+        raise ProtocolError(ErrorCode.INVALID_REQUEST, text)
     for name, value in configs.items():
         setting = NODE_SETTINGS.get(name)
         if setting is None and name.startswith(OWN_PREFIX):
             raise ProtocolError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}.")
         if setting is None:  # Apache Kafka keeps what its plug-ins might read, for one broker and for all
             continue
-        if setting.needs_restart:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Cannot update {name} dynamically: it needs a restart.")
         if resource_name == CLUSTER_DEFAULT and setting.update == "per-broker":
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{name} is set per broker, not for the whole cluster.")
         if resource_name != CLUSTER_DEFAULT and name in (MIN_ISR, UNCLEAN_ELECTION):  # the controller's to obey
@@ -107,6 +111,11 @@ def check_broker_configs(resource_name: str, configs: Mapping[str, str | None]) 
                 counts_by_address(parsed)
             except ValueError as error:
                 raise ProtocolError(ErrorCode.INVALID_CONFIG, f"{name}: {str(error)!r} is not ADDRESS:COUNT.") from None
+
+
+def _is_static(name: str) -> bool:
+    setting = NODE_SETTINGS.get(name)
+    return name in STATIC_NAMES if setting is None else setting.needs_restart
 
 
 def incremental_alter_configs(

@@ -23,14 +23,18 @@ ALL, ONE = "", "0"
 _Resource = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
-async def altered(wire: Wire, broker: str, settings: dict[str, str], operation: int = SET) -> ErrorCode:
+async def answered(wire: Wire, broker: str, settings: dict[str, str], operation: int = SET) -> Any:
     changes = [
         _Resource.AlterableConfig(name=name, config_operation=operation, value=value)
         for name, value in settings.items()
     ]
     resource = _Resource(resource_type=BROKER, resource_name=broker, configs=changes)
     answer = await wire.call(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
-    return ErrorCode(answer.responses[0].error_code)
+    return answer.responses[0]
+
+
+async def altered(wire: Wire, broker: str, settings: dict[str, str], operation: int = SET) -> ErrorCode:
+    return ErrorCode((await answered(wire, broker, settings, operation)).error_code)
 
 
 async def shown(wire: Wire, broker: str, *names: str) -> dict[str, Any]:
@@ -149,7 +153,20 @@ async def test_a_name_that_nobody_knows_is_kept(tmp_path: Path, monkeypatch: pyt
             assert (config.value, config.is_sensitive, config.config_source) == (None, True, source)
             assert await altered(wire, broker, {"tidelog.colour": "green"}) is ErrorCode.INVALID_CONFIG
             assert await altered(wire, broker, {"my.plugin.colour": ""}, DELETE) is ErrorCode.NONE
-        assert await altered(wire, ALL, {"num.partitions": "7"}) is ErrorCode.INVALID_REQUEST  # it needs a restart
+
+
+async def test_what_is_read_at_the_start_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what means nothing here: in Apache Kafka's words, which tools know."""
+    async with TenantLab(tmp_path, monkeypatch) as lab:
+        wire = await lab.connect(OPERATOR)
+        for names in (("num.partitions",), ("broker.id", "log.dir"), ("security.inter.broker.protocol",)):
+            for broker in (ALL, ONE):
+                told = await answered(wire, broker, dict.fromkeys([*names, "num.io.threads"], "9"))
+                said = f"Cannot update these configs dynamically: Set({', '.join(names)})"
+                assert (told.error_code, told.error_message) == (ErrorCode.INVALID_REQUEST, said)
+        config = (await shown(wire, ONE, "num.io.threads"))["num.io.threads"]
+        assert config.value == "8", "a resource is changed wholly or not at all"
+        assert await altered(wire, ONE, {"broker.id": ""}, DELETE) is ErrorCode.NONE
 
 
 async def test_topics_take_preallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
