@@ -358,14 +358,18 @@ class CoordinatorRuntime:
             self._set_timer(first[0])
 
     async def stop(self) -> None:
-        """Drop every shard; waiting requests get NOT_COORDINATOR. Nothing is flushed: the log has it all."""
+        """Drop every shard; waiting requests get NOT_COORDINATOR. Nothing is flushed: the log has it all. What still
+        serves here is written first, so that the next start replays little."""
+        await end_task(self._writing)
+        if self._snapshots is not None:
+            hosted = [slot.hosted for slot in self._slots.values() if slot.hosted is not None]
+            await self._snapshots.write_last([(one.partition, one.shard, one.progress()) for one in hosted])
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
         for key in list(self._slots):
             self._drop(key)
         self._armed.clear()
-        await end_task(self._writing)
         if self._standbys is not None:
             await self._standbys.stop()
         for task in list(self._ending.values()):

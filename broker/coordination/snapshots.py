@@ -11,6 +11,7 @@ Nothing rests on it. One that is missing, damaged or of another log is as good a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -45,10 +46,15 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """A shard is written when its log has grown by `records_min`, and by half as many records as it had last time."""
+    """A shard is written when its log has grown by `records_min`, and by half as many records as it had last time.
+
+    A clean stop writes those that lack `last_records_min` or more, as many as it can within `last_s`.
+    """
 
     records_min: int = 20_000
     interval_s: float = 2.0
+    last_records_min: int = 1_000
+    last_s: float = 2.0
 
 
 class Extent(NamedTuple):
@@ -100,14 +106,35 @@ class ShardSnapshots:
         """The pause between two looks at the shards."""
         return self._limits.interval_s
 
+    def lacking(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> int:
+        """How many records a start would replay that finds the newest snapshot of the shard, which has everything below
+        `offset`. 0 for one that cannot be written."""
+        if not isinstance(shard, PackedShard):
+            return 0
+        known = self._known.get((partition.topic, partition.index))
+        begin = partition.log.log_start_offset if known is None or offset < known.begin else known.begin
+        return offset - begin
+
+    async def write_last(self, served: list[tuple[CoordinatedPartition, Shard, Progress]]) -> None:
+        """Before a clean stop: those that a start would replay longest come first."""
+        lacking = [(self.lacking(partition, shard, progress.log_end()), at)
+                   for at, (partition, shard, progress) in enumerate(served)]  # fmt: skip
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.last_s):
+                for count, at in sorted(lacking, reverse=True):
+                    if count < self._limits.last_records_min:
+                        break
+                    await self.write(*served[at])
+
     def is_due(self, partition: CoordinatedPartition, shard: Shard, offset: int) -> bool:
         """Whether the shard, which has everything below `offset`, is to be written."""
         if not isinstance(shard, PackedShard):
             return False
         known = self._known.get((partition.topic, partition.index))
+        lacking = self.lacking(partition, shard, offset)
         if known is None or offset < known.begin:
-            return offset - partition.log.log_start_offset >= self._limits.records_min
-        if offset - known.begin >= max(self._limits.records_min, known.records // 2):
+            return lacking >= self._limits.records_min
+        if lacking >= max(self._limits.records_min, known.records // 2):
             return True
         age_ms = self._clock.wall_ms() - known.made_ms
         return known.records >= self._limits.records_min and age_ms > partition.log.config.delete_retention_ms // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from broker.coordination.groups.records import group_record, offset_record
 from broker.coordination.groups.values import CommittedOffset, GroupMetadata
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordination.loading import LoadLimits, load_shard
+from broker.coordination.partition_access import CoordinatedPartition
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
-from broker.coordination.shard import CoordinatorRecord, Shard
+from broker.coordination.shard import CoordinatorRecord, Now, Shard
 from broker.coordination.snapshots import (
     FILE_NAME,
     Progress,
@@ -254,3 +256,51 @@ async def test_leaders_and_followers_write_and_a_leader_begins_with_it(tmp_path:
         runtime.keep_standbys(lambda: [partition], StandbyLimits(1 << 20, 0.005))
         await eventually((tmp_path / FILE_NAME).exists)
         await runtime.stop()
+
+
+@pytest.mark.parametrize("enough", [True, False])
+async def test_a_clean_stop_writes_what_a_start_would_replay_for_long(tmp_path: Path, enough: bool) -> None:
+    partition = MemoryPartition()
+    limits = SnapshotLimits(interval_s=60.0, last_records_min=100)
+
+    async def start() -> CoordinatorRuntime:
+        runtime = CoordinatorRuntime(ShiftedClock(), RuntimeConfig(HostLimits()), Pacer())
+        runtime.host(TOPIC, lambda _: new_shard())
+        runtime.keep_snapshots(MachineDisk(tmp_path), limits)
+        runtime.elected(partition)
+        await eventually(lambda: runtime.active(TOPIC) == [0])
+        return runtime
+
+    def kept(shard: GroupShard, _: Now) -> int:
+        return shard.offsets.count("g")
+
+    records = [offset("g", at, at) for at in range(100 if enough else 99)]
+    runtime = await start()
+    await runtime.write(TOPIC, 0, lambda shard, now, _: Decision(None, records))
+    await runtime.stop()
+    assert (tmp_path / FILE_NAME).exists() == enough
+    partition.regions.clear()
+    runtime = await start()
+    assert (partition.regions == []) == enough
+    assert await runtime.read(TOPIC, 0, kept) == len(records)
+    await runtime.stop()
+
+
+async def test_a_clean_stop_waits_for_a_slow_device_within_a_limit(broker: Broker) -> None:
+    """And begins with the shard that lacks most."""
+    waiting, begun = asyncio.Event(), []
+
+    class Stuck(ShardSnapshots):
+        async def write(self, partition: CoordinatedPartition, shard: Shard, progress: Progress) -> bool:
+            begun.append(partition.index)
+            return await waiting.wait()
+
+    served: list[tuple[CoordinatedPartition, Shard, Progress]] = []
+    for index, count in ((0, 5), (1, 9), (2, 7)):
+        served.append((MemoryPartition(index=index), new_shard(), still(count)))
+    limits = SnapshotLimits(last_records_min=1, last_s=0.01)
+    await Stuck(MachineDisk(broker.root), broker.clock, Pacer(), limits).write_last(served)
+    assert begun == [1]
+    waiting.set()
+    await Stuck(MachineDisk(broker.root), broker.clock, Pacer(), SnapshotLimits(last_records_min=6)).write_last(served)
+    assert begun == [1, 1, 2]
