@@ -13,14 +13,13 @@ from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from common.pacing import Pacer
 from common.ports import Ports
-from common.whole_files import join, replace_file, write_fully
+from common.whole_files import join, replace_file
 from storage import checkpoint_files, directory_acts
 from storage.audit_trail import AuditTrail, audited, require
 from storage.checkpoint_files import (
     CLEAN_STOP,
     HIGH_WATERMARKS,
     LOG_STARTS,
-    PARTITION_METADATA,
     RECOVERY_POINTS,
     TopicPartition,
 )
@@ -44,6 +43,7 @@ from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles
 from storage.partition_log import PartitionLog
+from storage.prepared_logs import PreparedLogs, make_log_directory
 from storage.producer_bound import ProducerBound
 from storage.producer_reload import ProducerReloads
 from storage.recovery import RecoveryInput
@@ -96,6 +96,7 @@ class LogDirectory:
         self._pacer = context.snapshots.pacer = context.checkpoints.pacer = pacer
         self._checkpoints = context.checkpoints
         self._logs: dict[TopicPartition, PartitionLog] = {}
+        self.prepared = PreparedLogs(ports.disk, path, health, self._logs)
         self._state: DirectoryState | None = None
         self._is_recovered = False
         self._root_changed = False
@@ -245,7 +246,7 @@ class LogDirectory:
     def create_log(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> PartitionLog:
         """The log of this topic id, made if need be; another topic's log of the same name is set aside as stray.
 
-        Directory and partition.metadata are made at once, their fsync is batched off the loop.
+        Directory and partition.metadata are made at once unless they are prepared, their fsync is batched off the loop.
         Raises ProtocolError(KAFKA_STORAGE_ERROR) when the disk refuses; where only room or files are missing the
         directory stays online, and it may be tried again. Raises AuditPending before a stray is set aside.
         """
@@ -260,13 +261,9 @@ class LogDirectory:
             log = None
         directory = join(self._path, directory_name(topic, partition))
         try:
-            self._disk.make_directory(directory)
-            file = self._context.open_files.open_apart(join(directory, PARTITION_METADATA), create=True)
-            try:
-                file.truncate(0)
-                write_fully(file, checkpoint_files.encode_partition_metadata(topic_id), 0)
-            finally:
-                file.close()
+            if not self.prepared.take(directory, topic_id):
+                files = self._context.open_files
+                make_log_directory(self._disk, directory, topic_id, lambda path: files.open_apart(path, create=True))
         except OSError as error:
             raise self._health.refused(f"create {directory}", error) from error
         self._root_changed = True
@@ -364,6 +361,7 @@ class LogDirectory:
         """Return when no byte waits for a slow disk, and no flush or other work of a log is under way."""
         if self._context.beginnings:
             await asyncio.wait(list(self._context.beginnings.values()))
+        await self.prepared.idle()
         await self._context.reloads.idle()
         await self._context.snapshots.idle()
         await self._context.open_files.cold.idle()

@@ -129,7 +129,7 @@ class HostedPartitions:
         self.isr_changes: IsrChanges | None = None
         self.tier: Tier | None = None
         self.offline = False
-        self.roles = RoleChanges(node_id, pacer, self)
+        self.roles = RoleChanges(node_id, pacer, self, logs.prepared)
         self._leaving: dict[Key, PartitionLog] = {}  # hosted no longer, or strays; they wait for the audit
         self.roomless: dict[Key, None] = {}  # replicas that could not be made: they are tried again
         self._room_timer: asyncio.TimerHandle | None = None

@@ -4,6 +4,7 @@ A few changes are done at once. Thousands, as when a broker dies or a large topi
 event loop, so that heartbeats and requests go on. Replicas that are to lead come before those that are to follow,
 also of later changes: clients wait for leaders, and so do followers elsewhere. Replicas of partitions that were made
 just now come last, and in the turns of clients' work: no client uses them yet.
+The directories of many are made in a thread.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Protocol
 
 from common.errors import ProtocolError, StorageFailure
-from common.pacing import SLICE_COST, Pacer, Work
+from common.lifecycle import duty
+from common.pacing import Pacer, Work
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from storage.audit_trail import AuditPending, AuditTrail
@@ -24,6 +26,7 @@ from storage.audit_trail import AuditPending, AuditTrail
 logger = logging.getLogger(__name__)
 
 KEYS_PER_STEP = 64
+AT_ONCE_MAX = 8  # new replicas whose directories are made on the loop
 SORT_COST = 1  # of a changed partition that is looked at, in the pacer's units
 CHANGE_COST = 15  # of a replica that takes another role
 
@@ -51,21 +54,35 @@ class RoleTaker(Protocol):
         ...
 
 
+class Directories(Protocol):
+    """Makes the directories of new logs off the loop; implemented by `storage.prepared_logs`."""
+
+    async def make(self, wanted: Mapping[tuple[str, int], bytes]) -> None:
+        """Of logs with these topic ids, by topic and partition. What the disk refuses is left out."""
+        ...
+
+    def discard(self) -> None:
+        """Those of which no log was made."""
+        ...
+
+
 class RoleChanges:
     """One per broker. `applied_offset` is the metadata offset up to which all roles are taken."""
 
-    def __init__(self, node_id: int, pacer: Pacer, taker: RoleTaker) -> None:
+    def __init__(self, node_id: int, pacer: Pacer, taker: RoleTaker, directories: Directories) -> None:
         self.applied_offset = EMPTY_IMAGE.offset
         self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved in a later turn
         self.stopped = False
         self._node_id = node_id
         self._pacer = pacer
         self._taker = taker
+        self._directories = directories
         self._deltas: list[MetadataDelta] = []
         self._leading: dict[Key, None] = {}  # in order of change, and before ...
         self._changing: dict[Key, None] = {}  # ... all others, and these before ...
         self._made_to_lead: dict[Key, None] = {}  # ... those of new partitions
         self._made: dict[Key, None] = {}
+        self._preparing: dict[Key, None] = {}  # their directories are being made: none takes a role meanwhile
         self._unaudited: dict[Key, None] = {}  # they wait for the audit
         self._is_working = False
         self._is_making = False
@@ -115,8 +132,12 @@ class RoleChanges:
 
     @property
     def _is_busy(self) -> bool:
-        waits = self._deltas or self._leading or self._changing or self._made_to_lead or self._made or self._unaudited
+        waits = self._deltas or self._leading or self._changing or self._new_count or self._unaudited
         return bool(waits or self._is_working or self._is_making)
+
+    @property
+    def _new_count(self) -> int:
+        return len(self._made_to_lead) + len(self._made)
 
     def _go_on(self) -> None:
         if self.stopped:
@@ -124,9 +145,14 @@ class RoleChanges:
         if not self._is_working and (self._deltas or self._leading or self._changing):
             self._is_working = True
             self._later = self._started(self._work(), own=True)
-        if not self._is_making and (self._made_to_lead or self._made):
+        if not self._is_making and not self._is_working and (count := self._new_count):
             self._is_making = True
-            self._later_made = self._started(self._making(), own=False)
+            if count <= AT_ONCE_MAX:
+                later = self._started(self._making(), own=False)
+            else:
+                later = asyncio.get_running_loop().create_task(self._make_many(), name=duty("roles"))
+                later.add_done_callback(_ended)
+            self._later_made = later or self._later_made  # which more of them may have begun by now
 
     def _started(self, work: Work[None], *, own: bool) -> asyncio.Future[None] | None:
         """The work, if it takes more than a slice."""
@@ -150,17 +176,39 @@ class RoleChanges:
         self._finish()
 
     def _making(self) -> Work[None]:
+        """A few new replicas. What goes must have gone before a topic of its name is opened."""
         try:
-            while self._made_to_lead or self._made:
-                if self._is_working:  # what goes must have gone before a topic of its name is opened
-                    yield SLICE_COST
-                    continue
+            while not self._is_working and 0 < self._new_count <= AT_ONCE_MAX:
                 yield from self._take_some(self._made_to_lead or self._made)
         except (ProtocolError, StorageFailure, OSError) as error:
             self._fail(error)
         finally:
             self._is_making = False
         self._finish()
+
+    async def _make_many(self) -> None:
+        try:
+            while not self._is_working and (waiting := self._made_to_lead or self._made):
+                self._preparing = dict(islice(waiting.items(), KEYS_PER_STEP))
+                await self._directories.make(self._wanted(self._preparing))
+                some, self._preparing = self._preparing, {}
+                if not self._is_working:
+                    await self._pacer.run(self._take_some(waiting, some), "roles")
+                self._directories.discard()
+        except (ProtocolError, StorageFailure, OSError) as error:
+            self._fail(error)
+        finally:
+            self._is_making = False
+        self._finish()
+
+    def _wanted(self, keys: Iterable[Key]) -> dict[tuple[str, int], bytes]:
+        """The topic id of each new replica, by topic and partition."""
+        image, wanted = self._taker.image, {}
+        for topic_id, index in keys:
+            partition, topic = image.partition(topic_id, index), image.topics.by_id.get(topic_id)
+            if partition is not None and topic is not None and self._node_id in partition.replicas:
+                wanted[topic.name, index] = topic_id
+        return wanted
 
     def _fail(self, error: Exception) -> None:
         logger.error("metadata cannot be applied to the log directory", extra={"cause": str(error)})
@@ -191,7 +239,7 @@ class RoleChanges:
         for number, (key, before) in enumerate(delta.partitions_changed.items()):
             now = image.partition(*key)
             if now is not None and node in now.replicas:
-                is_new = before is None and not is_first
+                is_new = (before is None and not is_first) or key in self._made or key in self._made_to_lead
                 leading, others = (self._made_to_lead, self._made) if is_new else (self._leading, self._changing)
                 (leading if now.leader == node else others)[key] = None
             elif before is not None and node in before.replicas:
@@ -199,13 +247,15 @@ class RoleChanges:
             if number % KEYS_PER_STEP == 0:
                 yield SORT_COST * KEYS_PER_STEP
 
-    def _take_some(self, waiting: dict[Key, None]) -> Work[None]:
-        """Each to what the newest image says of that replica."""
+    def _take_some(self, waiting: dict[Key, None], some: Iterable[Key] = ()) -> Work[None]:
+        """`some` or the first that wait, each to what the newest image says of that replica."""
         trail: AuditTrail | None = None
-        for key in list(islice(waiting, KEYS_PER_STEP)):
+        for key in list(some or islice(waiting, KEYS_PER_STEP)):
             if key not in waiting:  # the disk failed meanwhile, or this broker stops
-                break
+                continue
             del waiting[key]
+            if key in self._preparing:
+                continue
             cost = 0
             try:
                 cost = self._taker.take_role(key)

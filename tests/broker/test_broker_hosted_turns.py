@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +18,17 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from common.errors import ErrorCode, ProtocolError
 from common.machine import machine_ports
+from common.machine_disk import MachineDisk
 from common.pacing import Pacer
+from common.ports import Disk
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from storage.audit_trail import NoTrail
+from storage.checkpoint_files import encode_partition_metadata
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
+from tests.broker.replication_lab import eventually
 
 TOPIC_ID, OTHER_ID, MADE_ID = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
 COUNT = 300
@@ -41,8 +48,11 @@ class Broker:
         self.image: MetadataImage = EMPTY_IMAGE
 
     @classmethod
-    async def open(cls, root: Path) -> Broker:
-        logs = LogDirectory(machine_ports(root), "", 0, NoTrail(), DirectoryConfig(free_bytes_min=0))
+    async def open(cls, root: Path, disk: Disk | None = None) -> Broker:
+        ports = machine_ports(root)
+        logs = LogDirectory(
+            replace(ports, disk=disk or ports.disk), "", 0, NoTrail(), DirectoryConfig(free_bytes_min=0)
+        )
         await logs.open("AAAAAAAAAAAAAAAAAAAAAQ")
         return cls(logs)
 
@@ -51,6 +61,81 @@ class Broker:
         delta.replay_all(records)
         self.image = delta.image()
         self.hosted.apply(delta, self.image)
+
+
+class WatchedDisk(MachineDisk):
+    """Remembers in which threads directories were made; `gate` holds up those that are not the loop's."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.threads: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_full = False
+
+    def make_directory(self, path: str) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.gate.wait(10)
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "injected")
+        self.threads.append(threading.get_ident())
+        super().make_directory(path)
+
+
+async def made_just_now(tmp_path: Path) -> tuple[Broker, WatchedDisk]:
+    """A broker that has begun to open the replicas of a new topic."""
+    disk = WatchedDisk(tmp_path)
+    broker = await Broker.open(tmp_path, disk)
+    broker.change(TopicRecord("old", OTHER_ID), PartitionRecord(OTHER_ID, 0, (0, 1), (0, 1), 0))
+    disk.threads.clear()
+    disk.gate.clear()
+    broker.change(*MANY)
+    return broker, disk
+
+
+async def test_directories_of_many_new_replicas_are_made_off_the_loop(tmp_path: Path) -> None:
+    broker, disk = await made_just_now(tmp_path)
+    disk.gate.set()
+    await broker.hosted.roles.wait_applied()
+    assert len(broker.hosted) == COUNT + 1
+    assert len(disk.threads) == COUNT
+    assert threading.get_ident() not in disk.threads
+
+
+async def test_a_topic_that_goes_while_its_directories_are_made_leaves_none(tmp_path: Path) -> None:
+    broker, disk = await made_just_now(tmp_path)
+    await eventually(lambda: bool(broker.logs.prepared.is_busy))
+    broker.change(RemoveTopicRecord(TOPIC_ID))
+    disk.gate.set()
+    await broker.hosted.roles.wait_applied()
+    assert kept_directories(tmp_path) == ["old-0"]
+
+
+async def test_a_topic_made_anew_while_directories_are_made_has_its_own_id(tmp_path: Path) -> None:
+    broker, disk = await made_just_now(tmp_path)
+    await eventually(lambda: bool(broker.logs.prepared.is_busy))
+    anew = [PartitionRecord(MADE_ID, index, (0, 1), (0, 1), 0) for index in range(COUNT)]
+    broker.change(RemoveTopicRecord(TOPIC_ID), TopicRecord("many", MADE_ID), *anew)
+    broker.change(PartitionChangeRecord(MADE_ID, 0, leader=1))  # changed before it was opened
+    disk.gate.set()
+    await broker.hosted.roles.wait_applied()
+    assert len(broker.hosted) == COUNT + 1
+    for index in range(COUNT):
+        text = (tmp_path / f"many-{index}" / "partition.metadata").read_bytes()
+        assert text == encode_partition_metadata(MADE_ID)
+    assert broker.hosted.find("many", 0).role is Role.FOLLOWER
+
+
+async def test_what_a_thread_finds_no_room_for_is_tried_again(tmp_path: Path) -> None:
+    broker, disk = await made_just_now(tmp_path)
+    disk.is_full = True
+    disk.gate.set()
+    await eventually(lambda: bool(broker.hosted.roomless))
+    disk.is_full = False
+    assert broker.logs.offline is None
+    broker.hosted.roles.add_keys(list(broker.hosted.roomless))
+    await broker.hosted.roles.wait_applied()
+    assert not broker.hosted.offline
 
 
 def kept_directories(root: Path) -> list[str]:

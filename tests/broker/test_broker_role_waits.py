@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from broker.forwarding import Forwarder, ForwardLimits
@@ -15,6 +16,14 @@ from wire.codec import encode_response
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse, EnvelopeResponse
 
 VERSION = 7
+
+
+class Directories:
+    """None is needed."""
+
+    async def make(self, wanted: Mapping[tuple[str, int], bytes]) -> None: ...
+
+    def discard(self) -> None: ...
 
 
 class SlowRoles:
@@ -37,7 +46,7 @@ class SlowRoles:
 
 async def test_it_ends_when_the_roles_are_taken_and_not_before() -> None:
     taker = SlowRoles()
-    roles = RoleChanges(0, Pacer(), taker)
+    roles = RoleChanges(0, Pacer(), taker, Directories())
     taker.image = MetadataImage(offset=7)
     roles.add_keys((b"topic", number) for number in range(50))
     await roles.wait_for(7, 60)
@@ -48,7 +57,7 @@ async def test_it_ends_when_the_roles_are_taken_and_not_before() -> None:
 
 async def test_it_ends_in_time_when_roles_take_longer() -> None:
     taker = SlowRoles()
-    roles = RoleChanges(0, Pacer(), taker)
+    roles = RoleChanges(0, Pacer(), taker, Directories())
     taker.image = MetadataImage(offset=7)
     roles.add_keys((b"topic", number) for number in range(100_000))
     await roles.wait_for(7, 0.01)
@@ -74,7 +83,7 @@ class Following:
 
 async def test_a_client_is_answered_when_the_roles_of_what_it_made_are_taken() -> None:
     taker = SlowRoles()
-    roles = RoleChanges(0, Pacer(), taker)
+    roles = RoleChanges(0, Pacer(), taker, Directories())
     taker.image = MetadataImage(offset=7)
     roles.add_keys((b"topic", number) for number in range(50))
     forwarder = Forwarder(Controllers(), Following(), MachineClock(), ForwardLimits(), None, roles)
