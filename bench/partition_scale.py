@@ -34,6 +34,7 @@ BASE = 10_000  # partitions before the rest is created: memory and idle CPU must
 REPLICAS = 3
 IDLE_S = 30.0
 SETTLE_S = 10.0
+IDLE_SETTLE_S = 75.0  # what follows a creation once has passed: checkpoints and exports are due each minute
 DEADLINE_S = 900.0
 PING_S = 0.05
 CREATED_S, FENCED_S, MOVED_S, IDLE_SHARE = 600.0, 1.0, 5.0, 5.0  # goals; the last one in per cent of a core
@@ -162,7 +163,7 @@ class Scale:
         self.note(f"{more} partitions created and led, {total} in all", took, "s", bound_s)
 
     def idle(self) -> None:
-        time.sleep(SETTLE_S)
+        time.sleep(IDLE_SETTLE_S)
         for role in ("broker", "controller"):
             pids = [row["pid"] for row in self.rows(role)]
             before = [cpu_seconds([pid]) for pid in pids]

@@ -34,7 +34,7 @@ BY_ID_FROM = 12
 CREATE_TOPICS_VERSION = 7
 CREATE_TIMEOUT_MS = 5_000
 CREATING_MAX = 1_000
-CREATED_AT_ONCE = 100
+CREATED_PER_REQUEST = 100
 JOIN_COST, RIGHT_COST, ONCE_PER_STEP = 1, 4, 200
 DESCRIBE, CREATE, TOPIC = int(AclOperation.DESCRIBE), int(AclOperation.CREATE), int(AclResource.TOPIC)
 
@@ -203,7 +203,11 @@ class MetadataHandler:
     async def _create_missing(
         self, context: RequestContext, request: MetadataRequest, asked: list[_Asked], access: Access | None
     ) -> dict[str, ErrorCode]:
-        """Create the unknown topics of the request where that is allowed; codes of those that are not there after."""
+        """Create the unknown topics of the request where that is allowed; codes of those that are not there after.
+
+        Of very many some are created and the others answered with LEADER_NOT_AVAILABLE: clients ask again, and other
+        clients' records need not wait for thousands of new logs.
+        """
         if not self._creates(context, request):
             return {}
         missing = await context.paced(self._missing_names(asked, access))
@@ -212,12 +216,12 @@ class MetadataHandler:
         for name in missing:
             if name in self._internal_topics:
                 failed.update(await self._create_internal(name))
-            elif name in self._creating or len(self._creating) + len(wanted) >= CREATING_MAX:
+            elif name in self._creating or len(wanted) >= min(CREATED_PER_REQUEST, CREATING_MAX - len(self._creating)):
                 failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
             else:
                 wanted.append(name)
-        for begin in range(0, len(wanted), CREATED_AT_ONCE):
-            failed.update(await self._create(context, wanted[begin : begin + CREATED_AT_ONCE]))
+        if wanted:
+            failed.update(await self._create(context, wanted))
         return failed
 
     def _missing_names(self, asked: list[_Asked], access: Access | None) -> Work[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.handlers.cluster import ClusterHandlers
-from broker.handlers.metadata import MetadataConfig, MetadataHandler
+from broker.handlers.metadata import CREATED_PER_REQUEST, MetadataConfig, MetadataHandler
 from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode
 from kraft.controller.policy import ControllerPolicy
@@ -169,6 +169,16 @@ async def test_a_topic_that_cannot_be_created_says_why() -> None:
     world = BrokerWorld(ControllerPolicy(default_replication_factor=4))
     response = await ask(world, 12, [_Asked(name="new")])
     assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+async def test_a_request_for_very_many_unknown_topics_creates_them_over_several_attempts() -> None:
+    world = BrokerWorld()
+    names = [f"new-{number}" for number in range(CREATED_PER_REQUEST * 2 + 1)]
+    for made in (1, 2, 3):
+        response = await ask(world, 12, [_Asked(name=name) for name in names])
+        codes = [topic.error_code for topic in response.topics]
+        assert codes.count(ErrorCode.NONE) == min(made * CREATED_PER_REQUEST, len(names))
+        assert set(codes) <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
 
 
 async def test_the_group_topic_is_made_as_an_internal_topic() -> None:
