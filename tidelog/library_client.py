@@ -5,12 +5,17 @@ Its connections are built here and handed to it, so that no private part of it i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.admin import KafkaAdminClient
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+
+if TYPE_CHECKING:  # commands begin without the messages
+    from wire.messages import Request
+
+R = TypeVar("R")
 
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]
@@ -24,6 +29,7 @@ class AdminClient(KafkaAdminClient):  # type: ignore[misc]
         self.connections = KafkaConnectionManager(loop, **options)
         return KafkaNetClient(loop, self.connections, **options)
 
-    def send(self, request: Any, broker: int | None = None) -> Any:
+    def send(self, request: Request[R], broker: int | None = None) -> R:
         """The response to a request of `wire.messages`, from any broker or that one. Raises KafkaError."""
-        return self.connections.run(self.connections.send, request, broker)
+        response: R = self.connections.run(self.connections.send, request, broker)
+        return response

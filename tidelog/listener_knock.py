@@ -10,13 +10,15 @@ import contextlib
 import socket
 import ssl
 import struct
-from typing import Any
+from typing import TypeVar
 
 from common.errors import ErrorCode, MalformedFrame, error_name
 from tidelog.client_login import LoginFailed, begin
 from tidelog.command_config import ClientSecurity, Login
 from wire.codec import decode_response, encode_request
-from wire.messages import MetadataRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from wire.messages import MetadataRequest, Request, SaslAuthenticateRequest, SaslHandshakeRequest
+
+R = TypeVar("R")
 
 TIMEOUT_S = 10.0
 FRAME_BYTES_MAX = 1 << 20
@@ -146,13 +148,13 @@ def _authenticate(sock: socket.socket, login: Login) -> None:
         raise LoginFailed("the server does not confirm it")
 
 
-def ask(sock: socket.socket, request: Any, version: int) -> Any:
+def ask(sock: socket.socket, request: Request[R], version: int) -> R:
     """The response. Raises EOFError for an end instead of one, MalformedFrame for what is none."""
     sock.sendall(encode_request(request, version, 0, CLIENT_ID))
     (size,) = struct.unpack(">i", _exactly(sock, 4))
     if not 4 <= size <= FRAME_BYTES_MAX:
         raise MalformedFrame("response size")
-    _, response = decode_response(request.API_KEY, version, _exactly(sock, size))
+    response: R = decode_response(request.API_KEY, version, _exactly(sock, size))[1]
     return response
 
 

@@ -91,9 +91,9 @@ class ReplicaMoves:
         )
         response = self._client.send(request)
         _check("reassignment", response)
-        for topic in response.responses:
-            for row in topic.partitions:
-                _check(f"{topic.name}-{row.partition_index}", row)
+        for answer in response.responses:
+            for result in answer.partitions:
+                _check(f"{answer.name}-{result.partition_index}", result)
 
     # settings ----------------------------------------------------------------------------------------------
 

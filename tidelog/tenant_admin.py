@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tidelog.admin_client import error_text
 from tidelog.credentials import new_secret, verifiers
@@ -11,6 +11,7 @@ from tidelog.replica_moves import Refused
 
 if TYPE_CHECKING:
     from tidelog.library_client import AdminClient
+    from wire.messages import Request
 
 Limits = Mapping[str, int]
 
@@ -28,13 +29,23 @@ class NewKey(NamedTuple):
     tenant_id: str
 
 
+class _Coded(Protocol):
+    """A response that says whether it went well."""
+
+    error_code: int
+    error_message: str | None
+
+
+C = TypeVar("C", bound=_Coded)
+
+
 class TenantAdmin:
     """Every method raises Refused with what the cluster said."""
 
     def __init__(self, client: AdminClient) -> None:
         self._client = client
 
-    def _send(self, request: Any) -> Any:
+    def _send(self, request: Request[C]) -> C:
         response = self._client.send(request)
         if response.error_code:
             row = {"error_code": response.error_code, "error_message": response.error_message}

@@ -10,6 +10,7 @@ from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
 from common.errors import MalformedFrame
 from wire.apis import APIS, ApiKey
 from wire.decoder import ELEMENTS_MAX, decode_body
+from wire.messages import Message
 from wire.primitives import INT32, request_head, skip_tags
 
 METADATA_CLUSTER_OPERATIONS_UNTIL = 10
@@ -89,7 +90,7 @@ def _after_wide_null(data: memoryview, at: int, version: int) -> int:
     return at
 
 
-def encode_response(api_key: int, version: int, correlation: int, message: Any) -> bytes:
+def encode_response(api_key: int, version: int, correlation: int, message: Message) -> bytes:
     """A whole frame: length, header (v0 for ApiVersions), body."""
     return _finished(response_head(api_key, version, correlation), message, version)
 
@@ -106,12 +107,12 @@ def response_head(api_key: int, version: int, correlation: int) -> EncodeBuffer:
     return out
 
 
-def encode_request(message: Any, version: int, correlation: int, client_id: str) -> bytes:
+def encode_request(message: Message, version: int, correlation: int, client_id: str) -> bytes:
     """A whole frame: length, header, body."""
     return _finished(started_request(message, version, correlation, client_id), message, version)
 
 
-def started_request(message: Any, version: int, correlation: int, client_id: str) -> EncodeBuffer:
+def started_request(message: Message, version: int, correlation: int, client_id: str) -> EncodeBuffer:
     """The start of a request's frame up to its body; its first four bytes are the length, not known yet."""
     client = client_id.encode()
     out = EncodeBuffer(_ENCODE_BYTES_FIRST)
@@ -126,7 +127,7 @@ def started_request(message: Any, version: int, correlation: int, client_id: str
     return out
 
 
-def _finished(out: EncodeBuffer, message: Any, version: int) -> bytes:
+def _finished(out: EncodeBuffer, message: Message, version: int) -> bytes:
     flexible = message.flexible_version_q(version)
     message._struct.compiled_encode_into(version, compact=flexible, tagged=flexible)(message, out)
     INT32.pack_into(out.buf, 0, out.pos - INT32.size)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from common.pacing import Work
+from wire.messages import Message
 
 FEW = 64  # elements, nested ones included, that may go at once
 STRETCH = 16  # elements that are let go of between two yields
 STRETCH_COST = 30
 
 
-def disposal(message: Any) -> Work[None] | None:
+def disposal(message: Message) -> Work[None] | None:
     """Keeps a decoded message's elements alive and lets go of them little by little; None when they are few.
 
     Begin it while the message is still referred to. Nothing in the message changes, so others may go on using parts.

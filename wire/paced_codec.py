@@ -19,6 +19,7 @@ from common.pacing import Work
 from wire.apis import APIS
 from wire.codec import RequestHeader, request_start, response_head, response_start, started_request
 from wire.decoder import ELEMENTS_MAX, body_work
+from wire.messages import Message, Struct
 from wire.primitives import INT32
 
 PART_BYTES = 64 << 10
@@ -46,7 +47,7 @@ def decode_response_work(api_key: int, version: int, data: memoryview) -> Work[A
     return message
 
 
-def encode_request_work(message: Any, version: int, correlation: int, client_id: str) -> Work[list[bytes]]:
+def encode_request_work(message: Message, version: int, correlation: int, client_id: str) -> Work[list[bytes]]:
     """`wire.codec.encode_request` as work: a whole frame in parts, of any length."""
     writer = _Writer(started_request(message, version, correlation, client_id), sys.maxsize)
     message_class: Any = type(message)
@@ -55,7 +56,7 @@ def encode_request_work(message: Any, version: int, correlation: int, client_id:
 
 
 def encode_response_work(
-    api_key: int, version: int, correlation: int, message: Any, bytes_max: int = ANSWER_BYTES_MAX
+    api_key: int, version: int, correlation: int, message: Message, bytes_max: int = ANSWER_BYTES_MAX
 ) -> Work[list[bytes]]:
     """A whole frame in parts. Raises ProtocolError when it would exceed `bytes_max`."""
     writer = _Writer(response_head(api_key, version, correlation), bytes_max)
@@ -64,7 +65,7 @@ def encode_response_work(
     return writer.finished()
 
 
-def element_work(api_key: int, version: int, name: str, element: Any) -> Work[bytes]:
+def element_work(api_key: int, version: int, name: str, element: Struct) -> Work[bytes]:
     """One element of an answer's list `name`, as it is written there."""
     response = APIS[api_key].response
     writer = _Writer(EncodeBuffer(_ELEMENT_BYTES_FIRST), ANSWER_BYTES_MAX)
@@ -107,7 +108,7 @@ class RowsWriter:
         self._count += count
         self._rows.take_parts(parts)
 
-    def finished(self, message: Any) -> list[bytes]:
+    def finished(self, message: Message) -> list[bytes]:
         """The whole frame; `message` has everything but the rows."""
         version, flexible = self._version, self._flexible
         writer = _Writer(self._start, self._bytes_max)
@@ -124,13 +125,13 @@ class RowsWriter:
         return writer.finished()
 
 
-def is_light(message: Any, version: int) -> bool:
+def is_light(message: Message, version: int) -> bool:
     """Whether a message has few elements, so that it is written in one go."""
     message_class: Any = type(message)
     return _message_weigher(message_class, version)(message) <= LIGHT_ELEMENTS
 
 
-def longest_list(message: Any) -> int:
+def longest_list(message: Message) -> int:
     """The length of the longest of a message's own lists."""
     message_class: Any = type(message)
     return max((len(getattr(message, name, None) or ()) for name in _lists(message_class)), default=0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from broker.handlers.reassignments import WHOLE_ERROR_FROM, for_each_partition
 from broker.request import Handler, RequestContext
@@ -127,7 +127,17 @@ def describe_cluster(context: RequestContext, access: Access, request: DescribeC
 # settings --------------------------------------------------------------------------------------------------
 
 
-def _config_refusal(access: Access, operation: int, resource: Any) -> ErrorCode | None:
+class _Resource(Protocol):
+    """What settings belong to."""
+
+    resource_type: int
+    resource_name: str
+
+
+_OfResource = TypeVar("_OfResource", bound=_Resource)
+
+
+def _config_refusal(access: Access, operation: int, resource: _Resource) -> ErrorCode | None:
     if resource.resource_type == ResourceType.TOPIC:
         return None if access.may(operation, TOPIC, resource.resource_name) else NO_TOPIC
     if resource.resource_type == GROUP_CONFIG:
@@ -135,7 +145,9 @@ def _config_refusal(access: Access, operation: int, resource: Any) -> ErrorCode 
     return None if access.may_cluster(operation) else NO_CLUSTER
 
 
-def _split_resources(access: Access, operation: int, resources: list[Any]) -> tuple[list[Any], list[Any]]:
+def _split_resources(
+    access: Access, operation: int, resources: Sequence[_OfResource]
+) -> tuple[list[_OfResource], list[tuple[_OfResource, ErrorCode]]]:
     """Those to go on with, and (resource, code) of the others."""
     codes = [(resource, _config_refusal(access, operation, resource)) for resource in resources]
     return [one for one, code in codes if code is None], [(one, code) for one, code in codes if code is not None]
@@ -166,7 +178,8 @@ def _alter_configs(response: type[AlterConfigsResponse] | type[IncrementalAlterC
         request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
         handler: Handler,
     ) -> Any:
-        allowed, refused = _split_resources(access, ALTER_CONFIGS, request.resources)
+        resources: Sequence[Any] = request.resources
+        allowed, refused = _split_resources(access, ALTER_CONFIGS, resources)
         rows: list[Any] = [
             response.AlterConfigsResourceResponse(
                 error_code=code,

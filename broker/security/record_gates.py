@@ -26,10 +26,13 @@ from broker.security.gating import (
     by_topic,
 )
 from wire.messages import (
+    DeleteRecordsRequest,
     DeleteRecordsResponse,
+    DescribeProducersRequest,
     DescribeProducersResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -73,7 +76,7 @@ def init_producer_id(context: RequestContext, access: Access, request: InitProdu
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-def _unlisted(topic: Any) -> Any:
+def _unlisted(topic: ListOffsetsRequest.ListOffsetsTopic) -> _Listed:
     partition = _Listed.ListOffsetsPartitionResponse
     return _Listed(
         name=topic.name,
@@ -86,7 +89,7 @@ def _unlisted(topic: Any) -> Any:
     )
 
 
-def _undeleted(topic: Any) -> Any:
+def _undeleted(topic: DeleteRecordsRequest.DeleteRecordsTopic) -> _Deleted:
     partition = _Deleted.DeleteRecordsPartitionResult
     return _Deleted(
         name=topic.name,
@@ -97,7 +100,7 @@ def _undeleted(topic: Any) -> Any:
     )
 
 
-def _no_epochs(topic: Any) -> Any:
+def _no_epochs(topic: OffsetForLeaderEpochRequest.OffsetForLeaderTopic) -> _Epochs:
     return _Epochs(
         topic=topic.topic,
         partitions=[
@@ -107,7 +110,7 @@ def _no_epochs(topic: Any) -> Any:
     )
 
 
-def _no_producers(topic: Any) -> Any:
+def _no_producers(topic: DescribeProducersRequest.TopicRequest) -> _Producers:
     partition = _Producers.PartitionResponse
     return _Producers(
         name=topic.name,

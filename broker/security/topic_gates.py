@@ -155,23 +155,23 @@ class TopicGates:
     @staticmethod
     def describe_topic_partitions(
         context: RequestContext, access: Access, request: DescribeTopicPartitionsRequest, handler: Handler
-    ) -> Work[Any]:  # fmt: skip
+    ) -> Work[DescribeTopicPartitionsResponse]:  # fmt: skip
         """Of those that are named; of all topics the handler leaves out what may not be described."""
         asked = {topic.name: topic for topic in request.topics}
-        answers: list[Any] = []
+        answers: list[_Described] = []
         if asked:
             first = request.cursor.topic_name if request.cursor is not None else ""
             later = (topic for name, topic in asked.items() if name >= first)
             request.topics = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
-            for topic in request.topics:
-                del asked[topic.name]
+            for named in request.topics:
+                del asked[named.name]
             answers = [_undescribed(name) for name in asked if name >= first]
             if not request.topics:
                 return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
         described: Any = handler(context, request)
-        response = yield from described
+        response: DescribeTopicPartitionsResponse = yield from described
         for topic in response.topics:
-            operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name)
+            operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name or "")
             topic.topic_authorized_operations = as_bits(operations)
             yield RIGHT_COST
         response.topics.extend(answers)
@@ -196,10 +196,10 @@ def cluster_operations(access: Access) -> tuple[int, ...]:
     return tuple(operation for operation in CLUSTER_OPERATIONS if access.may_cluster(operation))
 
 
-def _undeleted(name: str | None, topic_id: Any, code: ErrorCode = NO_TOPIC) -> Any:
+def _undeleted(name: str | None, topic_id: UUID | None, code: ErrorCode = NO_TOPIC) -> _Deleted:
     message = MESSAGES.get(code, "This server does not host this topic-partition.")
     return _Deleted(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
-def _undescribed(name: str) -> Any:
+def _undescribed(name: str) -> _Described:
     return _Described(error_code=NO_TOPIC, name=name, topic_id=None, partitions=[])
