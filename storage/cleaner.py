@@ -28,7 +28,7 @@ from storage.log_config import FOREVER_MS, LogConfig
 from storage.log_context import LogContext
 from storage.partition_log import PartitionLog
 from storage.segment import Segment
-from storage.segment_swap import remove_cleaned, swap_in
+from storage.segment_swap import remove_cleaned
 
 LOOK_COST = 1  # of a log that is passed over
 SEGMENT_COST = 3
@@ -174,16 +174,13 @@ class LogCleaner:
         start = self._clean_up_to(log)
         if start is not None and log.active.base_offset <= start:
             return None
-        cold = self._context.open_files.cold
-        cold.is_strict = True
         try:
-            views = _views(log)
+            with self._context.open_files.cold.only_in_memory():
+                views = _views(log)
         except PagesMissing:
             return None  # a thread brings them in until the next round
         except (OSError, ProtocolError):
             return None  # whoever reads the log next finds out, and says so
-        finally:
-            cold.is_strict = False
         high_watermark = self._high_watermark(log)
         stable = min(log.last_stable_offset(high_watermark), log.recovery_point, log.copying_offset)
         plan = plan_cleaning(views, start, log.log_start_offset, stable, log.config, self._context.clock.wall_ms())
@@ -279,7 +276,7 @@ class LogCleaner:
             if cleaned.is_same:
                 return
             try:
-                swapped = swap_in(log, replaced, cleaned.size, cleaned.transaction_bytes) is not None
+                swapped = log.swap_in(replaced, cleaned.size, cleaned.transaction_bytes)
             except OSError as error:  # half done: only the next start can tell what holds
                 self._context.health.fail(f"swap segments in {log.directory}: {error}")
                 swapped = True

@@ -5,28 +5,21 @@ neither the open files of the log nor the event loop notice. Indexes are built a
 inside a segment, where the log of another leader was cut elsewhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
 from common.whole_files import read_whole
 from records.batch import HEADER_BYTES, PREFIX_BYTES, iterate_batches, read_header
+from storage.index_builder import IndexBuilder, IndexEntries, without_timestamp
 from storage.leader_epochs import LeaderEpochCache
-from storage.log_reads import segment_at
-from storage.offset_index import OffsetIndex
-from storage.producer_replay import load_newest, replay_segments
+from storage.producer_replay import Replay, load_newest, replay_segments
 from storage.producer_state import ProducerStates
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment, file_stem
-from storage.time_index import TimeIndex
+from storage.segment_list import SegmentList
 from storage.transaction_index import decode, encode
-
-if TYPE_CHECKING:
-    from storage.partition_log import PartitionLog
 
 STEP_BYTES = 1 << 20  # read and checked at once; a longer batch alone
 
@@ -59,32 +52,38 @@ class ClosedSegment(NamedTuple):
         return self.end_position - self.position
 
 
-def closed_segment_at(log: PartitionLog, offset: int) -> ClosedSegment | None:
+def closed_segment_at(
+    segments: SegmentList,
+    epochs: LeaderEpochCache,
+    snapshots: Sequence[int],
+    directory: str,
+    offset: int,
+    index_interval_bytes: int,
+    now_ms: int,
+) -> ClosedSegment | None:
     """What lies from `offset` on, up to the end of the first closed segment with a batch there; None: nothing yet.
 
     Where this disk begins above `offset`, so does what is returned. OSError when the disk cannot be read.
     """
-    segments = log.segments
-    base_offset = max(offset, segments[0].base_offset)
-    for number in range(segment_at(log, base_offset), len(segments) - 1):
-        segment, end_offset = segments[number], segments[number + 1].base_offset
+    base_offset = max(offset, segments.all[0].base_offset)
+    for number in range(segments.index_of(base_offset), len(segments.all) - 1):
+        segment, end_offset = segments.all[number], segments.end_of(number)
         if end_offset <= base_offset or segment.written < segment.size:
             continue
         position = segment.find(base_offset) if segment.base_offset < base_offset else 0
         if position < segment.size:
-            entries = log.leader_epochs.entries()
             return ClosedSegment(
-                log.directory,
+                directory,
                 base_offset,
                 end_offset,
                 position,
                 segment.size,
-                log.leader_epochs.chain(base_offset, end_offset),
-                [entry for entry in entries if entry[1] < end_offset],
-                tuple(segments[: number + 1]),
-                tuple(log.producer_history.snapshots),
-                log.config.index_interval_bytes,
-                log.context.clock.wall_ms(),
+                epochs.chain(base_offset, end_offset),
+                [entry for entry in epochs.entries() if entry[1] < end_offset],
+                tuple(segments.all[: number + 1]),
+                tuple(snapshots),
+                index_interval_bytes,
+                now_ms,
             )
     return None
 
@@ -101,34 +100,6 @@ class Contents(NamedTuple):
     transaction_index: bytes  # empty when nothing was aborted
     producer_snapshot: bytes  # of the segment's end
     leader_epochs: bytes  # up to the segment's end
-
-
-@dataclass(slots=True)
-class _Remembered:
-    """A log's end as it was when the segment was closed, for the replay of its producers."""
-
-    directory: str
-    segments: list[Segment]
-    snapshots: list[int]
-    log_end_offset: int
-    producers: ProducerStates
-
-
-@dataclass(slots=True)
-class _Built:
-    offsets: OffsetIndex
-    times: TimeIndex
-    offset_entries: bytearray = field(default_factory=bytearray)
-    time_entries: bytearray = field(default_factory=bytearray)
-    bytes_since_index: int = 0
-    max_timestamp: int = -1
-    max_timestamp_offset: int = 0
-    records: int = 0
-    has_transactions: bool = False
-
-    def note_time(self) -> None:
-        if self.max_timestamp > self.times.last_timestamp:
-            self.time_entries += self.times.append(self.max_timestamp, self.max_timestamp_offset) or b""
 
 
 class SegmentReader:
@@ -164,13 +135,14 @@ class SegmentReader:
         (CORRUPT_MESSAGE) when the bytes are not what was appended."""
         closed = self._closed
         file = self._file = self._disk.open(closed.segment.stem + LOG_SUFFIX)
-        built = _Built(OffsetIndex(closed.base_offset), TimeIndex(closed.base_offset))
+        entries = IndexEntries(closed.base_offset)
+        built = _Built(IndexBuilder(entries, without_timestamp(closed.base_offset), closed.index_interval_bytes))
         checksum = 0
         position = closed.position
         size = STEP_BYTES
         while position < closed.end_position:
             data = file.pread(min(size, closed.end_position - position), position)
-            used = _take_in(built, memoryview(data), position - closed.position, closed.index_interval_bytes)
+            used = built.take_in(memoryview(data), position - closed.position)
             if used == 0:
                 size = _batch_bytes(data)
                 if size <= len(data) or size > closed.end_position - position:
@@ -181,14 +153,14 @@ class SegmentReader:
             checksum = crc32c(memoryview(data)[:used], checksum)
             position += used
             yield used
-        built.note_time()
+        built.indexes.finish()
         self._contents = Contents(
             checksum,
-            built.max_timestamp,
+            built.indexes.largest.timestamp,
             built.records,
             built.has_transactions,
-            bytes(built.offset_entries),
-            bytes(built.time_entries),
+            bytes(entries.offset_entries),
+            bytes(entries.time_entries),
             self._transaction_index(),
             self._producer_snapshot(),
             _encoded(closed.chain),
@@ -215,31 +187,31 @@ class SegmentReader:
                 pass
             else:
                 return data or b""
-        remembered = _Remembered(
+        replay = Replay(
             closed.directory, list(closed.segments), list(closed.snapshots), closed.end_offset, self._producers
         )
-        load_newest(self._disk, remembered, closed.end_offset, closed.now_ms)
-        replay_segments(self._disk, remembered, closed.segments, closed.segment.size)
+        load_newest(self._disk, replay, closed.end_offset, closed.now_ms)
+        replay_segments(self._disk, replay, closed.segments, closed.segment.size)
         return self._producers.snapshot()
 
 
-def _take_in(built: _Built, view: memoryview, position: int, interval_bytes: int) -> int:
-    """Take in the whole batches of `view`, which lies at `position` of the copy; how many bytes they are."""
-    used = 0
-    for at, header in iterate_batches(view, 0, len(view)):
-        last_offset = header.base_offset + header.last_offset_delta
-        if header.max_timestamp > built.max_timestamp:
-            built.max_timestamp, built.max_timestamp_offset = header.max_timestamp, last_offset
-        if built.bytes_since_index > interval_bytes:
-            built.offset_entries += built.offsets.append(last_offset, position + at)
-            built.note_time()
-            built.bytes_since_index = 0
-        size = header.batch_length + PREFIX_BYTES
-        built.bytes_since_index += size
-        built.records += header.count
-        built.has_transactions = built.has_transactions or header.is_transactional
-        used = at + size
-    return used
+class _Built:
+    """What is known of the batches so far."""
+
+    def __init__(self, indexes: IndexBuilder) -> None:
+        self.indexes = indexes
+        self.records = 0
+        self.has_transactions = False
+
+    def take_in(self, view: memoryview, position: int) -> int:
+        """Take in the whole batches of `view`, which lies at `position` of the copy; how many bytes they are."""
+        used = 0
+        for at, header in iterate_batches(view, 0, len(view)):
+            self.indexes.add(position + at, header)
+            self.records += header.count
+            self.has_transactions = self.has_transactions or header.is_transactional
+            used = at + header.size
+        return used
 
 
 def _batch_bytes(data: bytes) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from common.ports import File
 
@@ -127,7 +127,8 @@ class _BytesOfFile:
 
 
 class ColdReads:
-    """One per log directory; calls on the loop. `is_strict` is set, within one call, by readers that must not wait."""
+    """One per log directory; calls on the loop. `with cold.only_in_memory():` makes the reads within raise PagesMissing
+    instead of waiting."""
 
     __slots__ = ("_age_due_s", "_running", "_tasks", "_trusted", "_waits", "age", "count", "is_strict", "queue")
 
@@ -141,6 +142,17 @@ class ColdReads:
         self._age_due_s = 0.0
         self._trusted: OrderedDict[Hashable, float] = OrderedDict()  # what was brought in -> until when it counts
         self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def only_in_memory(self, *, is_strict: bool = True) -> Self:
+        """As a context manager: whether the reads within must not wait for the device."""
+        self.is_strict = is_strict
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.is_strict = False
 
     def grow_older(self, now_s: float) -> None:
         """Once in a while: `now_s` by the monotonic clock."""
@@ -209,13 +221,11 @@ class ColdReads:
     async def when_there(self, ask: Callable[[], T]) -> T:
         """What `ask` returns, which only reads what is in memory: it is asked again until nothing is missing."""
         while True:
-            self.is_strict = True
             try:
-                return ask()
+                with self.only_in_memory():
+                    return ask()
             except PagesMissing as missing:
                 wait = missing.wait
-            finally:
-                self.is_strict = False
             await wait.settled()
 
     async def idle(self) -> None:

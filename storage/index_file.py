@@ -14,11 +14,18 @@ class IndexFile:
 
     __slots__ = ("flushed", "handle", "is_blank", "pending")
 
-    def __init__(self, open_files: OpenFiles, path: str, flushed: int = 0) -> None:
+    def __init__(self, open_files: OpenFiles, path: str, flushed: int = 0, *, is_blank: bool = False) -> None:
         self.handle = FileHandle(open_files, path)
         self.flushed = flushed
         self.pending = bytearray()
-        self.is_blank = False  # whether its file is new and nothing was ever written to it
+        self.is_blank = is_blank  # its file is new and nothing was ever written to it
+
+    def append(self, entries: bytes) -> None:
+        self.pending += entries
+
+    def found(self, size: int) -> None:
+        """The file on disk has `size` bytes of entries."""
+        self.flushed = size
 
     def pread(self, size: int, position: int) -> bytes:
         """As of one file that holds both parts."""

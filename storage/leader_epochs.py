@@ -24,17 +24,17 @@ UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 class LeaderEpochCache:
-    """Epochs with their start offsets, both strictly growing; nothing is written here.
+    """Epochs with their start offsets, both strictly growing. It knows whether its checkpoint file says the same.
 
-    `changed` is set by every change; the owner clears it once a checkpoint holds `encode()`.
+    Epochs from below the log's start may stay in the file, because whoever reads it drops them.
     """
 
-    __slots__ = ("_epochs", "_starts", "changed")
+    __slots__ = ("_epochs", "_is_saved", "_starts")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
-        self.changed = False
+        self._is_saved = False
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -52,10 +52,6 @@ class LeaderEpochCache:
     def latest_start(self) -> int:
         return self._starts[-1] if self._starts else UNDEFINED_OFFSET
 
-    @property
-    def earliest_epoch(self) -> int:
-        return self._epochs[0] if self._epochs else UNDEFINED_EPOCH
-
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` begins at `start_offset`; whether anything changed.
 
@@ -71,7 +67,7 @@ class LeaderEpochCache:
         del epochs[keep:], starts[keep:]
         epochs.append(epoch)
         starts.append(start_offset)
-        self.changed = True
+        self._is_saved = False
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
@@ -119,20 +115,15 @@ class LeaderEpochCache:
             self._starts[0] = before.pop()[1]
         self._epochs[:0] = [epoch for epoch, _ in before]
         self._starts[:0] = [start_offset for _, start_offset in before]
-        self.changed = True
+        self._is_saved = False
         return True
-
-    def previous_epoch(self, epoch: int) -> int:
-        """The largest known epoch below `epoch`, else -1."""
-        at = bisect_left(self._epochs, epoch)
-        return self._epochs[at - 1] if at else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that begin at or after `end_offset`, the log's new end."""
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             del self._epochs[keep:], self._starts[keep:]
-            self.changed = True
+            self._is_saved = False
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before `start_offset`; the one it lies in begins there from now on."""
@@ -141,13 +132,20 @@ class LeaderEpochCache:
             return
         del self._epochs[: at - 1], self._starts[: at - 1]
         self._starts[0] = start_offset
-        self.changed = True
 
     def clear(self) -> None:
-        if self._epochs:
-            self._epochs.clear()
-            self._starts.clear()
-            self.changed = True
+        self.truncate_from_end(0)
+
+    def take_unsaved(self) -> bytes | None:
+        """What the caller is to write to the checkpoint file, None when the file says it already."""
+        if self._is_saved:
+            return None
+        self._is_saved = True
+        return self.encode()
+
+    def not_saved(self) -> None:
+        """The file was not written, or nobody knows what of it is on the device."""
+        self._is_saved = False
 
     def encode(self) -> bytes:
         lines = [str(CHECKPOINT_VERSION), str(len(self._epochs))]
@@ -164,5 +162,5 @@ class LeaderEpochCache:
         for line in lines[2:]:
             epoch, start = line.split()
             cache.assign(int(epoch), int(start))
-        cache.changed = False
+        cache._is_saved = True
         return cache

@@ -28,7 +28,6 @@ class LoadedLog:
     lost_records: bool = False  # what was appended is gone, and no kill of the process alone explains that
     is_new: bool = False  # its directory was just made, nothing of it is on the device
     names_changed: bool = True  # whether names in it are not
-    epochs_changed: bool = True  # whether the epochs' checkpoint is to be written with the next flush
 
 
 def empty_log(

@@ -268,9 +268,7 @@ class LogDirectory:
             raise self._health.refused(f"create {directory}", error) from error
         self._root_changed = True
         if log is not None:  # found empty and without its id: a crash came between
-            log.topic_id = topic_id
-            log.is_new = True
-            log.update_config(config)
+            log.found_empty(topic_id, config)
         else:
             loaded = empty_log(
                 self._context.open_files, directory, topic, partition, topic_id, config, self._ports.clock.wall_ms()
@@ -465,7 +463,8 @@ class LogDirectory:
             try:
                 self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
                 context = self._context
-                await context.flusher.flush_completely(list(self._logs.values()), context.snapshots.idle, self._paced())
+                logs = [log.durability for log in self._logs.values()]
+                await context.flusher.flush_completely(logs, context.snapshots.idle, self._paced())
                 for name in (RECOVERY_POINTS, LOG_STARTS):
                     self._checkpoints.note(name)
                 if await self.checkpoint_recovery_points() and self._health.offline is None:

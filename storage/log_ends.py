@@ -1,8 +1,17 @@
 """How far a log reaches: what is assigned, in the page cache, acknowledged and on the device."""
 
+from collections.abc import Callable
+
+from common.errors import ErrorCode, ProtocolError
+from common.invariants import check
+
 
 class LogEnds:
-    """One per log. `recovery_point` <= `flushed` <= `readable` <= `log_end`, and `written` <= `readable`."""
+    """One per log. Always `recovery_point` <= `flushed` <= `readable` <= `log_end`, `written` <= `readable`, and
+    `log_start` <= `log_end`.
+
+    `on_written` is called whenever `written` moved later than with its append: a disk or a flush has caught up.
+    """
 
     __slots__ = (
         "counts_flushed",
@@ -10,12 +19,15 @@ class LogEnds:
         "flushed",
         "generation",
         "log_end",
+        "log_start",
+        "on_written",
         "readable",
         "recovery_point",
         "written",
     )
 
-    def __init__(self, log_end: int, recovery_point: int) -> None:
+    def __init__(self, log_start: int, log_end: int, recovery_point: int) -> None:
+        self.log_start = log_start  # the first offset that is served
         self.log_end = log_end  # the next offset to be assigned
         self.readable = log_end  # in the page cache: a slow disk holds it back
         self.written = log_end  # what counts as this replica's end; only a cut moves it back
@@ -24,16 +36,28 @@ class LogEnds:
         self.recovery_point = self.flushed  # and below it all that is known of them
         self.flush_requested = self.flushed  # what flush.messages has asked for
         self.generation = 0  # counts cuts: what was planned before one is void
+        self.on_written: Callable[[], None] | None = None
 
     def check(self) -> None:
-        """Assert what must always hold."""
-        assert self.recovery_point <= self.flushed <= self.readable <= self.log_end
-        assert self.written <= self.readable
+        """Assert what must always hold, in the simulator and in debug runs."""
+        ends = (self.recovery_point, self.flushed, self.readable, self.log_end)
+        check(list(ends) == sorted(ends), "recovery point, flushed, readable and log end are in this order")
+        check(self.log_start <= self.log_end, "the log starts at or before its end")
+        check(self.written <= self.readable, "what counts as written is in the page cache")
 
-    def count_flushed(self, is_flushed: bool) -> bool:
-        """Whether only what is on the device counts as written from now on. Returns whether `written` moved."""
+    def start_at(self, offset: int) -> None:
+        """Nothing below `offset` is served any more."""
+        self.log_start = offset
+
+    def out_of_range(self, offset: int) -> ProtocolError:
+        message = f"offset {offset} outside [{self.log_start}, {self.log_end}]"
+        return ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+
+    def count_flushed(self, is_flushed: bool) -> None:
+        """Whether only what is on the device counts as written from now on."""
         self.counts_flushed = is_flushed
-        return not is_flushed and self._count(self.readable)
+        if not is_flushed:
+            self._count(self.readable)
 
     def append(self, offset: int) -> None:
         """The log ends at `offset`, and all of it is in the page cache."""
@@ -45,22 +69,28 @@ class LogEnds:
         """The log ends at `offset`, and bytes of it wait for a slow disk."""
         self.log_end = offset
 
-    def in_page_cache(self, offset: int) -> bool:
-        """What waited is there up to `offset`; a later append may have overtaken this. Whether `written` moved."""
+    def in_page_cache(self, offset: int) -> None:
+        """What waited is there up to `offset`; a later append may have overtaken this."""
         self.readable = max(self.readable, offset)
-        return not self.counts_flushed and self._count(offset)
+        if not self.counts_flushed:
+            self._count(offset)
 
-    def on_device(self, flushed: int, recovery_point: int) -> bool:
-        """Whether `written` moved."""
+    def on_device(self, flushed: int, recovery_point: int) -> None:
+        """A flush has come so far."""
         self.flushed = max(self.flushed, flushed)
         self.recovery_point = max(self.recovery_point, recovery_point)
-        return self.counts_flushed and self._count(self.flushed)
+        if self.counts_flushed:
+            self._count(self.flushed)
 
-    def _count(self, offset: int) -> bool:
-        moves = offset > self.written
-        if moves:
+    def _count(self, offset: int) -> None:
+        if offset > self.written:
             self.written = offset
-        return moves
+            if self.on_written is not None:
+                self.on_written()
+
+    def notify(self, on_written: Callable[[], None] | None) -> None:
+        """Call `on_written` from now on; None: call nothing any more."""
+        self.on_written = on_written
 
     def request_flush(self, offset: int) -> None:
         self.flush_requested = offset

@@ -17,21 +17,9 @@ from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import OnDemand
 from common.pacing import Pacer
 from common.ports import Clock, Disk
-from common.whole_files import join, replace_file
-from storage.checkpoint_files import LEADER_EPOCHS, PARTITION_METADATA
+from common.whole_files import replace_file
+from storage.checkpoint_files import LEADER_EPOCHS
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, SyncFailed
-from storage.leader_epochs import LeaderEpochCache
-from storage.log_ends import LogEnds
-from storage.producer_history import ProducerHistory
-from storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    Segment,
-    file_stem,
-)
 
 JOBS_PER_TURN_MAX = 64
 CHUNK_LOGS = 64  # at a time, for a clean stop
@@ -93,87 +81,11 @@ class FlushJob:
             raise SyncFailed(error.errno, error.strerror, directory) from error
 
 
-class Unflushed(Protocol):
-    """A log, whose flush is to be planned."""
-
-    active: Segment
-    directory: str
-    ends: LogEnds
-    epochs_changed: bool
-    is_new: bool
-    leader_epochs: LeaderEpochCache
-    names_changed: bool
-    producer_history: ProducerHistory
-    segments: list[Segment]
-
-    def write_index_lumps(self, segment: Segment) -> bool: ...
-
-
-def plan_flush(log: Unflushed, depth: FlushDepth, unnamed_snapshot: int | None) -> FlushJob | None:
-    """None when all that `depth` asks for is on the device.
-
-    The recovery point moves past a segment only if all its indexes go along: while the disk is slow their newest
-    entries stay in memory and the point stays where it is. So it does below `unnamed_snapshot`, which has no name yet.
-    """
-    ends = log.ends
-    upto, recovery_point = ends.readable, ends.recovery_point
-    if depth is FlushDepth.CLOSED:
-        upto = min(upto, log.active.base_offset)
-    paths: list[str] = []
-    indexes_follow = True
-    for segment, end_offset in _segments_from(log, ends.recovery_point):
-        if segment.base_offset > upto or (segment is log.active and depth is FlushDepth.CLOSED):
-            break
-        if segment.exists and end_offset > ends.flushed:
-            paths.append(segment.stem + LOG_SUFFIX)
-        if upto < end_offset or (segment is log.active and depth is not FlushDepth.COMPLETE):
-            indexes_follow = False
-        elif indexes_follow and end_offset > recovery_point:
-            is_named = unnamed_snapshot is None or end_offset < unnamed_snapshot
-            indexes_follow = is_named and log.write_index_lumps(segment)
-            if indexes_follow:
-                paths += _index_paths(segment)
-                recovery_point = end_offset
-    if upto <= ends.flushed and recovery_point == ends.recovery_point:
-        return None
-    moved = range(ends.recovery_point + 1, recovery_point + 1)
-    paths += [file_stem(log.directory, at) + SNAPSHOT_SUFFIX for at in log.producer_history.snapshots if at in moved]
-    epochs = log.leader_epochs.encode() if moved and log.epochs_changed else None
-    directories: list[str] = []
-    if log.is_new:
-        paths.append(join(log.directory, PARTITION_METADATA))
-        directories.append(log.directory.rpartition("/")[0])
-    if log.names_changed:
-        directories.append(log.directory)
-    return FlushJob(log.directory, ends.generation, upto, recovery_point, directories, epochs, paths)
-
-
-def _segments_from(log: Unflushed, offset: int) -> list[tuple[Segment, int]]:
-    """Each segment with an offset at or after `offset`, and where it ends."""
-    ends = [segment.base_offset for segment in log.segments[1:]]
-    ends.append(log.ends.log_end)
-    return [(segment, end) for segment, end in zip(log.segments, ends, strict=True) if end >= offset]
-
-
-def _index_paths(segment: Segment) -> list[str]:
-    if not segment.exists:
-        return []
-    paths = [segment.stem + INDEX_SUFFIX, segment.stem + TIME_INDEX_SUFFIX]
-    indexes = segment.loaded_indexes
-    if indexes is not None:  # the name of a file without bytes is durable with its directory
-        files = (indexes.offset_file, indexes.time_file)
-        paths = [path for path, file in zip(paths, files, strict=True) if not file.is_blank]
-    elif segment.is_fresh:
-        paths = []
-    if segment.transaction_bytes:
-        paths.append(segment.stem + TRANSACTION_INDEX_SUFFIX)
-    return paths
-
-
 class Flushable(Protocol):
     """A log, as the flusher sees it."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool: ...
 
     def plan_flush(self, depth: FlushDepth) -> FlushJob | None:
         """What to flush now, None when all of it is on the device."""

@@ -8,6 +8,7 @@ from common.whole_files import read_whole, write_fully
 from records.audit_event import AuditKind
 from records.batch import CONTROL, HEADER_BYTES, MAGIC, BatchHeader, read_header
 from storage.audit_trail import Act, AuditPermits, require_agreed
+from storage.index_builder import IndexBuilder
 from storage.loaded_log import LoadedLog
 from storage.open_files import OpenFiles
 from storage.producer_replay import load_newest, marker_of, replay_segments
@@ -16,7 +17,6 @@ from storage.segment import (
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    IndexBuilder,
     Segment,
     SegmentIndexes,
     file_stem,
@@ -110,8 +110,7 @@ class LogScan:
         """Where its sound batches end, as offset and as position; its indexes are on disk then."""
         loaded = self._loaded
         indexes = SegmentIndexes(self._open_files, segment.stem, part.offsets, part.times)
-        builder = IndexBuilder(indexes, loaded.config.index_interval_bytes)
-        builder.largest = part.largest
+        builder = IndexBuilder(indexes, part.largest, loaded.config.index_interval_bytes)
         end_offset, size = part.end_offset, part.size
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
@@ -129,9 +128,8 @@ class LogScan:
         for index in (indexes.offset_file, indexes.time_file):
             settle_index_file(self._disk, index)
         self._write_aborted(segment)
-        segment.adopt_indexes(indexes)
+        segment.adopt_indexes(indexes, builder.largest)
         segment.bytes_since_index = builder.bytes_since_index
-        segment.max_timestamp, segment.max_timestamp_offset = builder.largest
         return end_offset, size
 
     def _came_back(self, header: BatchHeader, end_offset: int) -> bool:

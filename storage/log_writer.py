@@ -24,7 +24,8 @@ CATCH_UP_BYTES_MAX = 4 << 20  # so few are written on the loop once the disk is 
 class WriteOwner(Protocol):
     """The log that a postponed write belongs to."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool: ...
 
     def write_finished(self, tag: object) -> None:
         """Its bytes are in the page cache now; called on the loop, in order."""

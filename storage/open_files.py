@@ -67,14 +67,16 @@ class FileHandle:
         return self._owner.cold.wait_for(file, self, self.path, position)
 
     def pin(self) -> None:
+        """Keep its file open, which somebody uses from now on."""
+        self.recently_used = True
         if not self.pins:
-            self._owner.pinned += 1
+            self._owner.pinned_files.add(self)
         self.pins += 1
 
     def unpin(self) -> None:
         self.pins -= 1
         if not self.pins:
-            self._owner.pinned -= 1
+            self._owner.pinned_files.discard(self)
             if self.retired:
                 self._owner.close(self)
 
@@ -126,12 +128,16 @@ class OpenFiles:
         self._clock: OrderedDict[FileHandle, None] = OrderedDict()  # open handles; the hand is at its beginning
         self._pinned_max = open_files_max // PINNED_SHARE
         self.opened_count = 0
-        self.pinned = 0  # files that somebody reads or writes; they stay open
+        self.pinned_files: set[FileHandle] = set()  # that somebody reads or writes; they stay open
+
+    @property
+    def pinned(self) -> int:
+        return len(self.pinned_files)
 
     @property
     def is_crowded(self) -> bool:
         """So many files are pinned that a client with some of them in its replies gets no more at the moment."""
-        return self.pinned >= self._pinned_max
+        return len(self.pinned_files) >= self._pinned_max
 
     def __len__(self) -> int:
         return len(self._clock)

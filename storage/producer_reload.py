@@ -18,9 +18,14 @@ from storage.segment import Segment
 class Reloadable(Protocol):
     """A log that was cut. It is barred until `producers_read`."""
 
-    closed: bool
-    directory: str
-    segments: list[Segment]
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def segments(self) -> list[Segment]: ...
 
     def plan_replay(self) -> Replay:
         """What is to be read, as the log stands now."""

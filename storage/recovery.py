@@ -95,7 +95,7 @@ def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Recover
         given.now_ms,
         given.log_start_offset,
     )
-    loaded.names_changed = loaded.epochs_changed = False
+    loaded.names_changed = False
     loaded.is_new = not given.clean  # a run that was killed may have made it and flushed nothing yet
     bases = [int(stem) for stem in _stems(names, LOG_SUFFIX)]
     loaded.snapshots = [int(stem) for stem in _stems(names, SNAPSHOT_SUFFIX)]
@@ -155,7 +155,8 @@ def _load_segments(
             loaded.lost_records = True
     if not clean:
         recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
-        loaded.names_changed = loaded.epochs_changed = True
+        loaded.names_changed = True
+        loaded.epochs.not_saved()
         scan = LogScan(disk, open_files, audit, given.now_ms, loaded, given.gaps_below)
         scan.run(first_to_scan(bases, recovery_point), recovery_point)
         flushed = recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment)
@@ -183,19 +184,22 @@ def _trusted_segment(
     """As long as its file; its indexes are loaded when somebody asks."""
     stem = file_stem(given.directory, base_offset)
     size = disk.file_size(stem + LOG_SUFFIX)
-    segment = Segment(open_files, stem, base_offset, size=size, created_ms=given.now_ms)
-    segment.exists = True
-    if f"{base_offset:0{OFFSET_DIGITS}d}{TRANSACTION_INDEX_SUFFIX}" in names:
-        segment.transaction_bytes = disk.file_size(stem + TRANSACTION_INDEX_SUFFIX)
-    return segment
+    has_transactions = f"{base_offset:0{OFFSET_DIGITS}d}{TRANSACTION_INDEX_SUFFIX}" in names
+    return Segment(
+        open_files,
+        stem,
+        base_offset,
+        size=size,
+        created_ms=given.now_ms,
+        transaction_bytes=disk.file_size(stem + TRANSACTION_INDEX_SUFFIX) if has_transactions else 0,
+    )
 
 
 def _read_end(disk: Disk, open_files: OpenFiles, loaded: LoadedLog, now_ms: int) -> None:
     """After a clean stop: the log's end from the last segment's indexes and the few batches behind them."""
     segment = loaded.segments[-1]
     part = trusted_part(disk, segment, None)
-    segment.adopt_indexes(SegmentIndexes(open_files, segment.stem, part.offsets, part.times))
-    segment.max_timestamp, segment.max_timestamp_offset = part.largest
+    segment.adopt_indexes(SegmentIndexes(open_files, segment.stem, part.offsets, part.times), part.largest)
     loaded.log_end_offset = part.end_offset
     if loaded.snapshots:
         load_newest(disk, loaded, part.end_offset, now_ms)
@@ -226,7 +230,7 @@ def _start_over(
     start = loaded.log_start_offset
     segment = Segment.fresh(open_files, given.directory, start, given.now_ms)
     disk.open(segment.stem + LOG_SUFFIX, create=True).close()  # its name keeps the log's end
-    segment.exists = True
+    segment.made_files()
     loaded.segments = [segment]
     loaded.log_end_offset = start
     loaded.producers.reset(start)

@@ -1,7 +1,8 @@
 """Which segments of a log retention may delete: a plan from values, nothing is touched here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from storage.log_config import RetentionLimits
@@ -13,8 +14,11 @@ class Cause(StrEnum):
     LOG_START = "log start offset"
     TIME = "retention.ms"
     SIZE = "retention.bytes"
-    LOCAL_TIME = "local.retention.ms"
-    LOCAL_SIZE = "local.retention.bytes"
+    LOCAL = "local retention"
+    ERASURE = "erasure"
+
+
+SEGMENTS_AT_ONCE_MAX = 64  # renamed on the loop; the rest goes with the next call
 
 
 class SegmentView(NamedTuple):
@@ -33,6 +37,13 @@ class RetentionPlan(NamedTuple):
     log_start_offset: int
     cause: Cause | None
 
+    def bounded(self, segments: Sequence[SegmentView], log_start_offset: int) -> "RetentionPlan":
+        """As much of it as may be done at once to a log that starts at `log_start_offset`."""
+        if self.doomed <= SEGMENTS_AT_ONCE_MAX:
+            return self
+        start = max(log_start_offset, segments[SEGMENTS_AT_ONCE_MAX].base_offset)
+        return RetentionPlan(SEGMENTS_AT_ONCE_MAX, start, self.cause)
+
 
 NOTHING = RetentionPlan(0, 0, None)
 
@@ -43,7 +54,6 @@ def plan(
     log_start_offset: int,
     high_watermark: int,
     now_ms: int,
-    causes: tuple[Cause, Cause] = (Cause.TIME, Cause.SIZE),
     more_bytes: int = 0,
 ) -> RetentionPlan:
     """Segments go oldest first and only while each lies wholly below the HW; `segments` is in order.
@@ -56,11 +66,11 @@ def plan(
     if limits.ms >= 0:
         by_time = _leading(segments, high_watermark, lambda view: now_ms - view.largest_timestamp > limits.ms)
         if by_time > best:
-            best, cause = by_time, causes[0]
+            best, cause = by_time, Cause.TIME
     if limits.bytes >= 0:
         by_size = _by_size(segments, high_watermark, limits.bytes - more_bytes)
         if by_size > best:
-            best, cause = by_size, causes[1]
+            best, cause = by_size, Cause.SIZE
     if best == 0:
         return NOTHING
     return RetentionPlan(best, max(log_start_offset, segments[best - 1].next_offset), cause)
@@ -74,15 +84,28 @@ def plan_local(
     tier_end_offset: int,
     now_ms: int,
     more_bytes: int = 0,
-) -> int:
-    """How many of a tiered log's oldest segments go from this disk: the log starts where it started.
+) -> RetentionPlan:
+    """Which of a tiered log's oldest segments go from this disk: the log starts where it started.
 
     Beside what lies below the log's start only what the tier holds; `tier_end_offset` is its end.
     """
     below_start = _leading(segments[:-1], high_watermark, lambda view: view.next_offset <= log_start_offset)
     bound = min(high_watermark, tier_end_offset)
-    local = (Cause.LOCAL_TIME, Cause.LOCAL_SIZE)
-    return max(below_start, plan(segments, limits, log_start_offset, bound, now_ms, local, more_bytes).doomed)
+    by_limits = plan(segments, limits, log_start_offset, bound, now_ms, more_bytes).doomed
+    return RetentionPlan(min(max(below_start, by_limits), SEGMENTS_AT_ONCE_MAX), log_start_offset, Cause.LOCAL)
+
+
+def plan_erasure(
+    base_offsets: Iterable[int], erased_end_offset: int, bound: int, log_start_offset: int
+) -> RetentionPlan:
+    """The oldest segments that hold records from below `erased_end_offset`, as far as they lie below `bound`: the log
+    starts where it started. The active segment is never among them."""
+    count = 0
+    for base, next_base in pairwise(base_offsets):
+        if base >= erased_end_offset or next_base > bound or count == SEGMENTS_AT_ONCE_MAX:
+            break
+        count += 1
+    return RetentionPlan(count, log_start_offset, Cause.ERASURE)
 
 
 def _leading(segments: Sequence[SegmentView], high_watermark: int, goes: Callable[[SegmentView], bool]) -> int:

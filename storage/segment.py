@@ -4,18 +4,17 @@ Positions handed out are batch boundaries. Nothing here holds a file open: handl
 a closed segment knows its indexes only after somebody asked for them.
 """
 
-from typing import NamedTuple
-
 from common.errors import ProtocolError
 from common.ports import Disk, File
-from records.batch import BatchHeader
+from records.batch import PREFIX_BYTES, BatchHeader
 from storage import offset_index, time_index, transaction_index
 from storage.batch_walk import walk
 from storage.cold_reads import PagesMissing
+from storage.index_builder import IndexBuilder, without_timestamp
 from storage.index_file import LUMP_ENTRIES, IndexFile, used_bytes
 from storage.offset_index import OffsetIndex, search
 from storage.open_files import FileHandle, OpenFiles
-from storage.time_index import TimeIndex
+from storage.time_index import NO_TIMESTAMP, LargestTimestamp, TimeIndex
 from storage.transaction_index import AbortedTransaction
 
 LOG_SUFFIX = ".log"
@@ -27,7 +26,6 @@ DELETED_SUFFIX = ".deleted"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 RELATIVE_OFFSETS_MAX = 2**31 - 1
 INDEX_BYTES_MAX = 10 << 20  # of one that is brought into memory whole
-NO_TIMESTAMP = -1
 UNKNOWN = -2
 OFFSET_MAX = 2**63 - 1
 
@@ -37,39 +35,58 @@ def file_stem(directory: str, base_offset: int) -> str:
     return f"{directory}/{base_offset:020d}"
 
 
-class LargestTimestamp(NamedTuple):
-    """A segment's largest timestamp (-1: none) and the last offset of the first batch that holds it."""
-
-    timestamp: int
-    offset: int
-
-
 class SegmentIndexes:
     """Both sparse indexes of one segment."""
 
     __slots__ = ("offset_file", "offsets", "time_file", "times")
 
-    def __init__(self, open_files: OpenFiles, stem: str, offsets: OffsetIndex, times: TimeIndex) -> None:
+    def __init__(
+        self, open_files: OpenFiles, stem: str, offsets: OffsetIndex, times: TimeIndex, *, is_blank: bool = False
+    ) -> None:
         self.offsets = offsets
         self.times = times
-        self.offset_file = IndexFile(open_files, stem + INDEX_SUFFIX, offsets.size)
-        self.time_file = IndexFile(open_files, stem + TIME_INDEX_SUFFIX, times.size)
+        self.offset_file = IndexFile(open_files, stem + INDEX_SUFFIX, offsets.size, is_blank=is_blank)
+        self.time_file = IndexFile(open_files, stem + TIME_INDEX_SUFFIX, times.size, is_blank=is_blank)
 
     @classmethod
-    def empty(cls, open_files: OpenFiles, stem: str, base_offset: int) -> "SegmentIndexes":
-        return cls(open_files, stem, OffsetIndex(base_offset), TimeIndex(base_offset))
+    def empty(cls, open_files: OpenFiles, stem: str, base_offset: int, *, is_blank: bool = False) -> "SegmentIndexes":
+        return cls(open_files, stem, OffsetIndex(base_offset), TimeIndex(base_offset), is_blank=is_blank)
 
-    def append(self, last_offset: int, position: int, largest: LargestTimestamp) -> bool:
-        """Note a batch, and the largest timestamp so far; whether a lump is due to be written."""
-        self.offset_file.pending += self.offsets.append(last_offset, position)
+    def load(self, offset_file: File, time_file: File, size: int) -> None:
+        """Take over what the files of a closed segment of `size` bytes say. ValueError when they are damaged."""
+        base_offset = self.offsets.base_offset
+        used = used_bytes(offset_file, offset_file.size(), offset_index.ENTRY_BYTES)
+        offsets = OffsetIndex.load(base_offset, offset_file.pread, used)
+        used = used_bytes(time_file, time_file.size(), time_index.ENTRY_BYTES)
+        times = TimeIndex.load(base_offset, time_file.pread, used)
+        if offsets.last_position > size:
+            raise ValueError("an offset index of a longer segment")
+        self.offsets, self.times = offsets, times
+        self.offset_file.found(offsets.size)
+        self.time_file.found(times.size)
+
+    def append(self, last_offset: int, position: int, largest: LargestTimestamp) -> None:
+        """Note a batch, and the largest timestamp so far."""
+        self.offset_file.append(self.offsets.append(last_offset, position))
         self.append_time(largest)
-        return len(self.offset_file.pending) >= LUMP_ENTRIES * offset_index.ENTRY_BYTES
 
     def append_time(self, largest: LargestTimestamp) -> None:
         if largest.timestamp > self.times.last_timestamp:
             entry = self.times.append(largest.timestamp, largest.offset)
             if entry is not None:
-                self.time_file.pending += entry
+                self.time_file.append(entry)
+
+    @property
+    def is_lump_due(self) -> bool:
+        """Whether so many entries wait in memory that they are to be written."""
+        return len(self.offset_file.pending) >= LUMP_ENTRIES * offset_index.ENTRY_BYTES
+
+    def may_overflow(self, bytes_max: int) -> bool:
+        """Whether one of the files may exceed `bytes_max` with the next batch."""
+        return (
+            self.offsets.size + offset_index.ENTRY_BYTES > bytes_max
+            or self.times.size + 2 * time_index.ENTRY_BYTES > bytes_max
+        )
 
     def position_at_or_before(self, position: int) -> int:
         """The last indexed batch boundary up to `position`, 0 when there is none."""
@@ -110,42 +127,49 @@ class Segment:
         "written",
     )
 
-    def __init__(self, open_files: OpenFiles, stem: str, base_offset: int, *, size: int, created_ms: int) -> None:
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        stem: str,
+        base_offset: int,
+        *,
+        size: int,
+        created_ms: int,
+        transaction_bytes: int = 0,
+        is_fresh: bool = False,
+    ) -> None:
         self._open_files = open_files
         self._indexes: SegmentIndexes | None = None
-        self.is_fresh = False  # made by this process: without indexes in memory it has none on disk
+        self.is_fresh = is_fresh  # made by this process: without indexes in memory it has none on disk
         self.stem = stem
         self.base_offset = base_offset
         self.log = FileHandle(open_files, stem + LOG_SUFFIX)
         self.size = self.written = size
-        self.exists = False  # whether its files were made
+        self.exists = not is_fresh  # whether its files were made
         self.bytes_since_index = 0
-        self.max_timestamp = UNKNOWN  # the largest of its records, -1 when they have none
+        self.max_timestamp = NO_TIMESTAMP if is_fresh else UNKNOWN  # the largest of its records, -1 when none has one
         self.max_timestamp_offset = base_offset  # last offset of the first batch that holds it
         self.rolling_timestamp: int | None = None  # of the first batch; None: not looked up yet
         self.created_ms = created_ms  # when it was made, or opened again
-        self.transaction_bytes = 0  # length of its `.txnindex`
+        self.transaction_bytes = transaction_bytes  # length of its `.txnindex`
         self.aborted_file: FileHandle | None = None  # that file, once somebody has asked for it
         self.least_aborted = OFFSET_MAX  # where the aborted transactions begin that were appended, or looked up ...
-        self.is_least_known = False  # ... which was done
+        self.is_least_known = is_fresh  # ... which was done
 
     @classmethod
     def fresh(cls, open_files: OpenFiles, directory: str, base_offset: int, now_ms: int) -> "Segment":
         """A segment without files; they appear with the first append, and so do its indexes in memory: most partitions
         of a large cluster are empty."""
-        segment = cls(open_files, file_stem(directory, base_offset), base_offset, size=0, created_ms=now_ms)
-        segment.max_timestamp = NO_TIMESTAMP
-        segment.is_least_known = True
-        segment.is_fresh = True
-        return segment
+        stem = file_stem(directory, base_offset)
+        return cls(open_files, stem, base_offset, size=0, created_ms=now_ms, is_fresh=True)
 
     @property
     def indexes(self) -> SegmentIndexes:
         """Loaded on first use. OSError when a file cannot be read, PagesMissing while reads are strict."""
         indexes = self._indexes
         if indexes is None and self.is_fresh:
-            indexes = self._indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset)
-            indexes.offset_file.is_blank = indexes.time_file.is_blank = True
+            indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset, is_blank=True)
+            self._indexes = indexes
         elif indexes is None:
             cold = self._open_files.cold
             if cold.is_strict and not cold.trusts((self.stem, INDEX_SUFFIX)):
@@ -162,14 +186,69 @@ class Segment:
         self.rolling_timestamp = first_timestamp
         self.created_ms = now_ms
 
-    def adopt_indexes(self, indexes: SegmentIndexes) -> None:
-        """What recovery has built or read already."""
+    def made_files(self) -> None:
+        """Its files are there, or will be once a slow disk has caught up."""
+        self.exists = True
+
+    def lacks_files(self) -> None:
+        """There was no room for its files: they come with the first batch."""
+        self.exists = False
+
+    def take_in(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> bool:
+        """Note a batch that is being appended at `position`. Returns whether it got an index entry."""
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = last_offset
+        is_indexed = self.bytes_since_index > index_interval_bytes
+        if is_indexed:
+            self.bytes_since_index = 0
+            largest = LargestTimestamp(self.max_timestamp, self.max_timestamp_offset)
+            self.indexes.append(last_offset, position, largest)
+        self.bytes_since_index += header.batch_length + PREFIX_BYTES
+        return is_indexed
+
+    def appended(self, size: int) -> None:
+        """It has grown to `size` bytes, all of them in the page cache."""
+        self.size = self.written = size
+
+    def append_later(self, size: int) -> None:
+        """It has grown to `size` bytes, some of which wait for a slow disk."""
+        self.size = size
+
+    def in_page_cache(self, size: int) -> None:
+        """What waited is written up to `size`; a later append may have overtaken this."""
+        self.written = max(self.written, size)
+
+    def add_aborted(self, entry: AbortedTransaction) -> None:
+        """`entry` is the last one of its `.txnindex`."""
+        self.transaction_bytes += transaction_index.ENTRY_BYTES
+        self.least_aborted = min(self.least_aborted, entry.first_offset)
+
+    def found_least_aborted(self, offset: int) -> None:
+        """The aborted transactions of its `.txnindex` begin at `offset` or after it."""
+        self.least_aborted = min(self.least_aborted, offset)
+        self.is_least_known = True
+
+    def close_indexes(self) -> None:
+        """No more batches come: the last entry of the time index is due."""
+        self.indexes.append_time(LargestTimestamp(self.max_timestamp, self.max_timestamp_offset))
+
+    def adopt_indexes(self, indexes: SegmentIndexes, largest: LargestTimestamp | None) -> None:
+        """Take over indexes that a thread has built or read, and the largest timestamp where it found that, too."""
         self._indexes = indexes
+        if largest is not None:
+            self.max_timestamp, self.max_timestamp_offset = largest
+
+    def recovered(self, size: int, bytes_since_index: int, transaction_bytes: int) -> None:
+        """The scan after an unclean stop found so much of it sound."""
+        self.size = self.written = size
+        self.bytes_since_index = bytes_since_index
+        self.transaction_bytes = transaction_bytes
 
     def _load_indexes(self) -> SegmentIndexes:
         indexes = SegmentIndexes.empty(self._open_files, self.stem, self.base_offset)
         try:
-            _read_indexes(indexes, indexes.offset_file.handle.use(), indexes.time_file.handle.use(), self.size)
+            indexes.load(indexes.offset_file.handle.use(), indexes.time_file.handle.use(), self.size)
         except (FileNotFoundError, ValueError):
             file = self.log.use() if self.size else None
             indexes, largest = _rebuilt(self._open_files, self.stem, self.base_offset, file, self.size)
@@ -250,6 +329,17 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = self._scan_largest()
         if position == 0:
             self.rolling_timestamp = None
+        if self.transaction_bytes:
+            self._truncate_transactions(offset)
+
+    def _truncate_transactions(self, offset: int) -> None:
+        file = self._open_files.disk.open(self.stem + TRANSACTION_INDEX_SUFFIX)
+        try:
+            entries = transaction_index.decode(file.pread(self.transaction_bytes, 0))
+            self.transaction_bytes = transaction_index.bytes_below(entries, offset)
+            file.truncate(self.transaction_bytes)
+        finally:
+            file.close()
 
     def _scan_largest(self) -> LargestTimestamp:
         """From the time index and the batches behind the last indexed one."""
@@ -311,7 +401,7 @@ class LoadIndexes:
             for file in self._files:
                 file.pread(INDEX_BYTES_MAX, 0)  # whoever searches them finds them in memory
             offset_file, time_file = self._files
-            _read_indexes(indexes, offset_file, time_file, segment.size)
+            indexes.load(offset_file, time_file, segment.size)
         except (FileNotFoundError, ValueError):
             indexes, self._largest = self._rebuild(disk)
         self._indexes = indexes
@@ -335,9 +425,7 @@ class LoadIndexes:
             for file in self._files:
                 file.close()
             return
-        if self._largest is not None:
-            segment.max_timestamp, segment.max_timestamp_offset = self._largest
-        segment.adopt_indexes(indexes)
+        segment.adopt_indexes(indexes, self._largest)
         for file, handle in zip(self._files, (indexes.offset_file.handle, indexes.time_file.handle), strict=False):
             self._open_files.adopt(handle, file)
 
@@ -362,21 +450,7 @@ class LookForAborted:
 
     def finish(self) -> None:
         if self._least is not None:
-            self._segment.least_aborted = min(self._segment.least_aborted, self._least)
-            self._segment.is_least_known = True
-
-
-def _read_indexes(indexes: SegmentIndexes, offset_file: File, time_file: File, size: int) -> None:
-    """Take over what the files of a closed segment of `size` bytes say. ValueError when they are damaged."""
-    base_offset = indexes.offsets.base_offset
-    used = used_bytes(offset_file, offset_file.size(), offset_index.ENTRY_BYTES)
-    offsets = OffsetIndex.load(base_offset, offset_file.pread, used)
-    used = used_bytes(time_file, time_file.size(), time_index.ENTRY_BYTES)
-    times = TimeIndex.load(base_offset, time_file.pread, used)
-    if offsets.last_position > size:
-        raise ValueError("an offset index of a longer segment")
-    indexes.offsets, indexes.times = offsets, times
-    indexes.offset_file.flushed, indexes.time_file.flushed = offsets.size, times.size
+            self._segment.found_least_aborted(self._least)
 
 
 def _rebuilt(
@@ -384,34 +458,12 @@ def _rebuilt(
 ) -> tuple[SegmentIndexes, LargestTimestamp]:
     """Entries for the headers alone, kept in memory: somebody removed or damaged the files of a closed segment."""
     indexes = SegmentIndexes.empty(open_files, stem, base_offset)
-    builder = IndexBuilder(indexes)
+    builder = IndexBuilder(indexes, without_timestamp(base_offset))
     if file is not None:
         for position, header in walk(file, 0, size):
             builder.add(position, header)
         builder.finish()
     return indexes, builder.largest
-
-
-class IndexBuilder:
-    """Builds the indexes of a segment from its batches, in order, as appending them would."""
-
-    def __init__(self, indexes: SegmentIndexes, interval_bytes: int = 4_096) -> None:
-        self._indexes = indexes
-        self._interval_bytes = interval_bytes
-        self.bytes_since_index = 0
-        self.largest = LargestTimestamp(NO_TIMESTAMP, indexes.offsets.base_offset)
-
-    def add(self, position: int, header: BatchHeader) -> None:
-        if header.max_timestamp > self.largest.timestamp:
-            self.largest = LargestTimestamp(header.max_timestamp, header.last_offset)
-        if self.bytes_since_index > self._interval_bytes:
-            self._indexes.append(header.last_offset, position, self.largest)
-            self.bytes_since_index = 0
-        self.bytes_since_index += header.size
-
-    def finish(self) -> None:
-        """The segment takes no more batches."""
-        self._indexes.append_time(self.largest)
 
 
 def _position(data: bytes, at: int) -> int:

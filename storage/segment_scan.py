@@ -14,8 +14,8 @@ from storage import offset_index, time_index
 from storage.batch_walk import walk
 from storage.index_file import IndexFile, used_bytes
 from storage.offset_index import OffsetIndex
-from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LargestTimestamp, Segment
-from storage.time_index import TimeIndex
+from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from storage.time_index import LargestTimestamp, TimeIndex
 
 READ_BYTES = 1 << 20
 BATCH_BYTES_MAX = 256 << 20  # a length above it is damage, whatever the file's size

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from common.ports import Disk
 from storage.batch_walk import walk
-from storage.partition_log import PartitionLog
+from storage.log_files import LogFiles
 from storage.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -24,42 +24,20 @@ SWAP_SUFFIX = ".swap"
 _OFFSET_DIGITS = 20
 
 
-def swap_in(log: PartitionLog, replaced: Sequence[Segment], size: int, transaction_bytes: int) -> Segment | None:
-    """Replace a run of closed segments by the one whose files lie beside them as `.cleaned`.
-
-    It has the first one's base offset, `size` bytes and a transaction index of `transaction_bytes`. None, and the
-    new files are the caller's to remove, when the log no longer has exactly these segments. Runs on the loop without
-    a pause; afterwards the directory is to be fsynced off the loop. OSError when a file cannot be renamed.
-    """
-    first = next((at for at, segment in enumerate(log.segments) if segment is replaced[0]), -1)
-    last = first + len(replaced)
-    if first < 0 or log.closed or log.segments[first:last] != list(replaced) or last >= len(log.segments):
-        return None
-    if log.segments[last].base_offset > log.copying_offset:  # the bytes of a copy under way must stay
-        return None
-    disk = log.context.disk
+def swap_files(disk: Disk, files: LogFiles, replaced: Sequence[Segment]) -> None:
+    """Have the files that lie beside those of `replaced` as `.cleaned` take their place, on the loop without a pause.
+    OSError."""
     stem = replaced[0].stem
     fresh = [stem + suffix for suffix in SEGMENT_SUFFIXES if disk.exists(stem + suffix + CLEANED_SUFFIX)]
     for path in fresh:
         disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
-    due_s = log.context.clock.monotonic() + log.config.file_delete_delay_ms / 1000
     for segment in replaced:
         segment.retire()
         gone = SEGMENT_SUFFIXES if segment is replaced[0] else (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
         for suffix in gone:
-            path = segment.stem + suffix
-            if disk.exists(path):
-                disk.rename(path, path + DELETED_SUFFIX)
-                log.context.trash.add(path + DELETED_SUFFIX, due_s)
+            files.discard(segment.stem + suffix)
     for path in fresh:
         disk.rename(path + SWAP_SUFFIX, path)
-    swapped = Segment(
-        log.context.open_files, stem, replaced[0].base_offset, size=size, created_ms=replaced[-1].created_ms
-    )
-    swapped.exists = True
-    swapped.transaction_bytes = transaction_bytes
-    log.swap_segments(first, last, swapped)
-    return swapped
 
 
 def remove_cleaned(disk: Disk, stem: str) -> None:

@@ -25,9 +25,13 @@ WAITING_MAX = 4  # of one log; it rolls faster than they are written, so the old
 class SnapshotOwner(Protocol):
     """A log."""
 
-    closed: bool
-    directory: str
     producers: ProducerStates
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def directory(self) -> str: ...
 
     def wants_snapshot(self, offset: int, generation: int) -> bool:
         """Not where there is one, once its front has gone past it, or once it was cut since that generation."""

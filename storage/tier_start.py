@@ -29,10 +29,16 @@ class Beginning(NamedTuple):
 class BeginningLog(Protocol):
     """A log that begins where the tier ends."""
 
-    closed: bool
     context: LogContext
-    directory: str
-    pending_writes: int
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def pending_writes(self) -> int: ...
 
     def bar(self, reason: str) -> None: ...
 

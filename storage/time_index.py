@@ -14,6 +14,13 @@ ENTRY_BYTES = _ENTRY.size
 NO_TIMESTAMP = -1
 
 
+class LargestTimestamp(NamedTuple):
+    """A segment's largest timestamp (-1: none) and the last offset of the first batch that holds it."""
+
+    timestamp: int
+    offset: int
+
+
 class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int

@@ -464,7 +464,7 @@ class HostedPartitions:
 
     def _finish_deletion(self, key: Key) -> None:
         self._logs.delete_log(self._leaving[key])
-        self._leaving.pop(key).on_written = None  # else log and partition keep each other alive, see `LongLived`
+        self._leaving.pop(key).ends.notify(None)  # else log and partition keep each other alive, see `LongLived`
 
     def configure(self, delta: MetadataDelta) -> Work[None]:
         """See `RoleTaker`."""

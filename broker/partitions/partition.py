@@ -99,7 +99,7 @@ class Partition(Replica):
         self._lag_max_s = lag_max_s
         self._refused_at = float("-inf")  # when a batch may last have been refused for a reason that passes
         self._produce_limits: ProduceLimits = log.config.produce_limits()
-        log.on_written = self._written
+        log.ends.notify(self._written)
 
     # roles -------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from common.token_bucket import TokenBucket
 from object_store.errors import StoreError
 from object_store.store import FileRange, ObjectStore
 from storage.closed_segments import ClosedSegment, Contents, SegmentReader
-from storage.log_appends import OFFSET_MAX
 from storage.log_flusher import FlushDepth
 from tiering.keys import TierRoot
 from tiering.partition_tier import PartitionTier
@@ -134,7 +133,7 @@ class Copier:
         generation = log.generation
         await log.flush(closed.end_offset, FlushDepth.CLOSED)
         reader = log.read_closed(closed)
-        log.copying_offset = closed.segment.base_offset
+        log.begin_copy(closed)
         try:
             await self._read(reader.steps())
             if log.generation != generation:
@@ -144,7 +143,7 @@ class Copier:
             gone = "the segment has gone"
             raise (NotNow if closed.segment in log.segments else Overtaken)(gone) from error
         finally:
-            log.copying_offset = OFFSET_MAX
+            log.end_copy()
             reader.close()
         return True
 

@@ -16,7 +16,7 @@ from broker.tier.led import Guard, LedPartition, NotNow, TierCalls, check_owned
 from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
-from storage import retention, segment_removal
+from storage import retention
 from storage.audit_trail import AuditTrail, audited
 from storage.retention import SegmentView
 from tiering.keys import TierRoot
@@ -85,9 +85,7 @@ def retained_from(led: LedPartition, tier: PartitionTier, now_ms: int) -> retent
         if end > tier.log_start_offset
     ]
     if log.config.remote_log_copy_disable:
-        uncopied, more_bytes = segment_removal.oldest_views(
-            log, limits.ms, now_ms, max(tier_end, tier.log_start_offset)
-        )
+        uncopied, more_bytes = log.oldest_views(limits.ms, now_ms, max(tier_end, tier.log_start_offset))
         bound = led.partition.high_watermark
         return retention.plan(views + uncopied, limits, tier.log_start_offset, bound, now_ms, more_bytes=more_bytes)
     local = sum(segment.size for segment in log.segments if segment.base_offset >= tier_end)

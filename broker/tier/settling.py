@@ -126,7 +126,6 @@ def _restore_epochs(partition: Partition, tier: PartitionTier) -> None:
         for epoch, start_offset in segment.epochs:
             chain.setdefault(epoch, start_offset)
     if log.leader_epochs.restore(chain.items()):
-        log.epochs_changed = True
         logger.info("leader epochs were restored from the tier", extra={"partition": repr(partition)})
 
 

@@ -8,7 +8,6 @@ from broker.partitions.partition import Partition
 from broker.replication.cold_reading import ColdReading
 from common.checksum import crc32c
 from object_store.store import FileRange, ObjectStore
-from storage import segment_removal
 from tests.broker.replication_lab import CLUSTER_ID, NOW_MS, LabBroker
 from tests.tiering.tiered_log import GatedStore
 from tiering.chunk_cache import CacheLimits
@@ -116,7 +115,7 @@ class LabTier:
         if len(log.segments) > keep:
             bound = min(tier.tier_end_offset, log.segments[-keep].base_offset)
             await log.flush_closed()
-            segment_removal.drop_local_segments(log, NOW_MS, partition.high_watermark, bound)
+            log.delete_old_segments(NOW_MS, partition.high_watermark, bound)
         return tier
 
     def key(self, tier: PartitionTier, segment: SegmentId) -> str:

@@ -13,12 +13,12 @@ from broker.tier.copy_lag import CopyLag
 from broker.tier.led import LedPartition
 from common.pacing import SLICE_COST, Work, at_once
 from storage.log_config import LogConfig
-from storage.segment import Segment
 
 
-def led(*, size: int = 0, created_ms: int = 0) -> LedPartition:
+def led(*, size: int = 0, created_ms: int = 0, sizes: tuple[int, ...] = ()) -> LedPartition:
     active = SimpleNamespace(size=size, created_ms=created_ms)
-    log = SimpleNamespace(active=active, config=LogConfig(tier_roll_ms=600_000))
+    segments = [SimpleNamespace(base_offset=number, size=one) for number, one in enumerate(sizes)]
+    log = SimpleNamespace(active=active, segments=segments, config=LogConfig(tier_roll_ms=600_000))
     return LedPartition(cast(Partition, SimpleNamespace(log=log)), 1, 1, held=False)
 
 
@@ -55,10 +55,8 @@ def test_all_that_are_due_at_once_are_taken_in_slices() -> None:
 
 
 def test_what_waits_to_be_copied_is_known_without_a_walk_over_all() -> None:
-    lag, first, second = CopyLag(), led(), led()
-    for one, sizes in ((first, [5, 7, 100]), (second, [9, 100])):
-        log = one.partition.log
-        log.segments = [cast(Segment, SimpleNamespace(base_offset=at, size=size)) for at, size in enumerate(sizes)]
+    lag, first, second = CopyLag(), led(sizes=(5, 7, 100)), led(sizes=(9, 100))
+    for one in (first, second):
         one.partition.tier_end_offset = 0
         lag.note(one)
     assert lag.bytes == 21

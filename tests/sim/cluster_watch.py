@@ -252,7 +252,7 @@ class ClusterWatch:
             if mark == before:
                 continue
             memory.marks[number] = mark
-            log.ends.check()
+            log.check()
             self._audit.saw(node, (partition.topic, partition.index), log)
             self._see_end(node, partition)
             if before is None or mark[3:] != before[3:]:

@@ -117,7 +117,7 @@ class StorageRun:
 
     async def _use(self, ports: Ports, directory: LogDirectory, log: PartitionLog) -> None:
         rng = ports.random
-        log.on_written = lambda: self._written(log)
+        log.ends.notify(lambda: self._written(log))
         while True:
             await asyncio.sleep(rng.expovariate(1 / 0.01))
             choice = rng.random()

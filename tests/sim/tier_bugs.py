@@ -13,9 +13,9 @@ from broker.tier import deletion, settling
 from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
-from storage import segment_removal
 from storage.log_flusher import FlushDepth, LogFlusher
 from storage.log_scan import LogScan
+from storage.log_shortening import LogShortening
 from storage.partition_log import PartitionLog
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.object_store.memory_store import MemoryStore
@@ -58,12 +58,12 @@ def ignore_lineage(replace: Replace) -> None:
 
 def delete_local_before_copied(replace: Replace) -> None:
     """Local retention stops at the high watermark, not at the tier's end."""
-    right = segment_removal.drop_local_segments
+    right = LogShortening.drop_local_segments
 
     def drop(log: Any, now_ms: int, high_watermark: int, tier_end_offset: int) -> int:
         return right(log, now_ms, high_watermark, high_watermark)
 
-    replace(segment_removal, "drop_local_segments", drop)
+    replace(LogShortening, "drop_local_segments", drop)
 
 
 def overwrite_manifests(replace: Replace) -> None:

@@ -122,7 +122,7 @@ class World:
         await self.flush()
 
     async def flush(self) -> None:
-        self.context.flusher.request(self.log, FlushDepth.COMPLETE)
+        self.context.flusher.request(self.log.durability, FlushDepth.COMPLETE)
         await self.context.flusher.idle()
         assert self.log.recovery_point == self.log.log_end_offset
 

@@ -123,7 +123,7 @@ async def test_checkpoints_and_flushes_wait_for_room(bench: Workbench) -> None:
         append(log, produced(1, size=100))
     point = log.recovery_point
     fill(bench)
-    bench.directory.context.flusher.request(log, FlushDepth.COMPLETE)
+    bench.directory.context.flusher.request(log.durability, FlushDepth.COMPLETE)
     assert not await checkpoint_high_watermarks(bench.directory, {("rolling", 0): 3})
     await asyncio.sleep(0.03)
     assert bench.directory.offline is None
@@ -183,7 +183,7 @@ async def test_a_stop_does_not_wait_for_room(tmp_path: Path) -> None:
     log = await bench.log()
     append(log, produced())
     fill(bench)
-    bench.directory.context.flusher.request(log, FlushDepth.COMPLETE)
+    bench.directory.context.flusher.request(log.durability, FlushDepth.COMPLETE)
     async with asyncio.timeout(10):
         await bench.directory.close_clean(3)
     clear(bench)
@@ -215,7 +215,7 @@ async def test_whatever_is_tried_while_it_is_full_nothing_is_lost(
             clear(bench)
             bench.directory.context.health.update_free_space(FreeSpace.PLENTY)
         elif step == "flush":
-            bench.directory.context.flusher.request(log, FlushDepth.COMPLETE)
+            bench.directory.context.flusher.request(log.durability, FlushDepth.COMPLETE)
             await asyncio.sleep(0)
         else:
             try:

@@ -41,7 +41,6 @@ def test_it_behaves_like_a_plain_list(operations: list[tuple[str, int, int]]) ->
         assert twin == sorted(set(twin))
     for epoch in range(-1, 14):
         assert cache.end_offset_for(epoch, END) == twin_end_offset(twin, epoch)
-        assert cache.previous_epoch(epoch) == max((known for known, _ in twin if known < epoch), default=-1)
     for offset in range(END):
         assert cache.epoch_of(offset) == next((known for known, start in reversed(twin) if start <= offset), -1)
     assert LeaderEpochCache.decode(cache.encode()).entries() == twin
@@ -53,7 +52,7 @@ def test_the_checkpoint_is_kafkas_text() -> None:
     cache.assign(0, 0)
     cache.assign(5, 17)
     assert cache.encode() == b"0\n2\n0 0\n5 17\n"
-    assert not LeaderEpochCache.decode(cache.encode()).changed
+    assert LeaderEpochCache.decode(cache.encode()).take_unsaved() is None
 
 
 @pytest.mark.parametrize("data", [b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0\n", b"0\n1\n-1 0\n", b"0\nx\n", b"\xff"])
@@ -65,12 +64,18 @@ def test_a_damaged_checkpoint_is_refused(data: bytes) -> None:
 def test_changes_are_noted_until_they_are_saved() -> None:
     cache = LeaderEpochCache()
     assert cache.assign(1, 0)
-    assert cache.changed
-    cache.changed = False
+    assert cache.take_unsaved() == cache.encode()
     assert not cache.assign(1, 9)
     cache.truncate_from_end(5)
-    cache.truncate_from_start(0)
-    assert not cache.changed
+    assert cache.take_unsaved() is None
     cache.truncate_from_start(3)
-    assert cache.changed
-    assert (cache.latest_epoch, cache.latest_start, cache.earliest_epoch) == (1, 3, 1)
+    assert cache.take_unsaved() is None, "whoever reads the file drops what lies below the log's start"
+    assert (cache.latest_epoch, cache.latest_start) == (1, 3)
+    assert cache.assign(2, 9)
+    cache.take_unsaved()
+    cache.not_saved()
+    assert cache.take_unsaved() == cache.encode()
+    cache.truncate_from_end(9)
+    assert cache.take_unsaved() == b"0\n1\n1 3\n"
+    assert cache.restore([(0, 1)])
+    assert cache.take_unsaved() == b"0\n2\n0 1\n1 3\n"

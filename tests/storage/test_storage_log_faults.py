@@ -106,7 +106,7 @@ async def test_short_writes_are_completed(bench: Workbench) -> None:
 async def test_after_a_slow_write_the_loop_writes_nothing_until_the_disk_caught_up(bench: Workbench) -> None:
     log, other = await bench.log(), await bench.log("other")
     moved: list[int] = []
-    log.on_written = lambda: moved.append(log.written_end_offset)
+    log.ends.notify(lambda: moved.append(log.written_end_offset))
     append(other, produced())
     append(log, produced())
     bench.disk.slow_s = 1.0
@@ -144,7 +144,7 @@ async def test_what_is_appended_as_the_thread_ends_its_writes_is_written_too(ben
     bench.disk.slow_s = 1.0
     append(log, produced())  # slow; from here on a thread writes
     append(log, produced())
-    log.on_written = moved.set
+    log.ends.notify(moved.set)
     await moved.wait()
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -165,7 +165,7 @@ async def test_under_steady_load_the_log_returns_to_the_fast_path(bench: Workben
         if busy:
             append(log, produced())
 
-    log.on_written = append_more  # somebody always waits when a turn of the thread ends
+    log.ends.notify(append_more)  # somebody always waits when a turn of the thread ends
     append(log, produced())
     before = bench.disk.loop_writes
     await until(lambda: bench.disk.loop_writes > before + 1)
@@ -232,7 +232,7 @@ async def test_with_flush_messages_1_only_what_is_on_the_device_counts(tmp_path:
     bench = Workbench(tmp_path, replace(FOREVER, flush_messages=1))
     log = await bench.log()
     moved = asyncio.Event()
-    log.on_written = moved.set
+    log.ends.notify(moved.set)
     gate = bench.disk.fsync_gate = threading.Event()
     append(log, produced(3))
     assert (log.log_end_offset, log.readable_end_offset, log.written_end_offset) == (3, 3, 0)

@@ -14,8 +14,8 @@ from records.batch import has_valid_crc, iterate_batches, read_header
 from records.control import MarkerKind
 from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
-from storage.segment_removal import SEGMENTS_AT_ONCE_MAX
-from storage.tail import TAIL_BATCHES_MAX
+from storage.retention import SEGMENTS_AT_ONCE_MAX
+from storage.tail import TAIL_BATCHES_MAX, Tail
 from tests.storage.log_workbench import (
     FOREVER,
     NOW_MS,
@@ -93,7 +93,15 @@ async def test_limits_of_a_read(bench: Workbench) -> None:
         assert length(0, 1 << 20, 99) == sum(sizes)
         assert length(2, 1 << 20, 2) is None
         assert length(3, 1 << 20) is None
-        log.tail = None
+        log = await bench.restart(clean=True)
+
+
+def test_a_tail_is_bounded() -> None:
+    tail = Tail(5)
+    for at in range(3 * TAIL_BATCHES_MAX):
+        tail.append(5 + at, 100 * at)
+        assert len(tail.starts) == len(tail.positions) <= TAIL_BATCHES_MAX
+        assert (tail.starts[-1], tail.positions[-1]) == (at, 100 * at)
 
 
 async def test_a_long_tail_forgets_and_answers_all_the_same(bench: Workbench) -> None:
@@ -101,7 +109,6 @@ async def test_a_long_tail_forgets_and_answers_all_the_same(bench: Workbench) ->
     count = TAIL_BATCHES_MAX * 2 + 17
     for _ in range(count):
         append(log, produced(1, size=1))
-    assert log.tail is not None and len(log.tail.starts) <= TAIL_BATCHES_MAX
     dice = random.Random(1)
     for _ in range(200):
         offset = dice.randrange(count)
@@ -199,16 +206,6 @@ async def test_a_follower_takes_all_or_nothing(bench: Workbench) -> None:
     assert log.log_end_offset == 2
     assert log.append_as_follower(memoryview(good[:-1]), 0, len(good) - 1) is None
     assert log.append_as_follower(memoryview(good), 0, len(good)) == (2, 3, -1, False)
-
-
-async def test_a_mirror_keeps_offsets_and_takes_its_own_epoch(bench: Workbench) -> None:
-    log = await bench.log()
-    batch = produced(2)
-    batch[0:8] = (50).to_bytes(8, "big")
-    assert log.append_as_mirror(memoryview(batch), 0, len(batch), 8) == (50, 52, -1, False)
-    assert log.leader_epochs.entries() == [(8, 50)]
-    assert read_all(log)[0].leader_epoch == 8
-    assert log.end_offset_for_epoch(8) == (8, 52)
 
 
 async def test_retention_by_time_takes_the_active_segment_too(bench: Workbench) -> None:

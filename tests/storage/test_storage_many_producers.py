@@ -46,7 +46,7 @@ async def test_the_recovery_point_waits_for_the_snapshot(tmp_path: Path, monkeyp
     bench = await filled(tmp_path)
     log = await bench.log()
     assert log.roll_now(0)
-    job = log.plan_flush(FlushDepth.CLOSED)
+    job = log.durability.plan_flush(FlushDepth.CLOSED)
     assert job is None or job.recovery_point == 0
     await bench.directory.settle()
     assert log.recovery_point == PRODUCERS

@@ -238,9 +238,9 @@ async def test_no_mark_of_a_segment_that_compaction_wrote_anew_is_believed(tmp_p
     log = retrying.log
     mark = log.producer_history.newest_mark(log.segments, log.log_end_offset)
     assert mark is not None
-    number = log.segments.index(mark.segment)
-    log.segments[number] = Segment.fresh(log.context.open_files, log.directory, mark.segment.base_offset, NOW_MS)
-    assert log.producer_history.newest_mark(log.segments, log.log_end_offset) is None
+    swapped = Segment.fresh(log.context.open_files, log.directory, mark.segment.base_offset, NOW_MS)
+    segments = [swapped if segment is mark.segment else segment for segment in log.segments]
+    assert log.producer_history.newest_mark(segments, log.log_end_offset) is None
     await retrying.bench.directory.close()
 
 
