@@ -127,14 +127,21 @@ class ClassicGroup:
     @classmethod
     def restored(cls, group_id: str, metadata: GroupMetadata) -> ClassicGroup:
         """The group as its newest record tells it."""
-        group = cls(group_id, GroupState.STABLE if metadata.members else GroupState.EMPTY)
+        group = cls(group_id)
         group.generation = metadata.generation
         group.protocol_type = metadata.protocol_type or None
         group.protocol = metadata.protocol
         group.leader_id = metadata.leader
         group.state_timestamp = metadata.state_timestamp
-        for saved in metadata.members:
-            group.add(
+        group.add_restored(metadata, metadata.members)
+        group.subscribed = group.compute_subscribed()
+        return group
+
+    def add_restored(self, metadata: GroupMetadata, members: tuple[MemberMetadata, ...]) -> None:
+        """Some members of a record whose group is still being restored."""
+        for saved in members:
+            self.state = GroupState.STABLE
+            self.add(
                 Member(
                     saved.member_id,
                     saved.instance_id,
@@ -147,8 +154,6 @@ class ClassicGroup:
                     saved.assignment,
                 )
             )
-        group.subscribed = group.compute_subscribed()
-        return group
 
     # membership --------------------------------------------------------------------------------------------
 

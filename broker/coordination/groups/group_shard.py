@@ -7,7 +7,6 @@ asked for, or when its turn comes. All groups are classic; records of other type
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,14 +24,13 @@ from broker.coordination.groups.rebalance import Effects, Rebalances, TimerKey, 
 from broker.coordination.groups.records import (
     OFFSET_KEY_PREFIXES,
     GroupKey,
-    UnreadableRecord,
-    decode_group_value,
     decode_key,
     encode_group_key,
     group_record,
     offset_record,
 )
 from broker.coordination.groups.retention import Retention
+from broker.coordination.groups.taking_up import TakingUp
 from broker.coordination.groups.tenant_index import ByTenant, each_once
 from broker.coordination.groups.values import (
     NO_MEMBER,
@@ -60,14 +58,10 @@ from common.settings import LONG_MAX
 from kraft.image.key_ranges import Keeping
 from kraft.image.tenants import local_name
 
-_log = logging.getLogger(__name__)
-
 TopicIdOf = Callable[[str], bytes | None]
 KeepingOf = Callable[[str], Keeping]
 RETENTION_TURN_S = 0.02
 TAKE_UP_TURN_S = 0.002
-TAKE_UP_COST_MAX = 2_000  # of one turn, about microseconds
-TAKE_UP_COST = 30  # of a group, and a little for each byte of its record
 GIVEN_UP_AT_ONCE = 100
 NAMES_AT_ONCE = 200
 GROUP_BYTES = 200  # of a group's entries beside its record
@@ -101,7 +95,7 @@ class GroupShard:
         self._rebalances = Rebalances(config, self._timers, self._effects)
         self._memberships = Memberships(config, self._rebalances, self._effects, rng)
         self._retention = Retention(config, self.offsets, self.committed, self._group, topic_id_of, keeping_of)
-        self._untaken: dict[str, None] = {}  # groups that are not in memory yet
+        self._taking_up = TakingUp(self.committed, self._is_served, self._taken_up)
         self._doubted: dict[str, None] = {}  # groups in memory that may be served elsewhere
         self._since: Now | None = None  # None while loading; when sessions of groups that come into memory begin
 
@@ -118,10 +112,10 @@ class GroupShard:
         if value is not None:
             self.committed[decoded.group_id] = value
             if self._since is None:
-                self._untaken[decoded.group_id] = None
+                self._taking_up.add(decoded.group_id)
         else:
             self.committed.pop(decoded.group_id, None)
-            self._untaken.pop(decoded.group_id, None)
+            self._taking_up.discard(decoded.group_id)
             self._forget(decoded.group_id)
 
     def before(self, record: CoordinatorRecord) -> CoordinatorRecord:
@@ -140,7 +134,7 @@ class GroupShard:
                 if group is not None:
                     self._rebalances.assignment_lost(group, now)
                 elif value is not None:
-                    self._untaken[decoded.group_id] = None
+                    self._taking_up.add(decoded.group_id)
 
     def replay_all(self, records: list[tuple[bytes, bytes | None]]) -> int:
         return self.offsets.put_all(records, self.replay)
@@ -170,22 +164,21 @@ class GroupShard:
         return self._effects.take_records()
 
     def _group(self, group_id: str) -> ClassicGroup | None:
-        """The group, in memory from now on; None when it has neither members nor a record."""
-        if group_id in self._untaken and self._since is not None:
-            self._take_up(group_id, self._since)
+        """The group, in memory from now on; None when it has neither members nor a record. Raises
+        COORDINATOR_LOAD_IN_PROGRESS for one that takes several turns."""
+        if self._taking_up and self._since is not None:
+            try:
+                self._taking_up.take(group_id, self._since)
+            except ProtocolError:
+                self._timers.set(TimerKey(TimerKind.TAKE_UP), self._since.monotonic_s)
+                raise
         return self.groups.get(group_id)
 
-    def _take_up(self, group_id: str, now: Now) -> None:
-        self._untaken.pop(group_id, None)
-        value = self.committed.get(group_id)
-        if value is None or self._keeping_of(group_id) is not Keeping.SERVED:
-            return
-        try:
-            metadata = decode_group_value(value)
-        except UnreadableRecord as error:
-            _log.warning("a group's record cannot be read", extra={"group": group_id, "error": str(error)})
-            return
-        group = self.groups[group_id] = ClassicGroup.restored(group_id, metadata)
+    def _is_served(self, group_id: str) -> bool:
+        return self._keeping_of(group_id) is Keeping.SERVED
+
+    def _taken_up(self, group: ClassicGroup, now: Now) -> None:
+        self.groups[group.group_id] = group
         for member in group.members.values():
             self._rebalances.refresh_session(group, member, now)
         if len(group.members) > self._config.group_max_size:
@@ -193,12 +186,8 @@ class GroupShard:
 
     def _take_up_some(self, now: Now) -> None:
         self._give_up_some()
-        cost = 0
-        while self._untaken and cost < TAKE_UP_COST_MAX:
-            group_id = next(iter(self._untaken))
-            cost += TAKE_UP_COST + len(self.committed.get(group_id, b"")) // 8
-            self._take_up(group_id, now)
-        if self._untaken or self._doubted:
+        self._taking_up.turn(now)
+        if self._taking_up or self._doubted:
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s + TAKE_UP_TURN_S)
 
     def keeping_changed(self, prefix: str, now: Now) -> list[CoordinatorRecord]:
@@ -208,7 +197,7 @@ class GroupShard:
         self._give_up_some()
         for group_id in self.committed.with_prefix(prefix):
             if group_id not in self.groups:
-                self._untaken[group_id] = None
+                self._taking_up.add(group_id)
         if self._since is not None:
             self._since = now
             self._timers.set(TimerKey(TimerKind.TAKE_UP), now.monotonic_s)
@@ -222,7 +211,7 @@ class GroupShard:
 
     def _doubt(self, group_id: str) -> None:
         self._doubted.pop(group_id, None)
-        if group_id in self.groups and self._keeping_of(group_id) is not Keeping.SERVED:
+        if group_id in self.groups and not self._is_served(group_id):
             self._rebalances.give_up(self.groups.pop(group_id))
 
     def _look_soon(self, now: Now) -> None:
@@ -426,9 +415,12 @@ class GroupShard:
         """Those whose ids begin with `prefix` and that are served here. A tenant's cost what the tenant has."""
         listed: list[ListedGroup] = []
         for count, group_id in enumerate(self.names((prefix,)), 1):
-            if group_id is not None and self._keeping_of(group_id) is Keeping.SERVED:
-                group = self._group(group_id)
-                if group is not None:
+            if group_id is not None and self._is_served(group_id):
+                is_long = self._taking_up.is_long(group_id)
+                group = None if is_long else self._group(group_id)
+                if is_long:
+                    listed += self._taking_up.listed(group_id)
+                elif group is not None:
                     listed.append(ListedGroup(group_id, group.protocol_type or "", group.state, group.type))
                 elif self.offsets.has(group_id):
                     listed.append(ListedGroup(group_id, "", GroupState.EMPTY, GroupType.CLASSIC))
@@ -456,6 +448,8 @@ class GroupShard:
         doomed = list(islice((name for name in self.names(prefixes) if name is not None), most))
         records: list[CoordinatorRecord] = []
         for group_id in doomed:
+            if records and self._taking_up.is_long(group_id):
+                break
             group = self._group(group_id)
             if group is not None and (group.members or group.pending):
                 leaving = [MemberIdentity(member.member_id, None) for member in group.members.values()]

@@ -8,6 +8,7 @@ metadata as version 3. Read: all versions up to 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -280,6 +281,12 @@ def encode_group_value(group: GroupMetadata) -> bytes:
 
 def decode_group_value(value: bytes) -> GroupMetadata:
     """Raises UnreadableRecord."""
+    head, members = read_group_value(value)
+    return head._replace(members=tuple(members))
+
+
+def read_group_value(value: bytes) -> tuple[GroupMetadata, Iterator[MemberMetadata]]:
+    """The group without its members, and these as they are read. Raises UnreadableRecord, in the iterator too."""
     try:
         reader = _Reader(value)
         version = _version(reader)
@@ -288,11 +295,20 @@ def decode_group_value(value: bytes) -> GroupMetadata:
         protocol = reader.nullable_string()
         leader = reader.nullable_string()
         state_timestamp = reader.int64() if version >= 2 else NO_TIME
-        members = tuple(_decode_member(reader, version) for _ in range(reader.count()))
+        count = reader.count()
+    except (struct_error, UnicodeDecodeError) as error:
+        raise UnreadableRecord("group metadata that is cut off or garbled") from error
+    head = GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp)
+    return head, _read_members(reader, version, count)
+
+
+def _read_members(reader: _Reader, version: int, count: int) -> Iterator[MemberMetadata]:
+    try:
+        for _ in range(count):
+            yield _decode_member(reader, version)
         reader.tagged_fields()
     except (struct_error, UnicodeDecodeError) as error:
         raise UnreadableRecord("group metadata that is cut off or garbled") from error
-    return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp, members)
 
 
 def _decode_member(reader: _Reader, version: int) -> MemberMetadata:

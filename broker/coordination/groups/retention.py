@@ -13,6 +13,7 @@ from broker.coordination.groups.records import group_record
 from broker.coordination.groups.tenant_index import ByTenant
 from broker.coordination.groups.values import NO_TIME, CommittedOffset, GroupState
 from broker.coordination.shard import CoordinatorRecord, Now
+from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID
 from kraft.image.key_ranges import Keeping
 
@@ -84,17 +85,22 @@ class Retention:
         records: list[CoordinatorRecord] = []
         left = self._config.expiries_per_turn_max
         while left > 0 and self._groups:
-            left -= GROUP_COST + self._look(self._groups[0], left, now, records)
+            try:
+                left -= GROUP_COST + self._look(self._groups[0], left, now, records)
+            except ProtocolError:  # the group is being brought into memory: the next step looks at it again
+                break
         return records
 
     def _look(self, group_id: str, most: int, now: Now, records: list[CoordinatorRecord]) -> int:
         """At some offsets of the group; how many."""
+        keeping = self._keeping_of(group_id)
+        if keeping is Keeping.SERVED:
+            self._group_of(group_id)  # before anything is counted as looked at
         if self._places is None:
             self._places, self._at = self._offsets.places(group_id), 0
         some = self._places[self._at : self._at + most]
         self._at += len(some)
         is_last = self._at >= len(self._places)
-        keeping = self._keeping_of(group_id)
         if keeping is Keeping.SERVED:
             removed = self._judge(group_id, some, now)
             records += removed

@@ -1,0 +1,143 @@
+"""A group with thousands of members comes into memory piece by piece, and is then what its record says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.coordination.groups import taking_up
+from broker.coordination.groups.classic_group import ClassicGroup
+from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.records import decode_group_value, encode_group_key, encode_group_value, offset_record
+from broker.coordination.groups.values import (
+    CommittedOffset,
+    GroupMetadata,
+    GroupState,
+    MemberHeartbeat,
+    MemberMetadata,
+)
+from broker.coordination.shard import CoordinatorRecord, Now
+from common.errors import ErrorCode, ProtocolError
+from common.pacing import at_once
+from tests.broker.test_groups_scale import new_shard
+
+MEMBERS = 9_000  # about as many as fit a record
+LONG, SHORT = "long", "short"
+SESSION_MS = 10_000
+
+
+def record(members: int) -> bytes:
+    saved = tuple(
+        MemberMetadata(f"m-{at:036d}", None, "m", "/10.0.0.1", SESSION_MS, SESSION_MS, b"", b"")
+        for at in range(members)
+    )
+    return encode_group_value(GroupMetadata("consumer", 3, "range", saved[0].member_id, 5, saved))
+
+
+def loaded(*groups: tuple[str, bytes]) -> tuple[GroupShard, Now]:
+    shard, now = new_shard(), Now(100.0, 1_000_000, 0)
+    for group_id, value in groups:
+        shard.replay(encode_group_key(group_id), value)
+    shard.loaded(now)
+    return shard, now
+
+
+def beat(shard: GroupShard, group_id: str, now: Now) -> ErrorCode:
+    return shard.heartbeat(MemberHeartbeat(group_id, f"m-{0:036d}", None, 3), now).reply
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many members are restored at a time."""
+    right, counted = ClassicGroup.add_restored, list[int]()
+
+    def add_restored(self: ClassicGroup, metadata: GroupMetadata, members: tuple[MemberMetadata, ...]) -> None:
+        counted[-1] += len(members)
+        right(self, metadata, members)
+
+    monkeypatch.setattr(ClassicGroup, "add_restored", add_restored)
+    return counted
+
+
+def test_no_turn_restores_more_than_some_members_and_others_are_served(steps: list[int]) -> None:
+    value = record(MEMBERS)
+    assert len(value) > 600_000
+    shard, now = loaded((LONG, value), (SHORT, record(3)))
+    steps.append(0)
+    with pytest.raises(ProtocolError) as refused:
+        beat(shard, LONG, now)
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert beat(shard, SHORT, now) is ErrorCode.NONE
+    (listed,) = [group for group in at_once(shard.list_groups()) if group.group_id == LONG]
+    assert (listed.state, listed.protocol_type) == (GroupState.STABLE, "consumer")
+    while LONG not in shard.groups:
+        steps.append(0)
+        deadline = shard.next_deadline()
+        assert deadline is not None
+        now = now._replace(monotonic_s=max(now.monotonic_s, deadline))
+        assert shard.expire(now) == []
+    assert sum(steps) == MEMBERS + 3
+    assert max(steps) <= taking_up.TURN_COST_MAX // taking_up.MEMBER_COST
+    assert beat(shard, LONG, now) is ErrorCode.NONE
+    whole = ClassicGroup.restored(LONG, decode_group_value(value))
+    assert shard.groups[LONG] == whole
+    assert shard.groups[LONG].metadata() == decode_group_value(value)
+
+
+def test_every_member_has_a_session_from_then_on() -> None:
+    shard, now = loaded((LONG, record(MEMBERS)))
+    while LONG not in shard.groups:
+        now = now._replace(monotonic_s=now.monotonic_s + 0.01)
+        shard.expire(now)
+    now = now._replace(monotonic_s=now.monotonic_s + SESSION_MS / 1000 + 1)
+    beaten = now._replace(monotonic_s=now.monotonic_s - 2)
+    assert beat(shard, LONG, beaten) is ErrorCode.NONE
+    for _ in range(MEMBERS):
+        shard.expire(now)
+        if len(shard.groups[LONG].members) == 1:
+            break
+    assert list(shard.groups[LONG].members) == [f"m-{0:036d}"]
+
+
+def test_a_group_that_is_deleted_or_handed_over_meanwhile_is_not_brought_back() -> None:
+    shard, now = loaded((LONG, record(MEMBERS)))
+    shard.expire(now)
+    shard.replay(encode_group_key(LONG), None)
+    for _ in range(100):
+        now = now._replace(monotonic_s=now.monotonic_s + 0.01)
+        shard.expire(now)
+    assert list(shard.groups) == []
+    assert at_once(shard.list_groups()) == []
+
+
+def test_a_long_record_that_cannot_be_read_is_passed_over() -> None:
+    shard, now = loaded((LONG, record(MEMBERS)[:-50]), (SHORT, record(3)))
+    with pytest.raises(ProtocolError):
+        beat(shard, LONG, now)
+    for _ in range(100):
+        now = now._replace(monotonic_s=now.monotonic_s + 0.01)
+        shard.expire(now)
+    assert list(shard.groups) == [SHORT]
+    with pytest.raises(ProtocolError) as refused:
+        beat(shard, LONG, now)
+    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_retention_waits_for_the_group_and_passes_over_none_of_its_offsets() -> None:
+    """Of a topic that the group may subscribe to, and is gone."""
+    shard = GroupShard(GroupConfig(), random.Random(1), lambda _: None)
+    shard.replay(encode_group_key(LONG), record(MEMBERS))
+    shard.replay(*offset_record(LONG, "gone", 0, CommittedOffset(1, 1, "", 5, -1, bytes(16))))
+    now = Now(100.0, 1_000_000, 0)
+    shard.loaded(now)
+    shard.topics_deleted(now)
+    records: list[CoordinatorRecord] = []
+    for turn in range(200):
+        if turn == 1:  # while the group is on its way
+            assert LONG not in shard.groups
+            assert shard._retention.step(now) == []
+        now = now._replace(monotonic_s=now.monotonic_s + 0.01)
+        records += shard.expire(now)
+    assert records == [offset_record(LONG, "gone", 0, None)]
