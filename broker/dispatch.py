@@ -22,7 +22,7 @@ from broker.handlers.long_fetch import LongFetch
 from broker.handlers.long_produce import LongProduce
 from broker.handlers.produce import ProduceHandler
 from broker.long_requests import LongRequest, LongServing
-from broker.request import ClientSession, Handler, RequestChain, RequestContext
+from broker.request import ClientSession, RequestChain, RequestContext, Route
 from broker.request_serving import RequestServing
 from broker.security.login import Login
 from broker.security.plane import Security
@@ -55,7 +55,7 @@ class Dispatcher:
         self,
         produce: ProduceHandler,
         fetch: FetchHandler,
-        routes: Mapping[int, Handler],
+        routes: Mapping[int, Route],
         chain: RequestChain,
         fatal: Callable[[str], None],
         pacer: Pacer,
@@ -193,9 +193,9 @@ class Dispatcher:
                 raise
             connection.reply([api_versions_unsupported(error.header.correlation)])
             return
-        handler = self._routes.get(header.api_key)
+        route = self._routes.get(header.api_key)
         kind = connection.listener.kind if connection.listener is not None else ListenerKind.OPERATOR
-        if handler is None or served(kind, header.api_key, header.version) is None:
+        if route is None or served(kind, header.api_key, header.version) is None:
             raise MalformedFrame(f"api {header.api_key} version {header.version} is not served here")
         context = RequestContext(session, header.api_key, header.version, header.correlation, header.client_id)
         context.pacer = self._pacer
@@ -206,11 +206,11 @@ class Dispatcher:
             context.throttle_ms = self.serving.chain.throttle.charge(session, header.api_key, size)
             outcome: list[bytes] | Awaitable[list[bytes]]
             if size <= SHORT_BYTES and self._pacer.admits(SHORT_COST + size // BYTES_PER_UNIT):
-                outcome = self.serving.serve(context, decode_request(data)[1], handler)
+                outcome = self.serving.serve(context, decode_request(data)[1], route)
             elif not is_long:
-                outcome = self.serving.frame(context, memoryview(bytes(data)), handler, None)
+                outcome = self.serving.frame(context, memoryview(bytes(data)), route, None)
             else:
-                outcome = self.serving.frame(context, data, handler, connection.keep_buffer())
+                outcome = self.serving.frame(context, data, route, connection.keep_buffer())
         except ProtocolError as error:
             raise MalformedFrame(f"api {header.api_key} refused: {error}") from error
         if inspect.isawaitable(outcome):

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from broker.apis import FIELD_CLASSES, routes
 from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig, server_limits
 from broker.coordinators import Coordinators
@@ -33,7 +34,6 @@ from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
-from broker.handlers.routes import Handlers, routes
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
@@ -47,8 +47,9 @@ from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
 from broker.request import RequestChain
 from broker.room_watch import RoomWatch
-from broker.security.gates import Gates
 from broker.security.plane import Security
+from broker.security.topic_gates import TopicDeletion
+from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
@@ -228,15 +229,20 @@ class BrokerNode:
 
     def _make_chain(self) -> RequestChain:
         config = self._config
-        names = TenantNames(lambda: self.observer.image, ProxyAddress(config.proxy_domain, config.proxy_port))
-        gates = Gates(lambda: self.observer.image, config.auto_create_topics_enable)
-        return RequestChain(gates, names, self.security.rates)
+        proxies = ProxyAddress(config.proxy_domain, config.proxy_port)
+        names = TenantNames(lambda: self.observer.image, proxies, Compiler(FIELD_CLASSES))
+        return RequestChain(names, self.security.rates)
 
     def _make_dispatcher(self, chain: RequestChain) -> Dispatcher:
-        plane, answer_bytes_max = self.data_plane, self._config.limits.answer_bytes_max
-        handlers = routes(self._handlers())
         return Dispatcher(
-            plane.produce, plane.fetch, handlers, chain, self._fatal, self.pacer, self.security, answer_bytes_max
+            produce=self.data_plane.produce,
+            fetch=self.data_plane.fetch,
+            routes=routes(self._handlers()),
+            chain=chain,
+            fatal=self._fatal,
+            pacer=self.pacer,
+            security=self.security,
+            answer_bytes_max=self._config.limits.answer_bytes_max,
         )
 
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
@@ -408,66 +414,70 @@ class BrokerNode:
 
     # parts -------------------------------------------------------------------------------------------------
 
-    def _handlers(self) -> Handlers:
+    def _handlers(self) -> list[object]:
+        """Whose methods the rows of `broker.apis` name."""
         config, partitions, forwarder = self._config, self.partitions, self._forwarder
-        internal_topics, groups = self.coordinators.internal_topics, self.coordinators.groups
+        coordinators, data_plane = self.coordinators, self.data_plane
         given = {
             name: NODE_SETTINGS[name].text(value)
             for name, value in config.node_settings.items()
             if name in NODE_SETTINGS
         }
-        return Handlers(
+        return [
+            self.security,
+            TopicDeletion(lambda: self.observer.image),
             ListOffsets(
-                partitions,
-                lambda: self.data_plane.fetch.reader.cold,
-                lambda: self._dynamic.remote_list_offsets_ms,
+                hosted=partitions,
+                cold=lambda: data_plane.fetch.reader.cold,
+                remote_timeout_ms=lambda: self._dynamic.remote_list_offsets_ms,
             ),
             MetadataHandler(
-                forwarder,
-                internal_topics,
-                MetadataConfig(config.node_id, config.auto_create_topics_enable),
-                self.data_plane.fetchers.is_doubted,
-                TopicRows(config.limits.metadata_cache_bytes_max),
+                forwarder=forwarder,
+                internal_topics=coordinators.internal_topics,
+                config=MetadataConfig(config.node_id, config.auto_create_topics_enable),
+                is_doubted=data_plane.fetchers.is_doubted,
+                rows=TopicRows(config.limits.metadata_cache_bytes_max),
             ),
-            GroupOffsetHandlers(groups, lambda: partitions.image),
-            ClusterHandlers(forwarder, internal_topics, config.node_id),
-            GroupHandlers(groups),
+            GroupOffsetHandlers(coordinators.groups, lambda: partitions.image),
+            ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id),
+            GroupHandlers(coordinators.groups),
             TopicHandlers(forwarder, config.node_id),
             DeleteRecords(partitions),
-            InitProducerId(self.data_plane.producer_ids),
+            InitProducerId(data_plane.producer_ids),
             OffsetForLeaderEpoch(partitions),
-            ConfigHandlers(forwarder, config.node_id, given, self._certificate_reloads()),
+            ConfigHandlers(
+                forwarder=forwarder,
+                node_id=config.node_id,
+                given=given,
+                certificates=CertificateReloads(config.node_id, lambda: self.server.tls_contexts),
+            ),
             DescribeLogDirs(
-                partitions,
-                self._ports.disk,
-                str(config.node_settings.get("log.dirs", NODE_SETTINGS["log.dirs"].default)),
+                hosted=partitions,
+                disk=self._ports.disk,
+                directory=str(config.node_settings.get("log.dirs", NODE_SETTINGS["log.dirs"].default)),
             ),
             DescribeProducers(partitions),
             ReassignmentHandlers(forwarder),
-            TierStateHandler(self.coordinators.tiers),
+            TierStateHandler(coordinators.tiers),
             TierDescriptions(
-                config.node_id,
-                lambda: self.tier,
-                self.coordinators.tier_client,
-                self.coordinators.tiers,
-                forwarder,
-                self._ports.clock,
-                lambda: self.cold.reading if self.cold is not None else None,
+                node_id=config.node_id,
+                plane=lambda: self.tier,
+                client=coordinators.tier_client,
+                coordinator=coordinators.tiers,
+                forwarder=forwarder,
+                clock=self._ports.clock,
+                cold=lambda: self.cold.reading if self.cold is not None else None,
             ),
             AppendAudit(self.audit.host),
-            AclHandlers(forwarder, config.security.authorizer is not None),
+            AclHandlers(forwarder, authorizes=config.security.authorizer is not None),
             ScramHandlers(forwarder),
             TenantHandlers(forwarder),
             CellHandlers(forwarder),
-            ImportKeys(self.coordinators.keys),
-            self.security,
-        )
+            ImportKeys(coordinators.keys),
+        ]
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch if self.lifecycle is not None else -1
-
-    def _certificate_reloads(self) -> CertificateReloads:
-        return CertificateReloads(self._config.node_id, lambda: self.server.tls_contexts)
 
     def _active_controller(self) -> int:
         return self.observer.image.leader_id

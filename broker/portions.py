@@ -18,7 +18,7 @@ from common.pacing import Work
 from wire.messages import Message
 
 LEAVES_MAX = 50  # of one portion, where the table names no other number
-_NEVER = 1 << 15
+NEVER = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Listing:
     kind: Callable[[Any], Hashable] | None = None
     repeats: int = 1
     since: int = 0
-    until: int = _NEVER
+    until: int = NEVER
     around: int = 0  # lists in `told` around the rows, which hold one element each
 
 
@@ -46,66 +46,43 @@ class Portion(NamedTuple):
     joined: int
 
 
-def _name(element: Any) -> Hashable:
+def by_name(element: Any) -> Hashable:
     name: str = element.name
     return name
 
 
-def _itself(element: Hashable) -> Hashable:
+def by_value(element: Hashable) -> Hashable:
     return element
 
 
-def _resource(element: Any) -> Hashable:
+def by_resource(element: Any) -> Hashable:
     return element.resource_type, element.resource_name
 
 
-def _described(element: Any) -> Hashable:
+def by_resource_and_keys(element: Any) -> Hashable:
     keys = element.configuration_keys
     return element.resource_type, element.resource_name, None if keys is None else tuple(keys)
 
 
-def _topic_or_id(element: Any) -> Hashable:
+def by_name_or_id(element: Any) -> Hashable:
     return element.name, element.topic_id
 
 
-_PARTITIONS = ("topics", "partitions")
-LISTINGS: dict[int, tuple[Listing, ...]] = {
-    2: (Listing(_PARTITIONS, _PARTITIONS, 25),),
-    8: (Listing(_PARTITIONS, _PARTITIONS),),
-    9: (
-        Listing(("topics", "partition_indexes"), _PARTITIONS, until=7),
-        Listing(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), since=8),
-    ),
-    10: (Listing(("coordinator_keys",), ("coordinators",), kind=_itself, since=4),),
-    13: (Listing(("members",), ("members",), since=3),),
-    15: (Listing(("groups",), ("groups",), 5, kind=_itself),),
-    19: (Listing(("topics",), ("topics",), 25, kind=_name, repeats=2),),
-    20: (
-        Listing(("topic_names",), ("responses",), kind=_itself, repeats=2, until=5),
-        Listing(("topics",), ("responses",), kind=_topic_or_id, repeats=2, since=6),
-    ),
-    21: (Listing(_PARTITIONS, _PARTITIONS),),
-    23: (Listing(_PARTITIONS, _PARTITIONS),),
-    30: (Listing(("creations",), ("results",)),),
-    31: (Listing(("filters",), ("filter_results",), 1),),
-    32: (Listing(("resources",), ("results",), 1, kind=_described),),
-    33: (Listing(("resources",), ("responses",), 20, kind=_resource, repeats=2),),
-    35: (Listing(_PARTITIONS, ("results", "topics", "partitions"), around=1),),
-    37: (Listing(("topics",), ("results",), 25, kind=_name, repeats=2),),
-    42: (Listing(("groups_names",), ("results",), kind=_itself),),
-    43: (Listing(("topic_partitions", "partitions"), ("replica_election_results", "partition_result")),),
-    44: (Listing(("resources",), ("responses",), 20, kind=_resource, repeats=2),),
-    45: (Listing(_PARTITIONS, ("responses", "partitions")),),
-    46: (Listing(("topics", "partition_indexes"), _PARTITIONS),),
-    47: (Listing(_PARTITIONS, _PARTITIONS),),
-    50: (Listing(("users",), ("results",), kind=_name, repeats=2),),
-    61: (Listing(("topics", "partition_indexes"), _PARTITIONS, 10),),
-}
-
-
-def listing_of(api_key: int, version: int) -> Listing | None:
-    """How the API's requests of that version are cut; None for those that never are."""
-    return next((one for one in LISTINGS.get(api_key, ()) if one.since <= version <= one.until), None)
+def cut(
+    asked: str,
+    told: str = "",
+    *,
+    most: int = LEAVES_MAX,
+    kind: Callable[[Any], Hashable] | None = None,
+    repeats: int = 1,
+    since: int = 0,
+    until: int = NEVER,
+    around: int = 0,
+) -> Listing:
+    """A listing by dotted paths; the answer lists its rows as the request does unless `told` is given."""
+    return Listing(
+        tuple(asked.split(".")), tuple((told or asked).split(".")), most, kind, repeats, since, until, around
+    )
 
 
 def is_long(listing: Listing, request: Message) -> bool:

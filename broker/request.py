@@ -1,16 +1,17 @@
 """One request on its way: who asks, over which listener, and the chain that every request passes.
 
-The chain is throttle -> rewrite -> gate -> handle. The first three are seams: a quota, a name rewriter and a gatekeeper
-that knows rights; here are ones that let everything pass. A throttled
-request is answered first, with the throttle time in it, and then its connection is muted for that time (KIP-219).
+The chain is throttle -> rewrite -> gate -> handle. The first two are seams: a quota and a name rewriter. Gate and
+handler are the API's own (`Route`). A throttled request is answered first, with the throttle time in it, and then its
+connection is muted for that time (KIP-219).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from broker.portions import Listing
 from broker.security.authorizer import Access
 from common.pacing import Lane, Pacer, Work, at_once
 from wire.messages import Message
@@ -23,6 +24,8 @@ M = TypeVar("M", bound="Message")
 
 Handler = Callable[["RequestContext", Any], "Awaitable[Any] | Work[Any] | Any"]
 """Answers at once, later, or by work that the node's pacer does in slices."""
+Gate = Callable[["RequestContext", Access, Any, Handler], "Awaitable[Any] | Work[Any] | Any"]
+"""Calls the handler for what the session may have, and answers the rest with refusals."""
 
 
 class ClosedListener(Protocol):
@@ -141,14 +144,6 @@ class WrittenRows:
     count: int
 
 
-class Gatekeeper(Protocol):
-    """Stands before every handler, with internal names; the two hot ones ask the session's `access` themselves."""
-
-    def serve(self, context: RequestContext, request: Message, handler: Handler) -> Awaitable[Any] | Work[Any] | Any:
-        """The handler's answer, for what the session may have, with refusals for the rest."""
-        ...
-
-
 class Rewriter(Protocol):
     """Turns the names that a client uses into internal ones, and back."""
 
@@ -170,9 +165,27 @@ class Throttle(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
+class Route:
+    """How requests of one API outside the hot path are served."""
+
+    handler: Handler
+    gate: Gate
+    """Stands before the handler where the session has an `access`."""
+    cuts: Sequence[Listing] = ()
+    paced: bool = False
+    """The handler does the work of a long list in slices itself."""
+
+    def cut(self, version: int) -> Listing | None:
+        """How long requests of `version` are cut; None for those that never are."""
+        for one in self.cuts:
+            if one.since <= version <= one.until:
+                return one
+        return None
+
+
+@dataclass(slots=True, frozen=True)
 class RequestChain:
     """What every request outside the hot APIs passes on its way to its handler."""
 
-    gatekeeper: Gatekeeper
     rewriter: Rewriter
     throttle: Throttle

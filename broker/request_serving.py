@@ -14,8 +14,8 @@ from types import GeneratorType
 from typing import Any
 
 from broker.admission import Admission
-from broker.portions import Listing, distinct, is_long, join, listing_of, portions
-from broker.request import Handler, RequestChain, RequestContext, WrittenRows
+from broker.portions import Listing, distinct, is_long, join, portions
+from broker.request import RequestChain, RequestContext, Route, WrittenRows
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response
@@ -23,7 +23,6 @@ from wire.disposal import disposal
 from wire.messages import Message
 from wire.paced_codec import RowsWriter, decode_request_work, encode_response_work, is_light, longest_list
 
-PACED_BY_HANDLERS = (3, 75)  # Metadata, DescribeTopicPartitions
 UNCUT_ELEMENTS_MAX = 10_000  # of a client's request that cannot be cut
 
 Parts = list[bytes]
@@ -39,7 +38,7 @@ class RequestServing:
         self._answer_bytes_max = answer_bytes_max
 
     def frame(
-        self, context: RequestContext, data: memoryview, handler: Handler, release: Callable[[], None] | None
+        self, context: RequestContext, data: memoryview, route: Route, release: Callable[[], None] | None
     ) -> Parts | Awaitable[Parts]:
         """Serve the request in the frame `data`, which stays as it is until `release` is called; None: for good.
 
@@ -47,22 +46,22 @@ class RequestServing:
         connection.
         """
         if release is not None:
-            return self._long(context, data, handler, release)
+            return self._long(context, data, route, release)
         decoded = self._pacer.start(decode_request_work(data), context.lane)
         if inspect.isawaitable(decoded):
-            return self._decoded_later(context, decoded, handler)
-        return self.serve(context, decoded[1], handler)
+            return self._decoded_later(context, decoded, route)
+        return self.serve(context, decoded[1], route)
 
-    async def _decoded_later(self, context: RequestContext, decoded: Awaitable[Any], handler: Handler) -> Parts:
+    async def _decoded_later(self, context: RequestContext, decoded: Awaitable[Any], route: Route) -> Parts:
         _, request = await decoded
         try:
-            parts = self.serve(context, request, handler)
+            parts = self.serve(context, request, route)
             return await parts if inspect.isawaitable(parts) else parts
         finally:
             self._dispose(context, request)
 
     async def _long(
-        self, context: RequestContext, data: memoryview, handler: Handler, release: Callable[[], None]
+        self, context: RequestContext, data: memoryview, route: Route, release: Callable[[], None]
     ) -> Parts:
         """A long frame is decoded when its client has a place, which no handler keeps: others may wait for it."""
         async with AsyncExitStack() as place:
@@ -73,14 +72,14 @@ class RequestServing:
             finally:
                 data.release()
                 release()
-            listing = listing_of(context.api_key, context.api_version)
+            listing = route.cut(context.api_version)
             if listing is not None and is_long(listing, request):
                 try:
-                    return await self._in_portions(context, request, handler, listing)
+                    return await self._in_portions(context, request, route, listing)
                 finally:
                     self._dispose(context, request)
         try:
-            parts = self.serve(context, request, handler)
+            parts = self.serve(context, request, route)
             return await parts if inspect.isawaitable(parts) else parts
         finally:
             self._dispose(context, request)
@@ -90,23 +89,26 @@ class RequestServing:
         if ending is not None:
             self._pacer.start(ending, context.lane)
 
-    def serve(self, context: RequestContext, request: Message, handler: Handler) -> Parts | Awaitable[Parts]:
+    def serve(self, context: RequestContext, request: Message, route: Route) -> Parts | Awaitable[Parts]:
         """The answer to a decoded request. Raises ProtocolError and MalformedFrame."""
-        listing = listing_of(context.api_key, context.api_version)
+        listing = route.cut(context.api_version)
         if listing is not None and is_long(listing, request):
-            return self._admitted(context, request, handler, listing)
-        is_bounded = listing is not None or context.internal or context.api_key in PACED_BY_HANDLERS
+            return self._admitted(context, request, route, listing)
+        is_bounded = listing is not None or context.internal or route.paced
         if not is_bounded and longest_list(request) > UNCUT_ELEMENTS_MAX:
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"it has more than {UNCUT_ELEMENTS_MAX} elements")
-        answer = self._handled(context, request, handler)
+        answer = self._handled(context, request, route)
         if inspect.isawaitable(answer):
             return self._later(context, answer)
         return self._encoded(context, answer)
 
-    def _handled(self, context: RequestContext, request: Message, handler: Handler) -> Any:
+    def _handled(self, context: RequestContext, request: Message, route: Route) -> Any:
         """The handler's answer; awaitable when it comes later."""
-        chain = self.chain
-        outcome = chain.gatekeeper.serve(context, chain.rewriter.inward(context, request), handler)
+        request, access = self.chain.rewriter.inward(context, request), context.session.access
+        if access is None:
+            outcome = route.handler(context, request)
+        else:
+            outcome = route.gate(context, access, request, route.handler)
         if isinstance(outcome, GeneratorType):
             return self._pacer.start(outcome, context.lane)
         return outcome
@@ -151,13 +153,11 @@ class RequestServing:
 
     # in portions -------------------------------------------------------------------------------------------
 
-    async def _admitted(self, context: RequestContext, request: Message, handler: Handler, listing: Listing) -> Parts:
+    async def _admitted(self, context: RequestContext, request: Message, route: Route, listing: Listing) -> Parts:
         async with self.admission.place(context.session.lane.group):
-            return await self._in_portions(context, request, handler, listing)
+            return await self._in_portions(context, request, route, listing)
 
-    async def _in_portions(
-        self, context: RequestContext, request: Message, handler: Handler, listing: Listing
-    ) -> Parts:
+    async def _in_portions(self, context: RequestContext, request: Message, route: Route, listing: Listing) -> Parts:
         """An error of the whole ends the request: the answer of the portion that has it is the answer."""
         pacer, lane, name = self._pacer, context.lane, listing.told[0]
         writer = RowsWriter(context.api_key, context.api_version, context.correlation_id, name, self._answer_bytes_max)
@@ -167,7 +167,7 @@ class RequestServing:
         for portion in portions(listing, request, elements):
             await pacer.rest(lane, own=False)
             _check_open(context)
-            outcome = self._handled(context, portion.request, handler)
+            outcome = self._handled(context, portion.request, route)
             answer = await outcome if inspect.isawaitable(outcome) else outcome
             answer = await pacer.run(self.chain.rewriter.outward_work(context, answer), lane)
             if getattr(answer, "error_code", 0) and not getattr(answer, name):

@@ -1,6 +1,8 @@
 """The declaration of every API: key, versions, listeners, or the reason why it is not served. One row each.
 
-Dispatch, ApiVersions, the codecs and README's table of what is not served follow this table.
+Dispatch, ApiVersions, the codecs and README's table of what is not served follow this table. How an API is answered
+stands in two more, with a row for each API too, because they name what this room must not import: `broker.apis` has
+handler, gate and tenants' fields, `kraft.controller.decisions` what the controller decides.
 
 Versions are those that Apache Kafka 4.1.1 offers unless it is told to offer unstable ones.
 """

@@ -12,14 +12,17 @@ from typing import Any
 
 from records.builder import build_batch
 from records.record import Record
-from wire.apis import APIS, Api
+from wire.apis import APIS, Api, ApiKey
 from wire.listeners import ListenerKind
 
 LONGEST_NAME = 249
 NODES_ALONE = (ListenerKind.INTERNAL,)
-BY_NAME = {0: (12,), 1: (12,)}  # versions that name topics: newer ones of Produce and Fetch have ids
+BY_NAME: dict[int, tuple[int, ...]] = {
+    ApiKey.PRODUCE: (12,),
+    ApiKey.FETCH: (12,),
+}  # versions that name topics: newer ones of Produce and Fetch have ids
 _BATCH = bytes(build_batch([Record(0, 0, None, b"x")]))
-UNHARMED = (17, 36)  # SaslHandshake, SaslAuthenticate: for a connection that has not logged in
+UNHARMED = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)  # for a connection that has not logged in
 _NUMBERS = {
     "partition_index": 0,
     "resource_type": 2,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from broker.handlers.reassignments import WHOLE_ERROR_FROM, for_each_partition
 from broker.request import Handler, RequestContext
 from broker.security.authorizer import Access
 from broker.security.gating import (
-    ALTER,
     ALTER_CONFIGS,
-    CLUSTER_ACTION,
-    DESCRIBE,
     DESCRIBE_CONFIGS,
     GROUP,
     MESSAGES,
@@ -20,11 +17,8 @@ from broker.security.gating import (
     NO_GROUP,
     NO_TOPIC,
     TOPIC,
-    Gate,
     extended,
-    free,
     then,
-    whole,
 )
 from broker.security.topic_gates import cluster_operations
 from common.errors import ErrorCode
@@ -32,7 +26,6 @@ from kraft.records import ResourceType
 from wire.apis import APIS
 from wire.messages import (
     AlterConfigsRequest,
-    AlterConfigsResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterUserScramCredentialsRequest,
@@ -41,78 +34,19 @@ from wire.messages import (
     CreateAclsResponse,
     DeleteAclsRequest,
     DeleteAclsResponse,
-    DescribeAclsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
-    DescribeLogDirsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListPartitionReassignmentsResponse,
-    Message,
-    UpdateFeaturesResponse,
 )
 
 GROUP_CONFIG = 32  # Kafka's ConfigResource.Type
 _WORDS = MESSAGES[NO_CLUSTER]
-_PLAIN = {64: ALTER, 10000: CLUSTER_ACTION, 10001: DESCRIBE, 10002: ALTER, 10003: CLUSTER_ACTION, 10016: CLUSTER_ACTION}
-_TENANCY = {
-    10004: ALTER,
-    10005: DESCRIBE,
-    10006: ALTER,
-    10007: ALTER,
-    10008: ALTER,
-    10009: ALTER,
-    10010: ALTER,
-    10011: DESCRIBE,
-    10012: DESCRIBE,
-    10013: ALTER,
-}
-
-
-def cluster_gates() -> dict[int, Gate]:
-    plain = {key: whole(operation, _refusal_of(key)) for key, operation in (_PLAIN | _TENANCY).items()}
-    return plain | {
-        17: free,
-        18: free,
-        29: whole(
-            DESCRIBE, lambda _, __: DescribeAclsResponse(error_code=NO_CLUSTER, error_message=_WORDS, resources=[])
-        ),
-        30: whole(ALTER, _acls_not_created),
-        31: whole(ALTER, _acls_not_deleted),
-        32: describe_configs,
-        33: _alter_configs(AlterConfigsResponse),
-        35: whole(DESCRIBE, lambda _, __: DescribeLogDirsResponse(error_code=NO_CLUSTER, results=[])),
-        36: free,
-        43: whole(ALTER, _not_elected),
-        44: _alter_configs(IncrementalAlterConfigsResponse),
-        45: whole(ALTER, _not_reassigned),
-        46: whole(
-            DESCRIBE,
-            lambda _, __: ListPartitionReassignmentsResponse(error_code=NO_CLUSTER, error_message=_WORDS, topics=[]),
-        ),
-        50: whole(DESCRIBE, _users_not_described),
-        51: whole(ALTER, _users_not_altered),
-        57: whole(
-            ALTER,
-            lambda _, __: UpdateFeaturesResponse(error_code=NO_CLUSTER, error_message=_WORDS, results=[]),
-        ),
-        60: describe_cluster,
-    }
-
-
-def _refusal_of(api_key: int) -> Callable[[RequestContext, Any], Any]:
-    """Of APIs whose answer has an error for the whole, and lists or texts that may be left empty."""
-
-    def refuse(context: RequestContext, request: Message) -> Any:
-        return APIS[api_key].response(error_code=NO_CLUSTER, error_message=_WORDS)
-
-    return refuse
 
 
 def describe_cluster(context: RequestContext, access: Access, request: DescribeClusterRequest, handler: Handler) -> Any:
@@ -171,46 +105,44 @@ def describe_configs(context: RequestContext, access: Access, request: DescribeC
     return then(handler(context, request), lambda answer: extended(answer, "results", rows))
 
 
-def _alter_configs(response: type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]) -> Gate:
-    def gate(
-        context: RequestContext,
-        access: Access,
-        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
-        handler: Handler,
-    ) -> Any:
-        resources: Sequence[Any] = request.resources
-        allowed, refused = _split_resources(access, ALTER_CONFIGS, resources)
-        rows: list[Any] = [
-            response.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=MESSAGES[code],
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, code in refused
-        ]
-        if not allowed and rows:
-            return response(responses=rows)
-        request.resources = allowed
-        return then(handler(context, request), lambda answer: extended(answer, "responses", rows))
-
-    return gate
+def alter_configs(
+    context: RequestContext,
+    access: Access,
+    request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+    handler: Handler,
+) -> Any:
+    response = APIS[context.api_key].response
+    resources: Sequence[Any] = request.resources
+    allowed, others = _split_resources(access, ALTER_CONFIGS, resources)
+    rows: list[Any] = [
+        response.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=MESSAGES[code],
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+        for resource, code in others
+    ]
+    if not allowed and rows:
+        return response(responses=rows)
+    request.resources = allowed
+    return then(handler(context, request), lambda answer: extended(answer, "responses", rows))
 
 
 # refusals with a shape of their own ------------------------------------------------------------------------
 
 
-def _acls_not_created(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+def acls_not_created(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     row = CreateAclsResponse.AclCreationResult(error_code=NO_CLUSTER, error_message=_WORDS)
     return CreateAclsResponse(results=[row for _ in request.creations])
 
 
-def _acls_not_deleted(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+def acls_not_deleted(context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     row = DeleteAclsResponse.DeleteAclsFilterResult(error_code=NO_CLUSTER, error_message=_WORDS, matching_acls=[])
     return DeleteAclsResponse(filter_results=[row for _ in request.filters])
 
 
-def _users_not_altered(
+def users_not_altered(
     context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     row = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
@@ -220,14 +152,14 @@ def _users_not_altered(
     )
 
 
-def _not_elected(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+def not_elected(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     refusal = for_each_partition(request, NO_CLUSTER)
     if context.api_version >= WHOLE_ERROR_FROM:
         refusal.error_code = NO_CLUSTER
     return refusal
 
 
-def _not_reassigned(
+def not_reassigned(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     topic_row = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
@@ -248,7 +180,7 @@ def _not_reassigned(
     )
 
 
-def _users_not_described(
+def users_not_described(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """A row for each user that was asked for, without a name."""

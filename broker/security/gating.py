@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Protocol, TypeVar
 
-from broker.request import Handler, RequestContext
+from broker.request import Gate, Handler, RequestContext
 from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.records import AclOperation, AclResource
+from wire.apis import APIS
 from wire.messages import Message
 
-Gate = Callable[[RequestContext, Access, Any, Handler], "Awaitable[Any] | Work[Any] | Any"]
 T = TypeVar("T")
 
 RIGHT_COST = 4  # units of `common.pacing` for a name whose rights are not remembered
@@ -117,42 +118,47 @@ def allowed_work(
     return allowed
 
 
-def by_topic(
-    operation: int,
-    response: Callable[[list[Any]], Any],
-    refusal: Callable[[Any], Any],
-    *,
-    name: str = "name",
-    answers: str = "topics",
-) -> Gate:
-    """Of an API that lists topics by name and answers for each: `refusal` makes the answer for one, `response` one
-    with nothing but such answers."""
+def refused(context: RequestContext, code: ErrorCode) -> Any:
+    """An answer with `code` for the whole request, with its sentence if the answer has a place for one."""
+    response = APIS[context.api_key].response
+    if "error_message" in response._struct.fields:
+        return response(error_code=code, error_message=MESSAGES[code])
+    return response(error_code=code)
+
+
+def by_topic(operation: int, refusal: Callable[[Any], Any], *, name: str = "name", answers: str = "topics") -> Gate:
+    """Of an API that lists topics by name and answers for each: `refusal` makes the answer for one."""
 
     def gate(context: RequestContext, access: Access, request: _OfTopics, handler: Handler) -> Any:
-        allowed, refused = split(request.topics, access, operation, TOPIC, lambda topic: getattr(topic, name))
-        if not refused:
+        allowed, others = split(request.topics, access, operation, TOPIC, lambda topic: getattr(topic, name))
+        if not others:
             return handler(context, request)
-        rows = [refusal(topic) for topic in refused]
+        rows = [refusal(topic) for topic in others]
         if not allowed:
-            return response(rows)
+            return APIS[context.api_key].response(**{answers: rows})
         request.topics = allowed
         return then(handler(context, request), lambda answer: extended(answer, answers, rows))
 
     return gate
 
 
-def whole(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate:
+@dataclass(slots=True, frozen=True)
+class ClusterRight:
     """Of an API that needs a right over the cluster and is refused as a whole."""
 
-    def gate(context: RequestContext, access: Access, request: Message, handler: Handler) -> Any:
-        if access.may_cluster(operation):
+    operation: int
+    refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(context, NO_CLUSTER)
+
+    def __call__(self, context: RequestContext, access: Access, request: Message, handler: Handler) -> Any:
+        if access.may_cluster(self.operation):
             return handler(context, request)
-        return refusal(context, request)
-
-    return gate
+        return self.refusal(context, request)
 
 
-def by_group(operation: int, refusal: Callable[[RequestContext, Any], Any]) -> Gate:
+def by_group(
+    operation: int,
+    refusal: Callable[[RequestContext, Any], Any] = lambda context, request: refused(context, NO_GROUP),
+) -> Gate:
     """Of an API that names one group in `group_id`."""
 
     def gate(context: RequestContext, access: Access, request: _OfGroup, handler: Handler) -> Any:

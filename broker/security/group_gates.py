@@ -26,9 +26,7 @@ from broker.security.gating import (
     READ,
     TOPIC,
     TRANSACTIONAL_ID,
-    Gate,
     allowed_work,
-    by_group,
     extended,
     split,
     then,
@@ -43,10 +41,8 @@ from wire.messages import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
@@ -65,22 +61,6 @@ _Fetched = OffsetFetchResponse.OffsetFetchResponseTopic
 _FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopics = _FetchedGroup.OffsetFetchResponseTopics
 _Deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
-
-
-def group_gates() -> dict[int, Gate]:
-    return {
-        8: offset_commit,
-        9: offset_fetch,
-        10: find_coordinator,
-        11: by_group(READ, _unjoined),
-        12: by_group(READ, lambda context, request: HeartbeatResponse(error_code=NO_GROUP)),
-        13: by_group(READ, lambda context, request: LeaveGroupResponse(error_code=NO_GROUP, members=[])),
-        14: by_group(READ, _unsynced),
-        15: describe_groups,
-        16: list_groups,
-        42: delete_groups,
-        47: offset_delete,
-    }
 
 
 # offsets ---------------------------------------------------------------------------------------------------
@@ -179,7 +159,7 @@ def _unfetched(topic: OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequ
 # members ---------------------------------------------------------------------------------------------------
 
 
-def _unjoined(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+def unjoined(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=NO_GROUP,
         generation_id=-1,
@@ -191,7 +171,7 @@ def _unjoined(context: RequestContext, request: JoinGroupRequest) -> JoinGroupRe
     )
 
 
-def _unsynced(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+def unsynced(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=NO_GROUP, assignment=b"")
 
 

@@ -11,18 +11,15 @@ from broker.request import Handler, RequestContext
 from broker.security.authorizer import Access
 from broker.security.gating import (
     CLUSTER_ACTION,
-    DELETE,
     DESCRIBE,
     IDEMPOTENT_WRITE,
     MESSAGES,
     NO_CLUSTER,
     NO_TOPIC,
     NO_TRANSACTION,
-    READ,
     TOPIC,
     TRANSACTIONAL_ID,
     WRITE,
-    Gate,
     by_topic,
 )
 from wire.messages import (
@@ -42,16 +39,6 @@ _Listed = ListOffsetsResponse.ListOffsetsTopicResponse
 _Deleted = DeleteRecordsResponse.DeleteRecordsTopicResult
 _Epochs = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _Producers = DescribeProducersResponse.TopicResponse
-
-
-def record_gates() -> dict[int, Gate]:
-    return {
-        2: by_topic(DESCRIBE, lambda topics: ListOffsetsResponse(topics=topics), _unlisted),
-        21: by_topic(DELETE, lambda topics: DeleteRecordsResponse(topics=topics), _undeleted),
-        22: init_producer_id,
-        23: offset_for_leader_epoch,
-        61: by_topic(READ, lambda topics: DescribeProducersResponse(topics=topics), _no_producers),
-    }
 
 
 def offset_for_leader_epoch(
@@ -76,7 +63,7 @@ def init_producer_id(context: RequestContext, access: Access, request: InitProdu
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-def _unlisted(topic: ListOffsetsRequest.ListOffsetsTopic) -> _Listed:
+def unlisted(topic: ListOffsetsRequest.ListOffsetsTopic) -> _Listed:
     partition = _Listed.ListOffsetsPartitionResponse
     return _Listed(
         name=topic.name,
@@ -89,7 +76,7 @@ def _unlisted(topic: ListOffsetsRequest.ListOffsetsTopic) -> _Listed:
     )
 
 
-def _undeleted(topic: DeleteRecordsRequest.DeleteRecordsTopic) -> _Deleted:
+def undeleted(topic: DeleteRecordsRequest.DeleteRecordsTopic) -> _Deleted:
     partition = _Deleted.DeleteRecordsPartitionResult
     return _Deleted(
         name=topic.name,
@@ -110,7 +97,7 @@ def _no_epochs(topic: OffsetForLeaderEpochRequest.OffsetForLeaderTopic) -> _Epoc
     )
 
 
-def _no_producers(topic: DescribeProducersRequest.TopicRequest) -> _Producers:
+def no_producers(topic: DescribeProducersRequest.TopicRequest) -> _Producers:
     partition = _Producers.PartitionResponse
     return _Producers(
         name=topic.name,
@@ -121,6 +108,4 @@ def _no_producers(topic: DescribeProducersRequest.TopicRequest) -> _Producers:
     )
 
 
-_epochs_of_described = by_topic(
-    DESCRIBE, lambda topics: OffsetForLeaderEpochResponse(topics=topics), _no_epochs, name="topic"
-)
+_epochs_of_described = by_topic(DESCRIBE, _no_epochs, name="topic")

@@ -14,7 +14,6 @@ from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPER
 from broker.request import Handler, RequestContext
 from broker.security.authorizer import Access
 from broker.security.gating import (
-    ALTER,
     CREATE,
     DELETE,
     DESCRIBE,
@@ -23,9 +22,7 @@ from broker.security.gating import (
     NO_TOPIC,
     RIGHT_COST,
     TOPIC,
-    Gate,
     allowed_work,
-    by_topic,
     split,
     then,
 )
@@ -33,6 +30,7 @@ from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage
 from wire.messages import (
+    CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -53,57 +51,43 @@ _ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _Known = MetadataResponse.MetadataResponseTopic
 _Created = CreateTopicsResponse.CreatableTopicResult
 _Deleted = DeleteTopicsResponse.DeletableTopicResult
-_Partitioned = CreatePartitionsResponse.CreatePartitionsTopicResult
 _Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 
 
-class TopicGates:
-    """`creates` is auto.create.topics.enable."""
+def partitions_not_created(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> Any:
+    return CreatePartitionsResponse.CreatePartitionsTopicResult(
+        name=topic.name, error_code=NO_TOPIC, error_message=MESSAGES[NO_TOPIC]
+    )
 
-    def __init__(self, image: Callable[[], MetadataImage], creates: bool) -> None:
+
+def create_topics(context: RequestContext, access: Access, request: CreateTopicsRequest, handler: Handler) -> Any:
+    allowed, refused = request.topics, list[CreateTopicsRequest.CreatableTopic]()
+    if not access.may_cluster(CREATE):
+        allowed, refused = split(request.topics, access, CREATE, TOPIC, lambda topic: topic.name)
+
+    def complete(response: CreateTopicsResponse) -> CreateTopicsResponse:
+        for created in response.topics:
+            if not created.error_code and not access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
+                created.topic_config_error_code = NO_TOPIC
+                created.num_partitions = created.replication_factor = UNKNOWN_COUNT
+                created.configs = None if context.api_version >= 5 else []
+        response.topics.extend(
+            _Created(name=topic.name, error_code=NO_TOPIC, error_message="Authorization failed.", configs=[])
+            for topic in refused
+        )
+        return response
+
+    if refused and not allowed:
+        return complete(CreateTopicsResponse(topics=[]))
+    request.topics = allowed
+    return then(handler(context, request), complete)
+
+
+class TopicDeletion:
+    """The gate of DeleteTopics, which may name a topic by its id alone: `image` says what it is called."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
-        self._creates = creates
-
-    def gates(self) -> dict[int, Gate]:
-        return {
-            3: metadata,
-            19: self.create_topics,
-            20: self.delete_topics,
-            37: by_topic(
-                ALTER,
-                lambda topics: CreatePartitionsResponse(results=topics),
-                lambda topic: _Partitioned(name=topic.name, error_code=NO_TOPIC, error_message=MESSAGES[NO_TOPIC]),
-                answers="results",
-            ),
-            75: self.describe_topic_partitions,
-        }
-
-    # CreateTopics ------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def create_topics(context: RequestContext, access: Access, request: CreateTopicsRequest, handler: Handler) -> Any:
-        allowed, refused = request.topics, list[CreateTopicsRequest.CreatableTopic]()
-        if not access.may_cluster(CREATE):
-            allowed, refused = split(request.topics, access, CREATE, TOPIC, lambda topic: topic.name)
-
-        def complete(response: CreateTopicsResponse) -> CreateTopicsResponse:
-            for created in response.topics:
-                if not created.error_code and not access.may(DESCRIBE_CONFIGS, TOPIC, created.name):
-                    created.topic_config_error_code = NO_TOPIC
-                    created.num_partitions = created.replication_factor = UNKNOWN_COUNT
-                    created.configs = None if context.api_version >= 5 else []
-            response.topics.extend(
-                _Created(name=topic.name, error_code=NO_TOPIC, error_message="Authorization failed.", configs=[])
-                for topic in refused
-            )
-            return response
-
-        if refused and not allowed:
-            return complete(CreateTopicsResponse(topics=[]))
-        request.topics = allowed
-        return then(handler(context, request), complete)
-
-    # DeleteTopics ------------------------------------------------------------------------------------------
 
     def delete_topics(
         self, context: RequestContext, access: Access, request: DeleteTopicsRequest, handler: Handler
@@ -150,32 +134,30 @@ class TopicGates:
         answers.append(_undeleted(name, None, NO_TOPIC if name in topics else _ABSENT))
         return False
 
-    # DescribeTopicPartitions -------------------------------------------------------------------------------
 
-    @staticmethod
-    def describe_topic_partitions(
-        context: RequestContext, access: Access, request: DescribeTopicPartitionsRequest, handler: Handler
-    ) -> Work[DescribeTopicPartitionsResponse]:  # fmt: skip
-        """Of those that are named; of all topics the handler leaves out what may not be described."""
-        asked = {topic.name: topic for topic in request.topics}
-        answers: list[_Described] = []
-        if asked:
-            first = request.cursor.topic_name if request.cursor is not None else ""
-            later = (topic for name, topic in asked.items() if name >= first)
-            request.topics = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
-            for named in request.topics:
-                del asked[named.name]
-            answers = [_undescribed(name) for name in asked if name >= first]
-            if not request.topics:
-                return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
-        described: Any = handler(context, request)
-        response: DescribeTopicPartitionsResponse = yield from described
-        for topic in response.topics:
-            operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name or "")
-            topic.topic_authorized_operations = as_bits(operations)
-            yield RIGHT_COST
-        response.topics.extend(answers)
-        return response
+def describe_topic_partitions(
+    context: RequestContext, access: Access, request: DescribeTopicPartitionsRequest, handler: Handler
+) -> Work[DescribeTopicPartitionsResponse]:  # fmt: skip
+    """Of those that are named; of all topics the handler leaves out what may not be described."""
+    asked = {topic.name: topic for topic in request.topics}
+    answers: list[_Described] = []
+    if asked:
+        first = request.cursor.topic_name if request.cursor is not None else ""
+        later = (topic for name, topic in asked.items() if name >= first)
+        request.topics = yield from allowed_work(later, access, DESCRIBE, TOPIC, lambda topic: topic.name)
+        for named in request.topics:
+            del asked[named.name]
+        answers = [_undescribed(name) for name in asked if name >= first]
+        if not request.topics:
+            return DescribeTopicPartitionsResponse(topics=answers, next_cursor=None)
+    described: Any = handler(context, request)
+    response: DescribeTopicPartitionsResponse = yield from described
+    for topic in response.topics:
+        operations = access.operations(TOPIC_OPERATIONS, TOPIC, topic.name or "")
+        topic.topic_authorized_operations = as_bits(operations)
+        yield RIGHT_COST
+    response.topics.extend(answers)
+    return response
 
 
 def metadata(context: RequestContext, access: Access, request: MetadataRequest, handler: Handler) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.tenancy.field_classes import ENTITIES, FIELD_CLASSES, FieldClass
+from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from broker.tenancy.scope import LOG_DIRECTORY, ForeignName, TenantScope
 from common.pacing import Work
 from kraft.records import ResourceType
@@ -20,6 +20,7 @@ Rewrite = Callable[[TenantScope, Any], None]
 RewriteWork = Callable[[TenantScope, Any], Work[None]]
 Classes = Mapping[str, Mapping[str, FieldClass]]
 Entities = Mapping[str, FieldClass | None]
+Names = Mapping[str, FieldClass]
 
 FIELD_COST = 2  # units of `common.pacing`
 _BYTES = ("string", "bytes", "uuid", "records")
@@ -32,7 +33,9 @@ class UnclassifiedField(ValueError):
     """A field of a message that tenants send or get stands in no table."""
 
 
-def classify(message: str, path: str, field: Any, classes: Classes, entities: Entities) -> FieldClass | None:
+def classify(
+    message: str, path: str, field: Any, classes: Classes, entities: Entities, names: Names
+) -> FieldClass | None:
     """What a field is, None for one that cannot hold a name. Raises UnclassifiedField."""
     entity = field._entity_type
     if entity is not None:
@@ -41,18 +44,19 @@ def classify(message: str, path: str, field: Any, classes: Classes, entities: En
         return entities[entity]
     if not any(part in field.type_str for part in _BYTES):
         return None
-    found = classes.get(message, {}).get(path)
+    found = classes.get(message, {}).get(path) or names.get(path.rpartition(".")[2])
     if found is None:
         raise UnclassifiedField(f"{message} {path}")
     return found
 
 
 class Compiler:
-    """For one API at a time; `classes` and `entities` are those of `field_classes` but in tests."""
+    """For one API at a time; `classes` are by message and path, `entities` and `names` those of `field_classes`."""
 
-    def __init__(self, classes: Classes = FIELD_CLASSES, entities: Entities = ENTITIES) -> None:
+    def __init__(self, classes: Classes, entities: Entities = ENTITIES, names: Names = NAMES) -> None:
         self._classes = classes
         self._entities = entities
+        self._names = names
 
     def inward(self, api: Api) -> Rewrite | None:
         """Of its requests; None when there is nothing to do."""
@@ -111,7 +115,7 @@ class Compiler:
             if inner is None:
                 return None
             return _each(name, inner) if field.is_struct_array() else _child(name, inner)
-        field_class = classify(message, ".".join(below), field, self._classes, self._entities)
+        field_class = classify(message, ".".join(below), field, self._classes, self._entities, self._names)
         return None if field_class is None else rewrite(field_class, name, field.is_array(), struct.fields)
 
 

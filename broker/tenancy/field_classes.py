@@ -1,7 +1,8 @@
-"""What each string, uuid and blob in the messages of tenants' APIs is; the one table of it.
+"""What each string, uuid and blob in the messages of tenants' APIs can be.
 
-Fields with an `entityType` in their schema classify themselves. All others stand below, by message and path; one that
-is in neither place, or a line here that fits no field, ends the start of a broker (`compiler.py`) and a test.
+Fields with an `entityType` in their schema classify themselves, some have one meaning wherever their name stands, and
+all others are classified by the row of their API (`broker.apis`), by path. A field that has no class ends the start of
+a broker (`compiler.py`), as a path that fits no field fails a test.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ class FieldClass(Enum):
     COMMON = auto()  # the same for everybody: settings, features, states, racks
 
 
-T, ID, KEY, RES = FieldClass.TEXT, FieldClass.TOPIC_ID, FieldClass.COORDINATOR_KEY, FieldClass.CONFIG_RESOURCE
+TEXT, KEY, RES = FieldClass.TEXT, FieldClass.COORDINATOR_KEY, FieldClass.CONFIG_RESOURCE
 ACL, WHO, HOST, FILTER = FieldClass.ACL_RESOURCE, FieldClass.PRINCIPAL, FieldClass.HOST, FieldClass.FILTER
 OWN, ALL = FieldClass.OPAQUE, FieldClass.COMMON
+CLUSTER_ID, LOG_DIRECTORY = FieldClass.CLUSTER_ID, FieldClass.LOG_DIRECTORY
 
 ENTITIES: Mapping[str, FieldClass | None] = {
     "topicName": FieldClass.TOPIC_NAME,
@@ -43,167 +45,11 @@ ENTITIES: Mapping[str, FieldClass | None] = {
 }
 """By `entityType`; None is left as it is."""
 
-FIELD_CLASSES: Mapping[str, Mapping[str, FieldClass]] = {
-    "ProduceRequest": {"topic_data.topic_id": ID, "topic_data.partition_data.records": OWN},
-    "ProduceResponse": {
-        "responses.topic_id": ID,
-        "responses.partition_responses.record_errors.batch_index_error_message": T,
-        "responses.partition_responses.error_message": T,
-        "node_endpoints.host": HOST,
-        "node_endpoints.rack": ALL,
-    },
-    "FetchRequest": {
-        "cluster_id": OWN,
-        "topics.topic_id": ID,
-        "topics.partitions.replica_directory_id": OWN,
-        "forgotten_topics_data.topic_id": ID,
-        "rack_id": OWN,
-    },
-    "FetchResponse": {
-        "responses.topic_id": ID,
-        "responses.partitions.records": OWN,
-        "node_endpoints.host": HOST,
-        "node_endpoints.rack": ALL,
-    },
-    "MetadataRequest": {"topics.topic_id": ID},
-    "MetadataResponse": {
-        "brokers.host": HOST,
-        "brokers.rack": ALL,
-        "cluster_id": FieldClass.CLUSTER_ID,
-        "topics.topic_id": ID,
-    },
-    "OffsetCommitRequest": {
-        "member_id": OWN,
-        "group_instance_id": OWN,
-        "topics.partitions.committed_metadata": OWN,
-    },
-    "OffsetFetchRequest": {"groups.member_id": OWN},
-    "OffsetFetchResponse": {
-        "topics.partitions.metadata": OWN,
-        "groups.topics.partitions.metadata": OWN,
-    },
-    "FindCoordinatorRequest": {"key": KEY, "coordinator_keys": KEY},
-    "FindCoordinatorResponse": {
-        "error_message": T,
-        "host": HOST,
-        "coordinators.key": KEY,
-        "coordinators.host": HOST,
-        "coordinators.error_message": T,
-    },
-    "JoinGroupRequest": {
-        "member_id": OWN,
-        "group_instance_id": OWN,
-        "protocol_type": OWN,
-        "protocols.name": OWN,
-        "protocols.metadata": OWN,
-        "reason": OWN,
-    },
-    "JoinGroupResponse": {
-        "protocol_type": OWN,
-        "protocol_name": OWN,
-        "leader": OWN,
-        "member_id": OWN,
-        "members.member_id": OWN,
-        "members.group_instance_id": OWN,
-        "members.metadata": OWN,
-    },
-    "HeartbeatRequest": {"member_id": OWN, "group_instance_id": OWN},
-    "LeaveGroupRequest": {
-        "member_id": OWN,
-        "members.member_id": OWN,
-        "members.group_instance_id": OWN,
-        "members.reason": OWN,
-    },
-    "LeaveGroupResponse": {"members.member_id": OWN, "members.group_instance_id": OWN},
-    "SyncGroupRequest": {
-        "member_id": OWN,
-        "group_instance_id": OWN,
-        "protocol_type": OWN,
-        "protocol_name": OWN,
-        "assignments.member_id": OWN,
-        "assignments.assignment": OWN,
-    },
-    "SyncGroupResponse": {"protocol_type": OWN, "protocol_name": OWN, "assignment": OWN},
-    "DescribeGroupsResponse": {
-        "groups.error_message": T,
-        "groups.group_state": ALL,
-        "groups.protocol_type": OWN,
-        "groups.protocol_data": OWN,
-        "groups.members.member_id": OWN,
-        "groups.members.group_instance_id": OWN,
-        "groups.members.client_id": OWN,
-        "groups.members.client_host": OWN,
-        "groups.members.member_metadata": OWN,
-        "groups.members.member_assignment": OWN,
-    },
-    "ListGroupsRequest": {"states_filter": OWN, "types_filter": OWN},
-    "ListGroupsResponse": {"groups.protocol_type": OWN, "groups.group_state": ALL, "groups.group_type": ALL},
-    "ApiVersionsRequest": {"client_software_name": OWN, "client_software_version": OWN},
-    "ApiVersionsResponse": {"supported_features.name": ALL, "finalized_features.name": ALL},
-    "CreateTopicsRequest": {"topics.configs.name": OWN, "topics.configs.value": OWN},
-    "CreateTopicsResponse": {
-        "topics.topic_id": ID,
-        "topics.error_message": T,
-        "topics.configs.name": ALL,
-        "topics.configs.value": ALL,
-    },
-    "DeleteTopicsRequest": {"topics.topic_id": ID},
-    "DeleteTopicsResponse": {"responses.topic_id": ID, "responses.error_message": T},
-    "DescribeAclsRequest": {"resource_name_filter": FILTER, "principal_filter": FILTER, "host_filter": FILTER},
-    "DescribeAclsResponse": {
-        "error_message": T,
-        "resources.resource_name": ACL,
-        "resources.acls.principal": WHO,
-        "resources.acls.host": OWN,
-    },
-    "CreateAclsRequest": {"creations.resource_name": ACL, "creations.principal": WHO, "creations.host": OWN},
-    "CreateAclsResponse": {"results.error_message": T},
-    "DeleteAclsRequest": {
-        "filters.resource_name_filter": FILTER,
-        "filters.principal_filter": FILTER,
-        "filters.host_filter": FILTER,
-    },
-    "DeleteAclsResponse": {
-        "filter_results.error_message": T,
-        "filter_results.matching_acls.error_message": T,
-        "filter_results.matching_acls.resource_name": ACL,
-        "filter_results.matching_acls.principal": WHO,
-        "filter_results.matching_acls.host": OWN,
-    },
-    "DescribeConfigsRequest": {"resources.resource_name": RES, "resources.configuration_keys": OWN},
-    "DescribeConfigsResponse": {
-        "results.error_message": T,
-        "results.resource_name": RES,
-        "results.configs.name": ALL,
-        "results.configs.value": ALL,
-        "results.configs.synonyms.name": ALL,
-        "results.configs.synonyms.value": ALL,
-        "results.configs.documentation": ALL,
-    },
-    "AlterConfigsRequest": {
-        "resources.resource_name": RES,
-        "resources.configs.name": OWN,
-        "resources.configs.value": OWN,
-    },
-    "AlterConfigsResponse": {"responses.error_message": T, "responses.resource_name": RES},
-    "DescribeLogDirsResponse": {"results.log_dir": FieldClass.LOG_DIRECTORY},
-    "CreatePartitionsResponse": {"results.error_message": T},
-    "IncrementalAlterConfigsRequest": {
-        "resources.resource_name": RES,
-        "resources.configs.name": OWN,
-        "resources.configs.value": OWN,
-    },
-    "IncrementalAlterConfigsResponse": {"responses.error_message": T, "responses.resource_name": RES},
-    "DescribeClusterResponse": {
-        "error_message": T,
-        "cluster_id": FieldClass.CLUSTER_ID,
-        "brokers.host": HOST,
-        "brokers.rack": ALL,
-    },
-    "DescribeProducersResponse": {"topics.partitions.error_message": T},
-    "SaslHandshakeRequest": {"mechanism": OWN},
-    "SaslHandshakeResponse": {"mechanisms": ALL},
-    "SaslAuthenticateRequest": {"auth_bytes": OWN},
-    "SaslAuthenticateResponse": {"error_message": T, "auth_bytes": OWN},
-    "DescribeTopicPartitionsResponse": {"topics.topic_id": ID},
+NAMES: Mapping[str, FieldClass] = {
+    "error_message": TEXT,
+    "topic_id": FieldClass.TOPIC_ID,
+    "member_id": OWN,
+    "group_instance_id": OWN,
+    "rack": ALL,
 }
+"""By the field's name, in every message."""

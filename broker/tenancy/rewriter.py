@@ -28,11 +28,8 @@ logger = logging.getLogger(__name__)
 class TenantNames:
     """Implements `broker.request.Rewriter`. Requests of operators and nodes pass as they are."""
 
-    def __init__(
-        self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler | None = None
-    ) -> None:
-        """Raises UnclassifiedField when a served message holds a field that the table of field classes lacks."""
-        compiler = Compiler() if compiler is None else compiler
+    def __init__(self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler) -> None:
+        """Raises UnclassifiedField when a served message holds a field without a class."""
         apis = [api for api in APIS.values() if ListenerKind.TENANT in api.kinds]
         self._image = image
         self._proxies = proxies

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 LENGTH_BYTES = 4
 FORWARDED_BYTES_MAX = 512 << 20  # of an answer; the broker bounds what it sends on
-_Handler = Callable[[RequestHeader, Any, int], Awaitable[Any]]
+_Answering = Callable[["ControllerRequests", RequestHeader, Any, int], Awaitable[Any]]
 
 
 class ControllerRequests:
@@ -90,19 +90,6 @@ class ControllerRequests:
         self._voters = voters
         self._connections = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._handlers: dict[int, _Handler] = {
-            ApiKey.FETCH: self._metadata_fetch,
-            ApiKey.DESCRIBE_QUORUM: self._describe_quorum,
-            ApiKey.ALTER_PARTITION: self._alter_partition,
-            ApiKey.ENVELOPE: self._envelope,
-            ApiKey.FETCH_SNAPSHOT: self._snapshot_fetch,
-            ApiKey.BROKER_REGISTRATION: self._registration,
-            ApiKey.BROKER_HEARTBEAT: self._heartbeat,
-            ApiKey.UNREGISTER_BROKER: self._unregister,
-            ApiKey.ALLOCATE_PRODUCER_IDS: self._allocate_producer_ids,
-            ApiKey.TENANT_GROUPS_CLEARED: self._tenant_groups_cleared,
-            ApiKey.TENANT_KEYS_READY: self._tenant_keys_ready,
-        }
 
     def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
         """A request; what is not served closes the connection."""
@@ -124,7 +111,7 @@ class ControllerRequests:
             )
             connection.reply([encode_response(ApiKey.API_VERSIONS, header.version, header.correlation, answer)])
             return
-        if header.api_key not in self._handlers or not isinstance(number, int):
+        if header.api_key not in ANSWERS or not isinstance(number, int):
             raise MalformedFrame(f"api {header.api_key} is not the controller's")
         reply = connection.reply_later(end - at)
         task = asyncio.create_task(self._answer(reply, header, request, number), name=f"api-{header.api_key}")
@@ -143,9 +130,9 @@ class ControllerRequests:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answer(self, reply: Any, header: RequestHeader, request: Message, connection: int) -> None:
-        handler, response = self._handlers[header.api_key], APIS[header.api_key].response
+        answering, response = ANSWERS[header.api_key], APIS[header.api_key].response
         try:
-            answer = await handler(header, request, connection)
+            answer = await answering(self, header, request, connection)
         except ProtocolError as error:
             answer = response(error_code=int(error.code))
         except OutcomeUnknown:
@@ -155,51 +142,51 @@ class ControllerRequests:
             answer = response(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
         reply.send([encode_response(header.api_key, header.version, header.correlation, answer)])
 
-    async def _registration(
+    async def registration(
         self, _header: RequestHeader, request: BrokerRegistrationRequest, _connection: int
     ) -> BrokerRegistrationResponse:
         return await self._liveness.register(request)
 
-    async def _heartbeat(
+    async def heartbeat(
         self, _header: RequestHeader, request: BrokerHeartbeatRequest, connection: int
     ) -> BrokerHeartbeatResponse:
         return await self._liveness.heartbeat(request, connection)
 
-    async def _unregister(
+    async def unregister(
         self, _header: RequestHeader, request: UnregisterBrokerRequest, _connection: int
     ) -> UnregisterBrokerResponse:
         return await self._liveness.unregister(request)
 
-    async def _alter_partition(
+    async def alter_partition(
         self, header: RequestHeader, request: AlterPartitionRequest, _connection: int
     ) -> AlterPartitionResponse:
         version, policy = header.version, self._policy
         return await self._driver.write(lambda image: alter_partition(image, request, version, policy))
 
-    async def _allocate_producer_ids(
+    async def allocate_producer_ids(
         self, _header: RequestHeader, request: AllocateProducerIdsRequest, _connection: int
     ) -> AllocateProducerIdsResponse:
         return await self._driver.write(lambda image: decide_allocate_producer_ids(image, request))
 
-    async def _tenant_groups_cleared(
+    async def tenant_groups_cleared(
         self, _header: RequestHeader, request: TenantGroupsClearedRequest, _connection: int
     ) -> TenantGroupsClearedResponse:
         return self._tenants.groups_cleared(request)
 
-    async def _tenant_keys_ready(
+    async def tenant_keys_ready(
         self, _header: RequestHeader, request: TenantKeysReadyRequest, _connection: int
     ) -> TenantKeysReadyResponse:
         return self._tenants.keys_ready(request)
 
-    async def _metadata_fetch(self, _header: RequestHeader, request: FetchRequest, _connection: int) -> FetchResponse:
+    async def metadata_fetch(self, _header: RequestHeader, request: FetchRequest, _connection: int) -> FetchResponse:
         return await self._fetch.fetch(request)
 
-    async def _snapshot_fetch(
+    async def snapshot_fetch(
         self, _header: RequestHeader, request: FetchSnapshotRequest, _connection: int
     ) -> FetchSnapshotResponse:
         return self._fetch.fetch_snapshot(request)
 
-    async def _envelope(self, _header: RequestHeader, request: EnvelopeRequest, _connection: int) -> EnvelopeResponse:
+    async def envelope(self, _header: RequestHeader, request: EnvelopeRequest, _connection: int) -> EnvelopeResponse:
         """A client's request that a broker passes on, whose principal it has authenticated and authorized."""
         lane = bytes(request.request_principal or b"")
         try:
@@ -237,7 +224,7 @@ class ControllerRequests:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Api {header.api_key} cannot be forwarded.")
         return decide
 
-    async def _describe_quorum(
+    async def describe_quorum(
         self, _header: RequestHeader, _request: DescribeQuorumRequest, _connection: int
     ) -> DescribeQuorumResponse:
         """From the active controller alone. How far the other voters are is the quorum's own affair: -1."""
@@ -262,3 +249,19 @@ class ControllerRequests:
         return DescribeQuorumResponse(
             error_code=0, topics=[topic(topic_name=METADATA_TOPIC, partitions=[partition])], nodes=[]
         )
+
+
+ANSWERS: Mapping[int, _Answering] = {
+    ApiKey.FETCH: ControllerRequests.metadata_fetch,
+    ApiKey.DESCRIBE_QUORUM: ControllerRequests.describe_quorum,
+    ApiKey.ALTER_PARTITION: ControllerRequests.alter_partition,
+    ApiKey.ENVELOPE: ControllerRequests.envelope,
+    ApiKey.FETCH_SNAPSHOT: ControllerRequests.snapshot_fetch,
+    ApiKey.BROKER_REGISTRATION: ControllerRequests.registration,
+    ApiKey.BROKER_HEARTBEAT: ControllerRequests.heartbeat,
+    ApiKey.UNREGISTER_BROKER: ControllerRequests.unregister,
+    ApiKey.ALLOCATE_PRODUCER_IDS: ControllerRequests.allocate_producer_ids,
+    ApiKey.TENANT_GROUPS_CLEARED: ControllerRequests.tenant_groups_cleared,
+    ApiKey.TENANT_KEYS_READY: ControllerRequests.tenant_keys_ready,
+}
+"""What the controller answers on its own listener, and nothing else."""

@@ -1,17 +1,11 @@
-"""A request chain that lets everything pass: an operator listener without ACLs, tenants or quotas."""
+"""A request chain that lets everything pass: an operator listener without tenants or quotas."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
-from broker.request import ClientSession, Handler, RequestChain, RequestContext
+from broker.request import ClientSession, RequestChain, RequestContext
 from common.pacing import Work
-
-
-class AllowAll:
-    def serve(self, context: RequestContext, request: Any, handler: Handler) -> Awaitable[Any] | Any:
-        return handler(context, request)
 
 
 class KeepNames:
@@ -32,4 +26,4 @@ class NoQuota:
 
 
 def open_chain() -> RequestChain:
-    return RequestChain(AllowAll(), KeepNames(), NoQuota())
+    return RequestChain(KeepNames(), NoQuota())

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from broker.apis import routes
 from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
@@ -15,7 +16,6 @@ from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.partitions.partition import Partition
-from broker.request import Handler
 from common.errors import ErrorCode
 from common.machine import machine_ports
 from common.pacing import Pacer
@@ -209,16 +209,16 @@ class LabBroker:
         self.lab.prepare(self)
         image = self.lab.controller.image
         await self.logs.recover(lambda topic: self.plane.settings.config_of(image, topic))
-        handlers: dict[int, Handler] = {
-            2: ListOffsets(self.plane.partitions, lambda: self.plane.fetch.reader.cold).handle,
-            21: DeleteRecords(self.plane.partitions).handle,
-            22: InitProducerId(self.plane.producer_ids).handle,
-            23: OffsetForLeaderEpoch(self.plane.partitions).handle,
-            35: DescribeLogDirs(self.plane.partitions, ports.disk, "data").handle,
-            61: DescribeProducers(self.plane.partitions).handle,
-        }
+        handlers = [
+            ListOffsets(self.plane.partitions, lambda: self.plane.fetch.reader.cold),
+            DeleteRecords(self.plane.partitions),
+            InitProducerId(self.plane.producer_ids),
+            OffsetForLeaderEpoch(self.plane.partitions),
+            DescribeLogDirs(self.plane.partitions, ports.disk, "data"),
+            DescribeProducers(self.plane.partitions),
+        ]
         pacer = self.machinery.pacer
-        dispatcher = Dispatcher(self.plane.produce, self.plane.fetch, handlers, chain, self.fatal.append, pacer)
+        dispatcher = Dispatcher(self.plane.produce, self.plane.fetch, routes(handlers), chain, self.fatal.append, pacer)
         self.server = Server(
             ports,
             [ListenerConfig(one.name, one.address, one.advertised, ListenerKind(one.kind)) for one in listeners],

@@ -160,7 +160,7 @@ class TenantLab:
         """Rewrite from now on as `compiler` has it; call the result to go back."""
         names = TenantNames(lambda: self.broker.observer.image, ProxyAddress(DOMAIN, PROXY_PORT), compiler)
         before = self.broker.dispatcher.serving.chain
-        self.broker.dispatcher.serving.chain = type(before)(before.gatekeeper, names, before.throttle)
+        self.broker.dispatcher.serving.chain = type(before)(names, before.throttle)
 
         def restore() -> None:
             self.broker.dispatcher.serving.chain = before

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from broker.apis import FIELD_CLASSES
 from broker.tenancy.compiler import classify
-from broker.tenancy.field_classes import ENTITIES, FIELD_CLASSES, FieldClass
+from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from records.builder import build_batch
 from records.record import Record
 from wire.apis import APIS, Api
@@ -58,7 +59,7 @@ def places(api: Api) -> list[Place]:
             if field.is_struct() or field.is_struct_array():
                 walk(field, below, present)
                 continue
-            field_class = classify(api.request.__name__, ".".join(below), field, FIELD_CLASSES, ENTITIES)
+            field_class = classify(api.request.__name__, ".".join(below), field, FIELD_CLASSES, ENTITIES, NAMES)
             if field_class is not None:
                 found.append(Place(".".join(below), field_class, present))
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from broker.admission import Admission
-from broker.portions import LISTINGS, Listing
-from broker.request import ClientSession, Handler, RequestContext
+from broker.apis import ROWS
+from broker.portions import Listing
+from broker.request import ClientSession, Handler, RequestContext, Route
 from broker.request_serving import UNCUT_ELEMENTS_MAX, RequestServing
+from broker.security.gating import free
 from common.errors import ProtocolError
 from common.pacing import Pacer
 from tests.broker.open_chain import open_chain
@@ -24,6 +26,8 @@ from wire.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+
+CUTS = {int(row.key): row.cuts for row in ROWS if row.cuts}
 
 _FETCHED = OffsetFetchResponse.OffsetFetchResponseGroup
 _TOPICS = _FETCHED.OffsetFetchResponseTopics
@@ -44,13 +48,15 @@ def _serving(pacer: Pacer, bytes_max: int = 64 << 20) -> RequestServing:
 async def _served(key: int, version: int, request: Any, handler: Handler, bytes_max: int = 64 << 20) -> Any:
     pacer = Pacer()
     parts = await _serving(pacer, bytes_max)._in_portions(
-        _context(key, version, pacer), request, handler, _listing(key, version)
+        _context(key, version, pacer), request, Route(handler, free), _listing(key, version)
     )
     return decode_response(key, version, b"".join(parts)[4:])[1]
 
 
 def _listing(key: int, version: int) -> Listing:
-    return next(one for one in LISTINGS[key] if one.since <= version <= one.until)
+    found = Route(lambda *_: None, free, CUTS[key]).cut(version)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -132,11 +138,11 @@ async def test_what_cannot_be_cut_is_refused_when_it_is_too_long() -> None:
     request = JoinGroupRequest(group_id="g", protocols=protocols)
     pacer = Pacer()
     with pytest.raises(ProtocolError):
-        _serving(pacer).serve(_context(11, 5, pacer), request, lambda *_: None)
+        _serving(pacer).serve(_context(11, 5, pacer), request, Route(lambda *_: None, free))
 
 
 def test_every_listing_names_lists_of_its_messages() -> None:
-    for key, listings in LISTINGS.items():
+    for key, listings in CUTS.items():
         api = APIS[key]
         for listing in listings:
             for version in range(max(listing.since, api.min_version), min(listing.until, api.max_version) + 1):
@@ -153,7 +159,7 @@ def test_clients_requests_are_cut_or_known_to_be_short() -> None:
     uncut = {
         api.name
         for api in APIS.values()
-        if api.key not in LISTINGS
+        if api.key not in CUTS
         and api.key > 1
         and any(kind.name != "INTERNAL" for kind in api.kinds)
         and any(field.is_array() and field.min_version <= api.max_version for field in api.request._struct._fields)

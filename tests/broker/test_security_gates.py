@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from broker.apis import ROWS
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
-from broker.security.gates import Gates
 from broker.security.gating import free
 from common.errors import ErrorCode
-from kraft.image.metadata import EMPTY_IMAGE
 from tests.broker.gate_oracle.answers import ask_all
 from tests.broker.gate_oracle.answers import read as read_answers
 from tests.broker.gate_oracle.differences import comparable, expected
 from tests.broker.gate_oracle.node import GatedNode
+from tests.broker.gate_oracle.own_rights import markdown as own_markdown
+from tests.broker.gate_oracle.own_rights import own_rights
 from tests.broker.gate_oracle.questions import QUESTIONS
 from tests.broker.gate_oracle.rights import ALL, NONE, RIGHTS
 from tests.broker.gate_oracle.scene import restorer
@@ -70,13 +71,18 @@ def test_the_answers_can_tell_a_gate_from_none() -> None:
         if by_right[NONE] != by_right[ALL]:
             silent.discard(api)
     assert silent == {"ApiVersions"}
-    gates = Gates(lambda: EMPTY_IMAGE, True).by_key
-    assert {APIS[key].name for key, gate in gates.items() if gate is free} == {"ApiVersions", *EXEMPT}
+    assert {row.key.api_name for row in ROWS if row.gate is free} == {"ApiVersions", *EXEMPT}
 
 
 def test_the_table_in_the_documentation_is_that_of_the_answers() -> None:
     page = Path(__file__).parents[2] / "docs" / "authorization.md"
     assert markdown() in page.read_text(), "python -m tests.broker.gate_oracle.table prints it"
+
+
+def test_the_table_of_our_own_apis_is_that_of_their_rows() -> None:
+    page = Path(__file__).parents[2] / "docs" / "authorization.md"
+    assert own_rights() == OURS
+    assert own_markdown() in page.read_text(), "python -m tests.broker.gate_oracle.own_rights prints it"
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from broker.request import ClientSession
 from broker.security.credentials import Credentials
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
-from broker.security.gates import Gates
 from broker.security.login import FRAMES_MAX, Login, until_answer
 from broker.security.oauth import KeySet, OauthConfig, OauthExchange
 from broker.security.plain import PlainExchange
@@ -33,8 +32,6 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.difference import difference
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ApiKeyRecord, ScramCredentialRecord, ScramMechanism, TenantRecord
-from wire.apis import APIS
-from wire.listeners import ListenerKind
 
 SECRET = b"the cluster's secret"
 HASHES = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
@@ -421,10 +418,3 @@ async def test_verifications_are_bounded_for_all_and_for_each_address() -> None:
         await queue.run("three", lambda: done)
     assert await asyncio.gather(*running) == [done] * 3
     assert queue.queued == 0 and await queue.run("one", lambda: done) == done
-
-
-def test_every_api_for_clients_has_a_gate() -> None:
-    """Produce and Fetch look for themselves."""
-    gates = Gates(image, True).by_key
-    clients = {ListenerKind.OPERATOR, ListenerKind.TENANT}
-    assert {key for key, api in APIS.items() if api.kinds & clients} - {0, 1} <= gates.keys()

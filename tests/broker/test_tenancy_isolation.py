@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from broker.apis import FIELD_CLASSES
 from broker.partitions.hosted import HostedPartitions
 from broker.request import ClientSession
 from broker.tenancy.compiler import Compiler
-from broker.tenancy.field_classes import ENTITIES, FIELD_CLASSES, FieldClass
+from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from tests.broker.tenant_lab import ALPHA, BETA, GAMMA, INSIDE_DIRECTORY, INSIDE_HOST, KEYS, OPERATOR, TenantLab, Wire
 from tests.broker.tenant_requests import Place, lists_of_all, places, request, tenant_apis
 from wire.apis import APIS, Api
@@ -367,7 +368,8 @@ async def test_a_kind_that_is_not_rewritten_is_noticed(names_alone: World, kind:
         for message, fields in FIELD_CLASSES.items()
     }
     entities = {name: FieldClass.OPAQUE if found is kind else found for name, found in ENTITIES.items()}
-    restore = world.lab.compile_with(Compiler(classes, entities))
+    names = {name: FieldClass.OPAQUE if found is kind else found for name, found in NAMES.items()}
+    restore = world.lab.compile_with(Compiler(classes, entities, names))
     try:
         assert await violations(world, harmless, all_versions=False)
     finally:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.apis import FIELD_CLASSES
 from broker.request import ClientSession, RequestContext
 from broker.tenancy.compiler import Compiler, UnclassifiedField
-from broker.tenancy.field_classes import ENTITIES, FIELD_CLASSES, FieldClass
+from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope
 from common.errors import ErrorCode, MalformedFrame, ProtocolError
@@ -36,7 +37,7 @@ TOPICS = TopicsImage(
         }
     )
 )
-NAMES = TenantNames(lambda: EMPTY_IMAGE, ProxyAddress("example.org", 9094))
+REWRITER = TenantNames(lambda: EMPTY_IMAGE, ProxyAddress("example.org", 9094), Compiler(FIELD_CLASSES))
 _PREFIXED = (
     FieldClass.TOPIC_NAME,
     FieldClass.GROUP_ID,
@@ -70,6 +71,7 @@ def test_every_line_of_the_table_is_a_field() -> None:
                 assert name in field.fields, f"{message} {path}"
                 field = field.fields[name]
             assert field._entity_type is None, f"{message} {path} classifies itself"
+            assert path.rpartition(".")[2] not in NAMES, f"{message} {path} is classified by its name"
 
 
 @pytest.mark.parametrize("message", [name for name in FIELD_CLASSES if not name.startswith("Sasl")])
@@ -84,7 +86,14 @@ def test_a_field_that_stands_nowhere_is_noticed(message: str) -> None:
 def test_an_entity_that_stands_nowhere_is_noticed(entity: str) -> None:
     less = {name: found for name, found in ENTITIES.items() if name != entity}
     with pytest.raises(UnclassifiedField, match=entity):
-        TenantNames(lambda: EMPTY_IMAGE, ProxyAddress(), Compiler(entities=less))
+        TenantNames(lambda: EMPTY_IMAGE, ProxyAddress(), Compiler(FIELD_CLASSES, entities=less))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_field_whose_name_has_no_class_is_noticed(name: str) -> None:
+    less = {other: found for other, found in NAMES.items() if other != name}
+    with pytest.raises(UnclassifiedField, match=name):
+        TenantNames(lambda: EMPTY_IMAGE, ProxyAddress(), Compiler(FIELD_CLASSES, names=less))
 
 
 @pytest.mark.parametrize("api", tenant_apis(), ids=lambda api: api.name)
@@ -95,9 +104,9 @@ def test_every_name_goes_in_with_the_prefix_and_operators_names_as_they_are(api:
         for version in place.versions:
             sent = request(api, version, {place.path: "a" if not _is_array(api, place.path) else ["a"]})
             frame = encode_request(sent, version, 1, "c")[4:]
-            inside = NAMES.inward(context(api, TENANT), decode_request(frame)[1])
+            inside = REWRITER.inward(context(api, TENANT), decode_request(frame)[1])
             assert at(inside, place.path) == f"{PREFIX}a", place
-            as_sent = NAMES.inward(context(api, None), decode_request(frame)[1])
+            as_sent = REWRITER.inward(context(api, None), decode_request(frame)[1])
             assert encode_request(as_sent, version, 1, "c")[4:] == frame
 
 
@@ -162,12 +171,12 @@ def test_another_tenants_topic_is_left_out_of_a_list_and_keeps_a_whole_answer_ba
     metadata = next(api for api in tenant_apis() if api.name == "Metadata")
     topic = MetadataResponse.MetadataResponseTopic
     answer = MetadataResponse(topics=[topic(name=f"{OTHER}_a"), topic(name=f"{PREFIX}b")], brokers=[])
-    shown = NAMES.outward(context(metadata, TENANT), answer)
+    shown = REWRITER.outward(context(metadata, TENANT), answer)
     assert [one.name for one in shown.topics] == ["b"]
     described = next(api for api in tenant_apis() if api.name == "DescribeTopicPartitions")
     cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=f"{OTHER}_a", partition_index=0)
     with pytest.raises(MalformedFrame):
-        NAMES.outward(context(described, TENANT), DescribeTopicPartitionsResponse(topics=[], next_cursor=cursor))
+        REWRITER.outward(context(described, TENANT), DescribeTopicPartitionsResponse(topics=[], next_cursor=cursor))
 
 
 @pytest.mark.parametrize(
