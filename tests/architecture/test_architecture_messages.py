@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("broker", "kraft")
+ROOMS = ("tidelog", "broker", "proxy", "spark_offload", "kraft", "tiering")
 FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 
