@@ -43,6 +43,10 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.base
 	@$(LOCKED) requirements/dev.lock
 	@touch $@
 
+$(VENV)/spark-classes.jsa: requirements/dev.lock $(VENV)/.dev
+	@$(BIN)/python -m tests.brief_java
+	@touch $@
+
 install: $(VENV)/.base ## build .venv with the locked dependencies and the tidelog command
 
 install-s3: $(VENV)/.s3 ## the same with the client of S3, for object stores that are no directory
@@ -57,7 +61,7 @@ up: install ## run a whole cluster here, until Ctrl-C
 unit: install-dev ## the quick tests: no processes, no Spark, no seeds, no waiting
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal -m unit
 
-test: install-dev ## the whole test suite
+test: install-dev $(VENV)/spark-classes.jsa ## the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 test-compose: install-dev ## docker-compose.yml for real, with the Docker daemon that is found

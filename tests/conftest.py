@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ from hypothesis import HealthCheck, settings
 
 from bench.embedded import EmbeddedCluster, held_loops
 from common.loop_watch import Held, LoopWatch
+from tests.brief_java import use_brief_java
 from tests.lanes import is_quick_file, is_quick_test
 from tidelog.stack_sampling import StackSampling
 
 # The suite runs beside other work on few cores, so how long an example takes says nothing about it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+use_brief_java(os.environ)
 
 UNIT = "unit"
 

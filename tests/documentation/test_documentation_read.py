@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.brief_java import use_brief_java
 from tests.documentation.pages import ALL, ROOT
 
 PAGES = ["README.md", "docs/spark.md", "docs/export.md", "docs/audit.md", "docs/spark-verify.md", "docs/security.md"]
@@ -43,6 +44,7 @@ def newcomers(clone: Path) -> dict[str, str]:
     own = str(Path(sys.prefix) / "bin")
     path = os.pathsep.join(one for one in os.environ["PATH"].split(os.pathsep) if one != own)
     kept = {name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ}
+    use_brief_java(kept)  # it says nothing, and changes nothing of what is typed
     if "PYTHONPATH" in os.environ:  # the code under test, where it is not what the environment has installed
         kept["PYTHONPATH"] = str(ROOT)
     return kept | {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8"}

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from object_store.blocking import BlockingStore
+from tests.brief_java import executors
 from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.standalone_cluster import SPARK_HOME, StandaloneCluster, python_without_tidelog
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, plain_batches
@@ -23,7 +24,7 @@ from tiering.proposal import Proposal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
-EXECUTORS = ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.ui.enabled=false")
+EXECUTORS = ("spark.executor.memory=512m", "spark.executor.cores=1", "spark.ui.enabled=false", executors())
 CONF = [word for setting in EXECUTORS for word in ("--conf", setting)]
 JOB_TIMEOUT_S = 400
 
