@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -15,6 +16,7 @@ PART = re.compile("_(?:count|sum)$")  # of a summary
 SPOKEN_OF = re.compile(r"`(tidelog_[a-z0-9_]*[a-z0-9])(?:`|\{[a-z_]+[=}])")
 
 
+@cache
 def metric_names() -> set[str]:
     """Every metric's name stands in the code as one string."""
     strings = (
