@@ -35,6 +35,9 @@ class _Outstanding:
         self.act = act
         self.is_durable = False
 
+    def written(self) -> None:
+        self.is_durable = True
+
 
 class AuditJournal:
     """An `AuditTrail`. `passes(what, error)` says whether what a disk refused may be tried again; if not, it has been
@@ -134,7 +137,7 @@ class AuditJournal:
             self._told_lost = self._writer.lost
             self.announce(Act(AuditKind.EVENTS_LOST, cause="the journal was full", after={"events": self._told_lost}))
         for _, outstanding in group:
-            outstanding.is_durable = True
+            outstanding.written()
         if self.on_written is not None:
             self.on_written()
 

@@ -88,15 +88,15 @@ class Checkpoints:
         "_disk",
         "_health",
         "_limits",
+        "_pacer",
         "_said",
         "_tasks",
         "_turn",
         "_waiting",
         "_withdrawal",
-        "pacer",
     )
 
-    def __init__(self, disk: Disk, directory: str, health: DirectoryHealth) -> None:
+    def __init__(self, disk: Disk, directory: str, health: DirectoryHealth, pacer: Pacer) -> None:
         self._disk = disk
         self._directory = directory
         self._health = health
@@ -108,7 +108,7 @@ class Checkpoints:
         self._limits: dict[TopicPartition, _Limit] = {}
         self._withdrawal: asyncio.Task[bool] | None = None
         self._tasks: dict[asyncio.Task[bool], None] = {}
-        self.pacer: Pacer | None = None  # the node's
+        self._pacer = pacer
 
     def found(self, name: str, offsets: Offsets) -> None:
         """What the last run left in the file `name`."""
@@ -148,14 +148,12 @@ class Checkpoints:
         return await asyncio.shield(self._begin(self._collect_and_write(name, offsets, collect)))
 
     async def _collect_and_write(self, name: str, offsets: dict[TopicPartition, int], collect: Collect) -> bool:
-        if self.pacer is None:
-            self.pacer = Pacer()
         async with self._turn:
             changes = self._changes[name]
             try:
-                await self.pacer.run(collect(offsets), "checkpoints", own=True)
+                await self._pacer.run(collect(offsets), "checkpoints", own=True)
                 said = self._said[name]  # of nothing it is not known whether there is a file
-                differ = not said or await self.pacer.run(_differ(offsets, said), "checkpoints", own=True)
+                differ = not said or await self._pacer.run(_differ(offsets, said), "checkpoints", own=True)
                 is_done = not differ or await self._replace(name, offsets)
                 if is_done:
                     self._covered[name] = changes

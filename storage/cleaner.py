@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from common.errors import ProtocolError
-from common.pacing import Pacer, Work
+from common.pacing import Work
 from common.whole_files import join, read_whole, replace_file
 from storage.checkpoint_files import (
     CLEANER_OFFSETS,
@@ -123,7 +123,7 @@ class LogCleaner:
         """One pass over the log with the largest dirty share of those that are due; whether one was finished."""
         if self._checkpoints is None:
             self._checkpoints = await asyncio.to_thread(self._read_checkpoints)
-        best = await self._pacer().run(self._choose(), "cleaner", own=True)
+        best = await self._context.pacer.run(self._choose(), "cleaner", own=True)
         chosen = self._plan(best) if best is not None else None  # as it is now
         if chosen is None:
             return False
@@ -195,12 +195,6 @@ class LogCleaner:
         self._idle[log.topic, log.partition] = _state(log)
         if len(self._idle) > IDLE_MAX:
             del self._idle[next(iter(self._idle))]
-
-    def _pacer(self) -> Pacer:
-        checkpoints = self._context.checkpoints
-        if checkpoints.pacer is None:
-            checkpoints.pacer = Pacer()
-        return checkpoints.pacer
 
     def _clean_up_to(self, log: PartitionLog) -> int | None:
         key = (log.topic, log.partition)
@@ -330,7 +324,7 @@ class LogCleaner:
         logs = iter(list(self._logs()))
         while some := list(islice(logs, LOGS_PER_REST)):
             present.update({(log.topic, log.partition): log.topic_id for log in some})
-            await self._pacer().rest("cleaner")
+            await self._context.pacer.rest("cleaner")
         self._clean = {key: clean for key, clean in self._clean.items() if present.get(key) == clean.topic_id}
         self._uncleanable = {key: topic_id for key, topic_id in self._uncleanable.items() if key in present}
         offsets = {key: offset for key, offset in (self._checkpoints or {}).items() if key in present}

@@ -5,7 +5,6 @@ ends after a bounded number of bytes, so that the driver can stop, throttle or g
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
@@ -16,11 +15,10 @@ from storage import transaction_index
 from storage.compaction import CleaningPlan, CompactionSegment, OffsetMap, group_segments
 from storage.compaction_filter import BatchFilter, FilterCounts, FilterSettings, Report, TransactionTracker, index_batch
 from storage.frozen_producers import LastRecord
+from storage.index_builder import IndexBuilder, IndexEntries, without_timestamp
 from storage.log_config import LogConfig
-from storage.offset_index import OffsetIndex
 from storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_stem
 from storage.segment_swap import cleaned_path
-from storage.time_index import TimeIndex
 from storage.transaction_index import AbortedTransaction
 
 READ_BYTES = 1 << 20  # read at once, in one step; a longer batch is read alone
@@ -49,45 +47,31 @@ class CleanedSegment(NamedTuple):
     is_same: bool
 
 
-@dataclass(slots=True)
 class _Output:
     """The new segment while it is written."""
 
-    log: File
-    offsets: OffsetIndex
-    times: TimeIndex
-    interval_bytes: int
-    size: int = 0
-    bytes_since_index: int = 0
-    largest: tuple[int, int] = (-1, 0)  # timestamp, offset
-    pending: bytearray = field(default_factory=bytearray)
-    offset_entries: bytearray = field(default_factory=bytearray)
-    time_entries: bytearray = field(default_factory=bytearray)
+    def __init__(self, log: File, base_offset: int, index_interval_bytes: int) -> None:
+        self._log = log
+        self.entries = IndexEntries(base_offset)
+        self._indexes = IndexBuilder(self.entries, without_timestamp(base_offset), index_interval_bytes)
+        self._pending = bytearray()
+        self.size = 0
 
     def append(self, batch: memoryview | bytearray) -> None:
-        header = read_header(batch, 0)
-        if header.max_timestamp > self.largest[0]:
-            self.largest = (header.max_timestamp, header.last_offset)
-        if self.bytes_since_index > self.interval_bytes:
-            self.offset_entries += self.offsets.append(header.last_offset, self.size + len(self.pending))
-            self._note_time()
-            self.bytes_since_index = 0
-        self.bytes_since_index += header.size
-        self.pending += batch
+        self._indexes.add(self.size + len(self._pending), read_header(batch, 0))
+        self._pending += batch
 
-    def _note_time(self) -> None:
-        if self.largest[0] > self.times.last_timestamp:
-            self.time_entries += self.times.append(*self.largest) or b""
-
-    def write(self) -> None:
-        write_fully(self.log, self.pending, self.size)
-        self.size += len(self.pending)
-        self.pending = bytearray()
+    def write(self) -> int:
+        """What was appended; how many bytes."""
+        written, self._pending = self._pending, bytearray()
+        write_fully(self._log, written, self.size)
+        self.size += len(written)
+        return len(written)
 
     def finish(self) -> None:
         self.write()
-        self._note_time()
-        self.log.fsync()
+        self._indexes.finish()
+        self._log.fsync()
 
 
 class CleaningPass:
@@ -131,7 +115,7 @@ class CleaningPass:
                         self.end_offset = max(start, self._map.latest_offset + 1)
                         return
                 yield len(view)
-            self._map.latest_offset = max(self._map.latest_offset, segment.next_offset - 1)
+            self._map.took_in(segment.next_offset - 1)
         self.end_offset = max(start, self._map.latest_offset + 1)
 
     def groups(self) -> list[list[CompactionSegment]]:
@@ -162,7 +146,7 @@ class CleaningPass:
         log = self._disk.open(log_path, create=True)
         try:
             log.truncate(0)
-            output = _Output(log, OffsetIndex(base), TimeIndex(base), given.config.index_interval_bytes)
+            output = _Output(log, base, given.config.index_interval_bytes)
             is_same = len(group) == 1
             for segment in group:
                 path = file_stem(given.directory, segment.base_offset) + LOG_SUFFIX
@@ -172,15 +156,13 @@ class CleaningPass:
                         is_same = is_same and isinstance(left, memoryview)
                         if left is not None:
                             output.append(left)
-                    written = len(output.pending)
-                    output.write()
-                    yield len(view) + written
+                    yield len(view) + output.write()
             output.finish()
         finally:
             log.close()
         transactions = b"".join(transaction_index.encode(entry) for entry in batch_filter.kept_aborted)
-        self._write(base, INDEX_SUFFIX, output.offset_entries)
-        self._write(base, TIME_INDEX_SUFFIX, output.time_entries)
+        self._write(base, INDEX_SUFFIX, output.entries.offset_entries)
+        self._write(base, TIME_INDEX_SUFFIX, output.entries.time_entries)
         if transactions:
             self._write(base, TRANSACTION_INDEX_SUFFIX, transactions)
         self._disk.sync_directory(given.directory)

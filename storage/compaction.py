@@ -141,6 +141,10 @@ class OffsetMap:
         self._offsets[short] = offset
         return True
 
+    def took_in(self, offset: int) -> None:
+        """All records up to `offset` were looked at."""
+        self.latest_offset = max(self.latest_offset, offset)
+
     def get(self, key: bytes) -> int:
         """-1 when the key was not seen."""
         return self._offsets.get(key if len(key) < KEY_DIGEST_BYTES else _digest(key), -1)

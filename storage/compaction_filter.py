@@ -7,7 +7,6 @@ transaction is left. Source: KIP-98, KIP-534 and the behaviour of Apache Kafka 4
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from common.errors import ProtocolError
@@ -24,39 +23,31 @@ Report = Callable[[int, str], None]
 """(base offset, why): a batch that is kept as it is because its records cannot be read."""
 
 
-class _Aborted:
-    __slots__ = ("has_records", "transaction")
-
-    def __init__(self, transaction: AbortedTransaction) -> None:
-        self.transaction = transaction
-        self.has_records = False
-
-
 class TransactionTracker:
     """Tells, batch by batch in offset order, which records were aborted and which markers nobody needs any more."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
         """`aborted`: those of the transaction indexes that touch the range to come."""
         self._waiting = sorted(set(aborted), key=lambda entry: entry.first_offset, reverse=True)
-        self._aborted: dict[int, _Aborted] = {}  # by producer id: open at this point of the log
+        self._aborted: dict[int, AbortedTransaction] = {}  # by producer id: open at this point of the log
+        self._with_records: set[int] = set()  # producer ids of those that have left some
         self._committed: dict[int, None] = {}  # producer ids with records since their last marker
 
     def _advance(self, offset: int) -> None:
         waiting = self._waiting
         while waiting and waiting[-1].first_offset <= offset:
             entry = waiting.pop()
-            self._aborted.setdefault(entry.producer_id, _Aborted(entry))
+            self._aborted.setdefault(entry.producer_id, entry)
 
     def on_data(self, header: BatchHeader) -> bool:
         """Whether the records of this batch were aborted."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
-        aborted = self._aborted.get(header.producer_id)
-        if aborted is None:
+        if header.producer_id not in self._aborted:
             self._committed[header.producer_id] = None
             return False
-        aborted.has_records = True
+        self._with_records.add(header.producer_id)
         return True
 
     def on_marker(self, header: BatchHeader, marker: EndMarker | None) -> tuple[bool, AbortedTransaction | None]:
@@ -69,9 +60,10 @@ class TransactionTracker:
             self._committed.pop(header.producer_id, None)
             return not had_records, None
         aborted = self._aborted.pop(header.producer_id, None)
-        if aborted is None or not aborted.has_records:
+        if aborted is None or header.producer_id not in self._with_records:
             return True, None
-        return False, aborted.transaction
+        self._with_records.discard(header.producer_id)
+        return False, aborted
 
 
 def index_batch(
@@ -99,9 +91,9 @@ def index_batch(
             offset = header.base_offset + delta
             if key is not None and offset >= start_offset and not offset_map.put(key, offset):
                 return False
-            offset_map.latest_offset = max(offset_map.latest_offset, offset)
+            offset_map.took_in(offset)
     if header.last_offset >= start_offset:
-        offset_map.latest_offset = max(offset_map.latest_offset, header.last_offset)
+        offset_map.took_in(header.last_offset)
     return True
 
 
@@ -120,8 +112,7 @@ class FilterSettings(NamedTuple):
     keeps_deletes: bool = False
 
 
-@dataclass(slots=True)
-class FilterCounts:
+class FilterCounts(NamedTuple):
     """What one pass did; records count only where a batch was looked into."""
 
     batches: int = 0
@@ -151,17 +142,28 @@ class BatchFilter:
         self._now_ms = now_ms
         self._settings = settings
         self._report = report
-        self.counts = FilterCounts()
+        self._batches = self._batches_dropped = self._batches_unreadable = 0
+        self._records_dropped = self._records_without_key = 0
         self.kept_aborted: list[AbortedTransaction] = []  # for the new segment's transaction index
+
+    @property
+    def counts(self) -> FilterCounts:
+        return FilterCounts(
+            self._batches,
+            self._batches_dropped,
+            self._batches_unreadable,
+            self._records_dropped,
+            self._records_without_key,
+        )
 
     def filter(self, view: memoryview, at: int, header: BatchHeader) -> memoryview | bytearray | None:
         """The bytes to write: the batch as it is (a view), a smaller one, or None."""
-        self.counts.batches += 1
+        self._batches += 1
         left = self._filter_control(view, at, header) if header.is_control else self._filter_data(view, at, header)
         if left is None and self._must_stay(header):
             left = empty_batch(header)
         if left is None:
-            self.counts.batches_dropped += 1
+            self._batches_dropped += 1
         return left
 
     def _must_stay(self, header: BatchHeader) -> bool:
@@ -207,7 +209,7 @@ class BatchFilter:
 
     def _filter_data(self, view: memoryview, at: int, header: BatchHeader) -> memoryview | bytearray | None:
         if self._tracker.on_data(header):
-            self.counts.records_dropped += header.count
+            self._records_dropped += header.count
             return None
         if header.count == 0:
             return None
@@ -218,7 +220,7 @@ class BatchFilter:
             retained, has_tombstone = self._retained(header, data)
         except ProtocolError as error:
             return self._keep_unreadable(view, at, header, error)
-        self.counts.records_dropped += header.count - len(retained)
+        self._records_dropped += header.count - len(retained)
         if not retained:
             return None
         horizon = self._new_horizon(header) if has_tombstone else None
@@ -244,12 +246,12 @@ class BatchFilter:
                     continue
             retained.append(span)
             has_tombstone = has_tombstone or span.value_length < 0
-        self.counts.records_without_key += without_key
+        self._records_without_key += without_key
         return retained, has_tombstone
 
     def _keep_unreadable(self, view: memoryview, at: int, header: BatchHeader, error: ProtocolError) -> memoryview:
         """Its CRC fits, so these are the bytes that its producer sent: they harm only who reads them."""
-        self.counts.batches_unreadable += 1
+        self._batches_unreadable += 1
         self._report(header.base_offset, error.message)
         return view[at : at + header.size]
 

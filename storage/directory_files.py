@@ -27,7 +27,7 @@ NAME_BYTES_MAX = 255
 _METADATA_LOG = "__cluster_metadata"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class DirectoryState:
     """What the last run left."""
 
@@ -51,21 +51,27 @@ def read_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: ra
     try:
         disk.make_directory(path)
         meta = _own_directory(disk, path, cluster_id, node_id, rng)
-        state = DirectoryState(meta, _take_clean_stop(disk, path), _read_run(disk, path))
-        state.recovery_points = _read_offsets(disk, path, RECOVERY_POINTS)
-        state.high_watermarks = _read_offsets(disk, path, HIGH_WATERMARKS)
-        state.log_starts = _read_offsets(disk, path, LOG_STARTS)
-        state.cleaned = _read_offsets(disk, path, CLEANER_OFFSETS)
-        for name in disk.list(path):
-            topic_partition = parse_name(name)
-            if topic_partition is not None:
-                state.partitions.append((name, topic_partition))
-            elif name.endswith(DELETE_SUFFIX):
-                state.deleted.append(name)
-            state.strays += name.endswith(STRAY_SUFFIX)
+        clean_epoch, kept_epoch = _take_clean_stop(disk, path), _read_run(disk, path)
+        recovery_points = _read_offsets(disk, path, RECOVERY_POINTS)
+        high_watermarks = _read_offsets(disk, path, HIGH_WATERMARKS)
+        log_starts = _read_offsets(disk, path, LOG_STARTS)
+        cleaned = _read_offsets(disk, path, CLEANER_OFFSETS)
+        names = disk.list(path)
     except OSError as error:
         raise StorageFailure(f"the log directory cannot be used: {error}") from error
-    return state
+    parsed = [(name, parse_name(name)) for name in names]
+    return DirectoryState(
+        meta,
+        clean_epoch,
+        kept_epoch,
+        recovery_points,
+        high_watermarks,
+        log_starts,
+        cleaned,
+        partitions=[(name, who) for name, who in parsed if who is not None],
+        deleted=[name for name, who in parsed if who is None and name.endswith(DELETE_SUFFIX)],
+        strays=sum(name.endswith(STRAY_SUFFIX) for name in names),
+    )
 
 
 def _own_directory(disk: Disk, path: str, cluster_id: str, node_id: int, rng: random.Random) -> MetaProperties:

@@ -39,10 +39,10 @@ class DirectoryHealth:
         "_announced",
         "_complained_s",
         "_damaged",
+        "_on_failed",
         "free_space",
         "is_closing",
         "offline",
-        "on_failed",
         "refusals",
         "refuses_appends",
     )
@@ -53,10 +53,17 @@ class DirectoryHealth:
         self.refuses_appends = False
         self.refusals = 0  # how often room ran out: a look that began before does not tell of it
         self.is_closing = False  # then nobody waits for room any more
-        self.on_failed: Callable[[str], None] | None = None
+        self._on_failed: Callable[[str], None] | None = None
         self._announced = False
         self._complained_s = float("-inf")
         self._damaged: dict[str, int] = {}
+
+    def notify(self, on_failed: Callable[[str], None]) -> None:
+        """Call `on_failed` once, with the reason, when the directory goes offline."""
+        self._on_failed = on_failed
+
+    def begin_closing(self) -> None:
+        self.is_closing = True
 
     def refused(self, what: str, error: OSError) -> ProtocolError:
         """What is answered where `what` met `error`: that takes the directory offline unless only files or room ran
@@ -106,9 +113,9 @@ class DirectoryHealth:
             asyncio.get_running_loop().call_soon(self._announce)
 
     def _announce(self) -> None:
-        if not self._announced and self.on_failed is not None:
+        if not self._announced and self._on_failed is not None:
             self._announced = True
-            self.on_failed(self.offline or "")
+            self._on_failed(self.offline or "")
 
     def update_free_space(self, state: FreeSpace) -> None:
         self.free_space = state

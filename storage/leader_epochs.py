@@ -29,12 +29,17 @@ class LeaderEpochCache:
     Epochs from below the log's start may stay in the file, because whoever reads it drops them.
     """
 
-    __slots__ = ("_epochs", "_is_saved", "_starts")
+    __slots__ = ("_epochs", "_is_saved", "_starts", "latest_epoch")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self._is_saved = False
+        self.latest_epoch = UNDEFINED_EPOCH  # -1 when the log holds no batch with an epoch; read for each batch
+
+    def _changed(self) -> None:
+        self._is_saved = False
+        self.latest_epoch = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -42,11 +47,6 @@ class LeaderEpochCache:
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
-
-    @property
-    def latest_epoch(self) -> int:
-        """-1 when the log holds no batch with an epoch."""
-        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     @property
     def latest_start(self) -> int:
@@ -67,7 +67,7 @@ class LeaderEpochCache:
         del epochs[keep:], starts[keep:]
         epochs.append(epoch)
         starts.append(start_offset)
-        self._is_saved = False
+        self._changed()
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
@@ -115,7 +115,7 @@ class LeaderEpochCache:
             self._starts[0] = before.pop()[1]
         self._epochs[:0] = [epoch for epoch, _ in before]
         self._starts[:0] = [start_offset for _, start_offset in before]
-        self._is_saved = False
+        self._changed()
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:
@@ -123,7 +123,7 @@ class LeaderEpochCache:
         keep = bisect_left(self._starts, end_offset)
         if keep < len(self._starts):
             del self._epochs[keep:], self._starts[keep:]
-            self._is_saved = False
+            self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before `start_offset`; the one it lies in begins there from now on."""
@@ -140,8 +140,12 @@ class LeaderEpochCache:
         """What the caller is to write to the checkpoint file, None when the file says it already."""
         if self._is_saved:
             return None
-        self._is_saved = True
+        self.saved()
         return self.encode()
+
+    def saved(self) -> None:
+        """The checkpoint file says the same."""
+        self._is_saved = True
 
     def not_saved(self) -> None:
         """The file was not written, or nobody knows what of it is on the device."""
@@ -162,5 +166,5 @@ class LeaderEpochCache:
         for line in lines[2:]:
             epoch, start = line.split()
             cache.assign(int(epoch), int(start))
-        cache._is_saved = True
+        cache.saved()
         return cache

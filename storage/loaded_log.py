@@ -9,7 +9,7 @@ from storage.producer_state import ProducerStates
 from storage.segment import Segment
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class LoadedLog:
     """Offsets as `PartitionLog` defines them; `segments` in order, the last is the active one."""
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
+from common.pacing import Pacer
 from common.ports import Clock, Disk
 from storage.audit_trail import AuditTrail
 from storage.checkpoint_files import TopicPartition
@@ -50,6 +51,7 @@ class LogContext:
     writer: LogWriter
     flusher: LogFlusher
     trash: Trash
+    pacer: Pacer  # the node's
     checkpoints: Checkpoints
     reloads: ProducerReloads
     snapshots: SnapshotWrites

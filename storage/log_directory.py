@@ -69,6 +69,7 @@ class LogDirectory:
     ) -> None:
         """`path` lies below the disk's root; "" is the root itself. Without `pacer`, the node's, it makes its own."""
         health = DirectoryHealth()
+        self._pacer = pacer = pacer or Pacer()
         self._ports = ports
         self._disk = ports.disk
         self._path = path
@@ -76,7 +77,7 @@ class LogDirectory:
         self._config = config
         self._health = health
         self._on_failed: Callable[[str], None] | None = None
-        health.on_failed = self._failed
+        health.notify(self._failed)
         self._context = context = LogContext(
             disk=ports.disk,
             clock=ports.clock,
@@ -88,12 +89,12 @@ class LogDirectory:
             writer=LogWriter(ports.disk, ports.clock, health, config.slow_write_s, config.unwritten_bytes_max),
             flusher=LogFlusher(ports.disk, ports.clock, health),
             trash=Trash(),
-            checkpoints=Checkpoints(ports.disk, path, health),
+            pacer=pacer,
+            checkpoints=Checkpoints(ports.disk, path, health, pacer),
             reloads=ProducerReloads(ports.disk, ports.clock, health, config.replay_bytes_max),
-            snapshots=SnapshotWrites(ports.disk, health),
+            snapshots=SnapshotWrites(ports.disk, health, pacer),
             producers=ProducerBound(config.producers_max, ports.clock.wall_ms()),
         )
-        self._pacer = context.snapshots.pacer = context.checkpoints.pacer = pacer
         self._checkpoints = context.checkpoints
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self.prepared = PreparedLogs(ports.disk, path, health, self._logs)
@@ -150,12 +151,6 @@ class LogDirectory:
         except OSError as error:
             self._health.refused("noting the run", error)  # without it a kill counts as unclean, which is safe
 
-    @property
-    def stopped_cleanly(self) -> bool:
-        """Whether the last run left its marker; also true of a directory that is new."""
-        state = self._opened()
-        return state.clean_epoch is not None or not state.partitions
-
     async def recover(
         self,
         config_of: Callable[[str], LogConfig],
@@ -197,7 +192,7 @@ class LogDirectory:
         self._is_recovered = True
 
     async def _withdraw_checkpoints(self) -> None:
-        await self._paced().run(self._checkpoints.fit(self._logs), "recovery", own=True)
+        await self._pacer.run(self._checkpoints.fit(self._logs), "recovery", own=True)
         await self._checkpoints.idle()
         if self._health.offline is not None:
             raise self._health.error()
@@ -412,13 +407,9 @@ class LogDirectory:
                 async with asyncio.timeout(self._config.upkeep_interval_ms / 1000 / hurry):
                     await self._stopping.wait()
 
-    def _paced(self) -> Pacer:
-        self._pacer = self._pacer or Pacer()
-        return self._pacer
-
     async def _trim_producers(self) -> None:
         if self._context.producers.is_exceeded:  # many came at once, with a log or from the tier
-            await self._paced().run(self._context.producers.trim(), "producers", own=True)
+            await self._pacer.run(self._context.producers.trim(), "producers", own=True)
 
     async def _tidy(self, discarded: list[tuple[str, bool]]) -> bool:
         """Remove what is due, make new names durable, look how much room is left. False: it was refused."""
@@ -461,10 +452,10 @@ class LogDirectory:
         await self._stop_tasks()
         if self._health.offline is None and self._is_recovered:
             try:
-                self._context.writer.slow = False  # nothing waits any more, and what is left to write must be
+                self._context.writer.write_at_once()
                 context = self._context
                 logs = [log.durability for log in self._logs.values()]
-                await context.flusher.flush_completely(logs, context.snapshots.idle, self._paced())
+                await context.flusher.flush_completely(logs, context.snapshots.idle, self._pacer)
                 for name in (RECOVERY_POINTS, LOG_STARTS):
                     self._checkpoints.note(name)
                 if await self.checkpoint_recovery_points() and self._health.offline is None:
@@ -481,7 +472,7 @@ class LogDirectory:
 
     async def _stop_tasks(self) -> None:
         self._stopping.set()
-        self._health.is_closing = True
+        self._health.begin_closing()
         if self._upkeep is not None:
             await asyncio.wait((self._upkeep,))
             self._upkeep = None
@@ -490,7 +481,7 @@ class LogDirectory:
     async def _close_logs(self) -> None:
         for number, who in enumerate(list(self._logs)):
             if number % CLOSED_PER_TURN == CLOSED_PER_TURN - 1:
-                await self._paced().rest("close-logs")
+                await self._pacer.rest("close-logs")
             if (log := self._logs.pop(who, None)) is not None:
                 log.close()
         self._context.open_files.close_all()

@@ -34,45 +34,57 @@ from storage.transaction_index import ENTRY_BYTES, AbortedTransaction, decode, e
 
 
 class LogScan:
-    """One log's segments on their way from trusted lengths to checked contents. In a thread."""
+    """One log's segments on their way from trusted lengths to checked contents. In a thread.
+
+    `epochs`, `producers`, `segments` and `snapshots` become what the sound batches say, and the log ends at
+    `log_end_offset`.
+    """
 
     def __init__(
-        self, disk: Disk, open_files: OpenFiles, audit: AuditPermits, now_ms: int, loaded: LoadedLog, gaps_below: int
+        self,
+        disk: Disk,
+        open_files: OpenFiles,
+        audit: AuditPermits,
+        now_ms: int,
+        log: LoadedLog,
+        gaps_below: int,
     ) -> None:
         self._disk = disk
         self._open_files = open_files
         self._audit = audit
         self._now_ms = now_ms
-        self._loaded = loaded
+        self._log = log
         self._gaps_below = gaps_below
         self._aborted: list[AbortedTransaction] = []  # of the segment under the scan
+        self.directory = log.directory
+        self.epochs = log.epochs
+        self.producers = log.producers
+        self.segments = list(log.segments)
+        self.snapshots = list(log.snapshots)
+        self.log_end_offset = log.log_end_offset
+        self.lost_records = False
         self.cut_segment: int | None = None  # base offset of the one whose end was cut: not on the device yet
 
     def run(self, first: int, recovery_point: int) -> None:
         """Scan from segment number `first` on; in it, from `recovery_point` on where its indexes lead there."""
-        loaded = self._loaded
-        part = self._trusted_part(loaded.segments[first], recovery_point)
+        part = self._trusted_part(self.segments[first], recovery_point)
         self._prepare(first, part)
-        end_offset = part.end_offset
-        for number in range(first, len(loaded.segments)):
-            segment = loaded.segments[number]
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
             if number > first:
-                if segment.base_offset != end_offset and self._is_hole(segment, end_offset):
-                    self._cut(number, end_offset)
+                if segment.base_offset != self.log_end_offset and self._is_hole(segment, self.log_end_offset):
+                    self._cut(number)
                     break
                 part = nothing_indexed(segment.base_offset)
                 self._write_snapshot(segment.base_offset)
-                end_offset = segment.base_offset
-            is_last = number + 1 == len(loaded.segments)
-            end_offset, size = self._scan_segment(segment, part, is_last)
-            loaded.log_end_offset = end_offset
+            is_last = number + 1 == len(self.segments)
+            self.log_end_offset, size = self._scan_segment(segment, part, is_last)
             if size < segment.size:
-                self._truncate(segment, size, end_offset)
+                self._truncate(segment, size)
                 if not is_last:
-                    self._cut(number + 1, end_offset)
+                    self._cut(number + 1)
                 break
-        loaded.log_end_offset = end_offset
-        loaded.producers.end_offset = end_offset
+        self.producers.took_in(self.log_end_offset)
 
     def _trusted_part(self, segment: Segment, recovery_point: int) -> IndexedPart:
         if recovery_point <= segment.base_offset:
@@ -84,17 +96,15 @@ class LogScan:
 
     def _prepare(self, first: int, part: IndexedPart) -> None:
         """Epochs and producers as they stood where the scan begins; later snapshots are written anew."""
-        loaded = self._loaded
-        start_offset = part.end_offset
-        loaded.epochs.truncate_from_end(start_offset)
-        for offset in [offset for offset in loaded.snapshots if offset > start_offset]:
-            self._disk.remove(file_stem(loaded.directory, offset) + SNAPSHOT_SUFFIX)
-            loaded.snapshots.remove(offset)
-        loaded.log_end_offset = start_offset
-        load_newest(self._disk, loaded, start_offset, self._now_ms)
-        replay_segments(self._disk, loaded, loaded.segments[: first + 1], part.size)
+        start_offset = self.log_end_offset = part.end_offset
+        self.epochs.truncate_from_end(start_offset)
+        for offset in [offset for offset in self.snapshots if offset > start_offset]:
+            self._disk.remove(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX)
+            self.snapshots.remove(offset)
+        load_newest(self._disk, self, start_offset, self._now_ms)
+        replay_segments(self._disk, self, self.segments[: first + 1], part.size)
         self._aborted = [
-            entry for entry in self._read_aborted(loaded.segments[first]) if entry.last_offset < start_offset
+            entry for entry in self._read_aborted(self.segments[first]) if entry.last_offset < start_offset
         ]
 
     def _is_hole(self, segment: Segment, end_offset: int) -> bool:
@@ -103,14 +113,13 @@ class LogScan:
         A loss of power can take the end of one segment and leave the next one, cleanly at a batch. No roll leaves a
         gap, and what is compacted was noted to be on the device before: so above that a gap is a loss.
         """
-        left_by_compaction = self._loaded.config.is_compacted and segment.base_offset <= self._gaps_below
+        left_by_compaction = self._log.config.is_compacted and segment.base_offset <= self._gaps_below
         return segment.base_offset < end_offset or not left_by_compaction
 
     def _scan_segment(self, segment: Segment, part: IndexedPart, is_last: bool) -> tuple[int, int]:
         """Where its sound batches end, as offset and as position; its indexes are on disk then."""
-        loaded = self._loaded
         indexes = SegmentIndexes(self._open_files, segment.stem, part.offsets, part.times)
-        builder = IndexBuilder(indexes, part.largest, loaded.config.index_interval_bytes)
+        builder = IndexBuilder(indexes, part.largest, self._log.config.index_interval_bytes)
         end_offset, size = part.end_offset, part.size
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
@@ -127,9 +136,8 @@ class LogScan:
             builder.finish()
         for index in (indexes.offset_file, indexes.time_file):
             settle_index_file(self._disk, index)
-        self._write_aborted(segment)
         segment.adopt_indexes(indexes, builder.largest)
-        segment.bytes_since_index = builder.bytes_since_index
+        segment.recovered(builder.bytes_since_index, self._write_aborted(segment))
         return end_offset, size
 
     def _came_back(self, header: BatchHeader, end_offset: int) -> bool:
@@ -138,18 +146,18 @@ class LogScan:
         Its leader epoch tells: what differs from what was written anew is of another one. Epochs never fall along a
         log, and only compaction leaves gaps.
         """
-        latest = self._loaded.epochs.latest_epoch
+        latest = self.epochs.latest_epoch
         if header.leader_epoch < 0 or latest < 0 or header.leader_epoch == latest:
             return False
-        is_gap = header.base_offset > end_offset and not self._loaded.config.is_compacted
+        is_gap = header.base_offset > end_offset and not self._log.config.is_compacted
         return header.leader_epoch < latest or is_gap
 
     def _take_in(self, batch: SoundBatch) -> None:
-        loaded, header = self._loaded, batch.header
-        if header.leader_epoch >= 0 and header.leader_epoch != loaded.epochs.latest_epoch:
-            loaded.epochs.assign(header.leader_epoch, header.base_offset)
+        header = batch.header
+        if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.latest_epoch:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
         marker = marker_of(batch.view, batch.at, header) if header.attributes & CONTROL else None
-        ended = loaded.producers.update(header, marker)
+        ended = self.producers.update(header, marker)
         if ended is not None and ended.aborted:
             self._aborted.append(
                 AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, ended.last_stable_offset)
@@ -166,18 +174,17 @@ class LogScan:
         except ValueError:
             return []
 
-    def _write_aborted(self, segment: Segment) -> None:
+    def _write_aborted(self, segment: Segment) -> int:
+        """The length of the file then."""
         data = b"".join(encode(entry) for entry in self._aborted)
         self._aborted = []
         if data or segment.transaction_bytes:
             self._replace_bytes(segment.stem + TRANSACTION_INDEX_SUFFIX, data)
-        segment.transaction_bytes = len(data)
+        return len(data)
 
     def _write_snapshot(self, offset: int) -> None:
-        self._replace_bytes(
-            file_stem(self._loaded.directory, offset) + SNAPSHOT_SUFFIX, self._loaded.producers.snapshot()
-        )
-        self._loaded.snapshots.append(offset)
+        self._replace_bytes(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX, self.producers.snapshot())
+        self.snapshots.append(offset)
 
     def _replace_bytes(self, path: str, data: bytes) -> None:
         file = self._disk.open(path, create=True)
@@ -190,40 +197,39 @@ class LogScan:
 
     # Cutting
 
-    def _require(self, cause: str, bytes_cut: int, end_offset: int) -> None:
+    def _require(self, cause: str, bytes_cut: int) -> None:
         """Where the log ended before is not known any more: these bytes hold no sound batch, or follow a hole."""
-        loaded = self._loaded
+        log = self._log
         act = Act(
             AuditKind.LOG_TRUNCATED,
-            loaded.topic,
-            loaded.topic_id,
-            loaded.partition,
+            log.topic,
+            log.topic_id,
+            log.partition,
             cause,
             before={"bytes_cut": bytes_cut},
-            after={"log_start_offset": loaded.log_start_offset, "log_end_offset": end_offset},
+            after={"log_start_offset": log.log_start_offset, "log_end_offset": self.log_end_offset},
         )
         require_agreed(self._audit, act)
 
-    def _truncate(self, segment: Segment, size: int, end_offset: int) -> None:
-        self._require("torn tail", segment.size - size, end_offset)
+    def _truncate(self, segment: Segment, size: int) -> None:
+        self._require("torn tail", segment.size - size)
         file = self._disk.open(segment.stem + LOG_SUFFIX)
         try:
-            self._loaded.lost_records |= not _is_broken_off(file, size, segment.size)
+            self.lost_records |= not _is_broken_off(file, size, segment.size)
             file.truncate(size)
         finally:
             file.close()
-        segment.size = segment.written = size
+        segment.appended(size)
         self.cut_segment = segment.base_offset
 
-    def _cut(self, number: int, end_offset: int) -> None:
+    def _cut(self, number: int) -> None:
         """Segments from `number` on follow no sound end: they go, newest first."""
-        loaded = self._loaded
-        gone = loaded.segments[number:]
-        self._require("segments behind damage", sum(segment.size for segment in gone), end_offset)
-        loaded.lost_records |= any(segment.size for segment in gone)
+        gone = self.segments[number:]
+        self._require("segments behind damage", sum(segment.size for segment in gone))
+        self.lost_records |= any(segment.size for segment in gone)
         for segment in reversed(gone):
             remove_segment_files(self._disk, segment)
-        del loaded.segments[number:]
+        del self.segments[number:]
 
 
 def _is_broken_off(file: File, position: int, size: int) -> bool:

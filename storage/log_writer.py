@@ -73,6 +73,10 @@ class LogWriter:
         self.slow_count = 0  # how often the disk became slow
         self.unwritten_bytes = 0
 
+    def write_at_once(self) -> None:
+        """Postpone nothing any more: a clean stop has waited for all that was, and what is left must be written."""
+        self.slow = False
+
     def admit(self, size: int) -> None:
         """Raise ProtocolError(KAFKA_STORAGE_ERROR) when `size` more bytes would not fit the budget."""
         if self.slow and self.unwritten_bytes + size > self._unwritten_bytes_max:
@@ -98,11 +102,7 @@ class LogWriter:
         monotonic = self._monotonic
         started = monotonic()
         try:
-            file = handle.file
-            if file is None:
-                file = handle.use(create=True)
-            else:
-                handle.recently_used = True
+            file = handle.use(create=True)
             if file.pwrite(data, position) != len(data):
                 write_fully(file, data, position)
         except OSError as error:

@@ -63,6 +63,21 @@ class FileHandle:
         self.recently_used = True
         return file
 
+    def opened(self, file: File) -> None:
+        self.file = file
+        self.recently_used = True
+
+    def let_go(self) -> None:
+        """Close its file."""
+        file, self.file = self.file, None
+        if file is not None:
+            file.close()
+
+    def was_used(self) -> bool:
+        """Since the last time that this was asked, or its file is pinned."""
+        was_used, self.recently_used = self.recently_used, False
+        return was_used or self.pins > 0
+
     def bring_in(self, file: File, position: int) -> PageWait | None:
         return self._owner.cold.wait_for(file, self, self.path, position)
 
@@ -145,7 +160,8 @@ class OpenFiles:
     def open(self, handle: FileHandle, *, create: bool) -> File:
         if len(self._clock) >= self._open_files_max:
             self._evict()
-        file = handle.file = self.open_apart(handle.path, create=create)
+        file = self.open_apart(handle.path, create=create)
+        handle.opened(file)
         self._clock[handle] = None
         self.opened_count += 1
         return file
@@ -157,8 +173,7 @@ class OpenFiles:
             return
         if len(self._clock) >= self._open_files_max:
             self._evict()
-        handle.file = file
-        handle.recently_used = True
+        handle.opened(file)
         self._clock[handle] = None
         self.opened_count += 1
 
@@ -175,29 +190,23 @@ class OpenFiles:
 
     def close(self, handle: FileHandle) -> None:
         if handle.file is not None:
-            file, handle.file = handle.file, None
             del self._clock[handle]
-            file.close()
+            handle.let_go()
 
     def close_all(self) -> None:
         """At the end of the node; whoever still holds a region is cut off."""
         while self._clock:
             handle, _ = self._clock.popitem(last=False)
-            file, handle.file = handle.file, None
-            if file is not None:
-                file.close()
+            handle.let_go()
 
     def _evict(self) -> None:
         """Close the first file that was not used since the hand passed it; every handle is looked at twice at most."""
         clock = self._clock
         for _ in range(2 * len(clock)):
             handle = next(iter(clock))
-            if handle.pins or handle.recently_used:
-                handle.recently_used = False
+            if handle.was_used():
                 clock.move_to_end(handle)
                 continue
             del clock[handle]
-            file, handle.file = handle.file, None
-            if file is not None:
-                file.close()
+            handle.let_go()
             return

@@ -31,9 +31,6 @@ REMEMBERED_TURNS_MAX = 8_640  # those of a day: what was idle for longer before 
 class Remembering(Protocol):
     """The producers of one log."""
 
-    queued_turn: int | None
-    """Where this log is in the queue; None: nowhere. The bound's own."""
-
     def __len__(self) -> int: ...
 
     def idlest(self) -> KnownProducer | None:
@@ -46,7 +43,7 @@ class Remembering(Protocol):
 class ProducerBound:
     """One per log directory; calls on the loop. `count` producers are known, of which `producers_max` may stay."""
 
-    __slots__ = ("_first_turn", "_queue", "_turns", "count", "forgotten_count", "producers_max", "turn")
+    __slots__ = ("_first_turn", "_queue", "_queued", "_turns", "count", "forgotten_count", "producers_max", "turn")
 
     def __init__(self, producers_max: int, now_ms: int) -> None:
         self.producers_max = producers_max
@@ -55,6 +52,7 @@ class ProducerBound:
         self.forgotten_count = 0  # for this bound, since the start
         # by turn; an ordinary dictionary whose first keys go one by one is slow to find the next one
         self._queue: dict[int, OrderedDict[Remembering, None]] = {}
+        self._queued: dict[Remembering, int] = {}  # the turn by which each log is in the queue
         self._turns: list[int] = []  # a heap; each turn of the queue, and some that are there no more
 
     def grow_older(self, now_ms: int) -> None:
@@ -63,7 +61,7 @@ class ProducerBound:
     def queue(self, producers: Remembering) -> None:
         """Look anew where a log belongs that may have producers."""
         turn = self._turn_of(producers.idlest())
-        if turn == producers.queued_turn:
+        if turn == self._queued.get(producers):
             return
         self._take_out(producers)
         if turn is not None:
@@ -72,7 +70,7 @@ class ProducerBound:
     def added(self, producers: Remembering) -> None:
         """A log has a producer that it did not know."""
         self.count += 1
-        if producers.queued_turn is None:
+        if producers not in self._queued:
             self._put_in(producers, self.turn)
         if self.count > self.producers_max:
             for _ in range(FORGET_PER_NEW):
@@ -83,6 +81,10 @@ class ProducerBound:
         """A log's producers count from now on. If they are too many, `trim` is for the caller to run."""
         self.count += len(producers)
         self.queue(producers)
+
+    def removed(self, count: int) -> None:
+        """A log knows so many producers less."""
+        self.count -= count
 
     def leave(self, producers: Remembering) -> None:
         self.count -= len(producers)
@@ -114,9 +116,9 @@ class ProducerBound:
             producers = self._first()
             if producers is None:
                 break
-            queued = producers.queued_turn
+            queued = self._queued.get(producers)
             self.queue(producers)
-            turn = producers.queued_turn
+            turn = self._queued.get(producers)
             if turn is not None and turn == queued:
                 return producers
             if turn is not None and (best is None or turn < best[0]):
@@ -148,12 +150,11 @@ class ProducerBound:
             else:
                 heappush(self._turns, turn)
         queued[producers] = None
-        producers.queued_turn = turn
+        self._queued[producers] = turn
 
     def _take_out(self, producers: Remembering) -> None:
-        turn = producers.queued_turn
+        turn = self._queued.pop(producers, None)
         if turn is not None:
-            producers.queued_turn = None
             queued = self._queue[turn]
             del queued[producers]
             if not queued:

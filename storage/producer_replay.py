@@ -21,16 +21,25 @@ READ_PER_BATCH_BYTES = 128  # about as long as a header takes to be read from am
 
 
 class Remembering(Protocol):
-    """A log, opened or still being loaded."""
+    """A log that is opened, or still being loaded."""
 
-    directory: str
-    segments: list[Segment]
-    snapshots: list[int]
-    log_end_offset: int
-    producers: ProducerStates
+    @property
+    def directory(self) -> str: ...
+
+    @property
+    def segments(self) -> list[Segment]: ...
+
+    @property
+    def snapshots(self) -> list[int]: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def producers(self) -> ProducerStates: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class Replay:
     """A log's producers read anew, while the log stands still; `producers` begin empty."""
 
@@ -70,7 +79,7 @@ class Replay:
         for segment in self.segments[self.segments.index(self.mark.segment) :]:
             _replay(disk, self.producers, segment, position, segment.size, self.mark.offset)
             position = 0
-        self.producers.end_offset = self.log_end_offset
+        self.producers.took_in(self.log_end_offset)
 
 
 def load_newest(disk: Disk, log: Remembering, upto_offset: int, now_ms: int) -> None:
@@ -98,7 +107,7 @@ def replay_segments(disk: Disk, log: Remembering, segments: Sequence[Segment], l
         is_before = not is_last and segments[number + 1].base_offset <= start
         if size and not is_before and start < log.log_end_offset:
             _replay(disk, log.producers, segment, 0, size, start)
-    log.producers.end_offset = max(log.producers.end_offset, log.log_end_offset)
+    log.producers.took_in(log.log_end_offset)
 
 
 def _replay(disk: Disk, producers: ProducerStates, segment: Segment, begin: int, size: int, start_offset: int) -> None:

@@ -92,14 +92,12 @@ class ProducerStates:
         "end_offset",
         "expiration_ms",
         "producers_max",
-        "queued_turn",
     )
 
     def __init__(self, expiration_ms: int, producers_max: int) -> None:
         self.expiration_ms = expiration_ms
         self.producers_max = producers_max
         self.end_offset = 0
-        self.queued_turn: int | None = None  # see `ProducerBound`
         self._bound: ProducerBound | None = None
         self._producers: dict[int, KnownProducer] = {}  # least recently appended first
         self._idle: list[tuple[int, KnownProducer]] = []  # the first of them as they were a while ago, the last first
@@ -246,7 +244,7 @@ class ProducerStates:
 
     def _removed(self, count: int = 1) -> None:
         if self._bound is not None:
-            self._bound.count -= count
+            self._bound.removed(count)
 
     def idlest(self) -> KnownProducer | None:
         """The producer idle for longest without an open transaction; None: there is none."""
@@ -319,10 +317,14 @@ class ProducerStates:
     def _is_expired(self, last_timestamp: int, transaction_start: int, now_ms: int) -> bool:
         return transaction_start == NO_OFFSET and now_ms - last_timestamp >= self.expiration_ms
 
+    def took_in(self, end_offset: int) -> None:
+        """All of the log up to `end_offset` is taken in, though the last batches may have been without a producer."""
+        self.end_offset = max(self.end_offset, end_offset)
+
     def advance_log_start(self, log_start_offset: int) -> None:
         """The log begins later now. Producers stay known until they expire, as in Apache Kafka."""
         self.on_high_watermark(log_start_offset)
-        self.end_offset = max(self.end_offset, log_start_offset)
+        self.took_in(log_start_offset)
 
     def reset(self, end_offset: int) -> None:
         """Forget everything: before a snapshot is loaded, or because the log begins anew at `end_offset`."""

@@ -77,15 +77,14 @@ def load_log(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Reco
     except ProtocolError as error:
         audit.note("damage_below_recovery_point", topic=given.topic, partition=given.partition, error=error.message)
         loaded = _load(disk, open_files, audit, replace(given, clean=False, recovery_point=0))
-        loaded.lost_records = True
-        return loaded
+        return replace(loaded, lost_records=True)
 
 
 def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput) -> LoadedLog:
     names = disk.list(given.directory)
     if any(name.endswith(_LEFTOVERS) for name in names):
         names = _settle(disk, given.directory, names)
-    loaded = empty_log(
+    empty = empty_log(
         open_files,
         given.directory,
         given.topic,
@@ -95,14 +94,15 @@ def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Recover
         given.now_ms,
         given.log_start_offset,
     )
-    loaded.names_changed = False
-    loaded.is_new = not given.clean  # a run that was killed may have made it and flushed nothing yet
+    found = replace(
+        empty,
+        snapshots=[int(stem) for stem in _stems(names, SNAPSHOT_SUFFIX)],
+        is_new=not given.clean,  # a run that was killed may have made it and flushed nothing yet
+        names_changed=False,
+    )
     bases = [int(stem) for stem in _stems(names, LOG_SUFFIX)]
-    loaded.snapshots = [int(stem) for stem in _stems(names, SNAPSHOT_SUFFIX)]
-    if bases:
-        _load_segments(disk, open_files, audit, given, loaded, names, bases)
-    _remove_strays(disk, given.directory, loaded, names)
-    return loaded
+    loaded = _load_segments(disk, open_files, audit, given, found, names, bases) if bases else found
+    return _without_strays(disk, loaded, names)
 
 
 def _settle(disk: Disk, directory: str, names: list[str]) -> list[str]:
@@ -133,39 +133,45 @@ def _load_segments(
     open_files: OpenFiles,
     audit: AuditPermits,
     given: RecoveryInput,
-    loaded: LoadedLog,
+    found: LoadedLog,
     names: list[str],
     bases: list[int],
-) -> None:
+) -> LoadedLog:
     epochs = _read_epochs(disk, given.directory, names)
-    loaded.segments = [_trusted_segment(disk, open_files, given, names, base) for base in bases]
-    # What lies below the first segment of a tiered log is in the tier; where its start was not noted, the tier tells.
-    loaded.log_start_offset = given.log_start_offset
-    if not given.config.remote_storage_enable:
-        loaded.log_start_offset = max(given.log_start_offset, bases[0])
-    clean = given.clean and epochs is not None
-    flushed = 0
-    if epochs is not None:
-        loaded.epochs = epochs
-    if clean:
+    found = replace(
+        found,
+        segments=[_trusted_segment(disk, open_files, given, names, base) for base in bases],
+        # The tier holds what lies below the first segment of a tiered log, and knows the start where none was noted.
+        log_start_offset=max(given.log_start_offset, 0 if given.config.remote_storage_enable else bases[0]),
+        epochs=found.epochs if epochs is None else epochs,
+    )
+    loaded, is_damaged = None, False
+    if given.clean and epochs is not None:
         try:
-            _read_end(disk, open_files, loaded, given.now_ms)
-        except (ValueError, ProtocolError):  # damaged after all
-            clean = False
-            loaded.lost_records = True
-    if not clean:
+            loaded = _read_end(disk, open_files, found, given.now_ms)
+        except (ValueError, ProtocolError):
+            is_damaged = True
+    if loaded is None:
         recovery_point = given.recovery_point if epochs is not None and not given.clean else 0
-        loaded.names_changed = True
-        loaded.epochs.not_saved()
-        scan = LogScan(disk, open_files, audit, given.now_ms, loaded, given.gaps_below)
+        found.epochs.not_saved()
+        scan = LogScan(disk, open_files, audit, given.now_ms, found, given.gaps_below)
         scan.run(first_to_scan(bases, recovery_point), recovery_point)
-        flushed = recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment)
-    loaded.lost_records |= loaded.log_end_offset < max(given.high_watermark, given.recovery_point)
+        loaded = replace(
+            found,
+            segments=scan.segments,
+            snapshots=scan.snapshots,
+            log_end_offset=scan.log_end_offset,
+            recovery_point=recovery_point if scan.cut_segment is None else min(recovery_point, scan.cut_segment),
+            lost_records=is_damaged or scan.lost_records,
+            names_changed=True,
+        )
+    if loaded.log_end_offset < max(given.high_watermark, given.recovery_point):
+        loaded = replace(loaded, lost_records=True)
     if loaded.log_end_offset < loaded.log_start_offset:
-        _start_over(disk, open_files, audit, given, loaded)
+        loaded = _start_over(disk, open_files, audit, given, loaded)
     loaded.epochs.truncate_from_end(loaded.log_end_offset)
     loaded.epochs.truncate_from_start(loaded.log_start_offset)
-    loaded.recovery_point = loaded.log_end_offset if clean else min(flushed, loaded.log_end_offset)
+    return replace(loaded, recovery_point=min(loaded.recovery_point, loaded.log_end_offset))
 
 
 def _read_epochs(disk: Disk, directory: str, names: list[str]) -> LeaderEpochCache | None:
@@ -195,22 +201,23 @@ def _trusted_segment(
     )
 
 
-def _read_end(disk: Disk, open_files: OpenFiles, loaded: LoadedLog, now_ms: int) -> None:
+def _read_end(disk: Disk, open_files: OpenFiles, found: LoadedLog, now_ms: int) -> LoadedLog:
     """After a clean stop: the log's end from the last segment's indexes and the few batches behind them."""
-    segment = loaded.segments[-1]
+    segment = found.segments[-1]
     part = trusted_part(disk, segment, None)
     segment.adopt_indexes(SegmentIndexes(open_files, segment.stem, part.offsets, part.times), part.largest)
-    loaded.log_end_offset = part.end_offset
+    loaded = replace(found, log_end_offset=part.end_offset, recovery_point=part.end_offset)
     if loaded.snapshots:
         load_newest(disk, loaded, part.end_offset, now_ms)
         replay_segments(disk, loaded, loaded.segments, segment.size)
     else:
         loaded.producers.reset(part.end_offset)
+    return loaded
 
 
 def _start_over(
     disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: RecoveryInput, loaded: LoadedLog
-) -> None:
+) -> LoadedLog:
     """The log start lies past all that is left: nothing of it may be served."""
     act = Act(
         AuditKind.LOG_STARTED_OVER,
@@ -224,31 +231,30 @@ def _start_over(
     require_agreed(audit, act)
     for offset in loaded.snapshots:  # else the next start would know producers again that this one forgets
         _remove_if_there(disk, file_stem(given.directory, offset) + SNAPSHOT_SUFFIX)
-    loaded.snapshots = []
     for segment in reversed(loaded.segments):
         remove_segment_files(disk, segment)
     start = loaded.log_start_offset
     segment = Segment.fresh(open_files, given.directory, start, given.now_ms)
     disk.open(segment.stem + LOG_SUFFIX, create=True).close()  # its name keeps the log's end
     segment.made_files()
-    loaded.segments = [segment]
-    loaded.log_end_offset = start
     loaded.producers.reset(start)
+    point = start if loaded.recovery_point == loaded.log_end_offset else loaded.recovery_point
+    return replace(loaded, segments=[segment], snapshots=[], log_end_offset=start, recovery_point=point)
 
 
-def _remove_strays(disk: Disk, directory: str, loaded: LoadedLog, names: list[str]) -> None:
-    """Indexes without their log, and snapshots that no segment begins with, but for the newest."""
+def _without_strays(disk: Disk, loaded: LoadedLog, names: list[str]) -> LoadedLog:
+    """Remove indexes without their log, and snapshots that no segment begins with, but for the newest."""
     bases = {segment.base_offset for segment in loaded.segments}
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         for stem in _stems(names, suffix):
             if int(stem) not in bases:
-                _remove_if_there(disk, f"{directory}/{stem}{suffix}")
+                _remove_if_there(disk, f"{loaded.directory}/{stem}{suffix}")
     newest = max((offset for offset in loaded.snapshots if offset <= loaded.log_end_offset), default=-1)
     kept = [offset for offset in loaded.snapshots if offset == newest or (offset in bases and offset <= newest)]
     for offset in loaded.snapshots:
         if offset not in kept:
-            _remove_if_there(disk, file_stem(directory, offset) + SNAPSHOT_SUFFIX)
-    loaded.snapshots = kept
+            _remove_if_there(disk, file_stem(loaded.directory, offset) + SNAPSHOT_SUFFIX)
+    return replace(loaded, snapshots=kept)
 
 
 def _remove_if_there(disk: Disk, path: str) -> None:

@@ -208,7 +208,7 @@ class Segment:
         return is_indexed
 
     def appended(self, size: int) -> None:
-        """It has grown to `size` bytes, all of them in the page cache."""
+        """It is `size` bytes long, all of them in the page cache."""
         self.size = self.written = size
 
     def append_later(self, size: int) -> None:
@@ -239,9 +239,8 @@ class Segment:
         if largest is not None:
             self.max_timestamp, self.max_timestamp_offset = largest
 
-    def recovered(self, size: int, bytes_since_index: int, transaction_bytes: int) -> None:
-        """The scan after an unclean stop found so much of it sound."""
-        self.size = self.written = size
+    def recovered(self, bytes_since_index: int, transaction_bytes: int) -> None:
+        """The scan after an unclean stop has built its indexes anew."""
         self.bytes_since_index = bytes_since_index
         self.transaction_bytes = transaction_bytes
 

@@ -49,16 +49,16 @@ class _Pending(NamedTuple):
 
 
 class SnapshotWrites:
-    """One per log directory; calls on the loop. `pacer` is set before the first log is opened."""
+    """One per log directory; calls on the loop."""
 
-    __slots__ = ("_disk", "_health", "_pending", "_work", "pacer", "written_count")
+    __slots__ = ("_disk", "_health", "_pacer", "_pending", "_work", "written_count")
 
-    def __init__(self, disk: Disk, health: DirectoryHealth) -> None:
+    def __init__(self, disk: Disk, health: DirectoryHealth, pacer: Pacer) -> None:
         self._disk = disk
         self._health = health
         self._pending: dict[SnapshotOwner, deque[_Pending]] = {}  # oldest first; the first may be under way
         self._work = OnDemand("producer-snapshots", self._run, self._stopped)
-        self.pacer: Pacer | None = None
+        self._pacer = pacer
         self.written_count = 0
 
     def begin(self, log: SnapshotOwner, offset: int, generation: int) -> None:
@@ -98,9 +98,7 @@ class SnapshotWrites:
         """Whether it has its name now."""
         if not _is_wanted(log, pending):
             return False
-        if self.pacer is None:
-            self.pacer = Pacer()
-        parts = await self.pacer.run(pending.producers.encode(), "producer-snapshots", own=True)
+        parts = await self._pacer.run(pending.producers.encode(), "producer-snapshots", own=True)
         path = file_stem(log.directory, pending.offset) + SNAPSHOT_SUFFIX
         temporary = path + TEMPORARY_SUFFIX
         await asyncio.to_thread(self._write_parts, temporary, parts)

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineNetwork
-from common.pacing import SLICE_COST, Pacer, Work
+from common.pacing import SLICE_COST, Work
 from common.ports import Ports
 from storage.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, TopicPartition, decode_offsets
 from storage.checkpoints import collector
@@ -197,11 +197,9 @@ async def test_a_log_that_is_cut_while_offsets_are_collected_is_not_told_of_as_i
 
 
 async def test_checkpoints_of_many_logs_are_collected_in_slices_and_not_written_twice(tmp_path: Path) -> None:
-    pacer = Pacer()
     bench = Workbench(tmp_path)
     await bench.start()
-    checkpoints = bench.directory.context.checkpoints
-    checkpoints.pacer = pacer
+    checkpoints, pacer = bench.directory.context.checkpoints, bench.directory.context.pacer
     logs = {("t", partition): partition for partition in range(20_000)}
     collect = collector(logs, lambda partition: partition + 1)
     assert await checkpoints.write_collected(RECOVERY_POINTS, collect)

@@ -78,7 +78,7 @@ class World:
         self.disk = CrashingDisk(root)
         self.audit = MemoryTrail()
         self.events = self.audit.lines
-        health = DirectoryHealth()
+        health, pacer = DirectoryHealth(), Pacer()
         clock = MachineClock()
         limits = DirectoryConfig(slow_write_s=60.0)  # a busy machine is no slow disk
         self.context = LogContext(
@@ -92,9 +92,10 @@ class World:
             writer=LogWriter(self.disk, clock, health, limits.slow_write_s, limits.unwritten_bytes_max),
             flusher=LogFlusher(self.disk, clock, health),
             trash=Trash(),
-            checkpoints=Checkpoints(self.disk, "", health),
+            pacer=pacer,
+            checkpoints=Checkpoints(self.disk, "", health, pacer),
             reloads=ProducerReloads(self.disk, clock, health, limits.replay_bytes_max),
-            snapshots=SnapshotWrites(self.disk, health),
+            snapshots=SnapshotWrites(self.disk, health, pacer),
         )
         self.config = config
         self.disk.make_directory("t-0")
@@ -395,7 +396,7 @@ async def test_logs_that_are_not_due_are_not_looked_into_again(tmp_path: Path, m
 
 async def test_a_choice_among_many_logs_is_made_in_slices(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.context.checkpoints.pacer = pacer = Pacer()
+    pacer = world.context.pacer
     logs = [world.log] * 20_000
     many = LogCleaner(world.context, "", lambda: logs, lambda log: log.log_end_offset, CleanerConfig())
     assert not await many.clean_dirtiest()
