@@ -51,7 +51,6 @@ class ClientSession:
     connection: Any
     principal: str = ANONYMOUS
     tenant: str | None = None
-    client_software: str = ""
     closed_listeners: dict[ClosedListener, None] = field(default_factory=dict)
 
     fetch_session: ClosedListener | None = None

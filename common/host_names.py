@@ -10,7 +10,6 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-TENANT_ID = re.compile(r"lkc-[a-z0-9]{6}")
 DOMAIN_CHARACTERS_MAX = 200  # a broker's label of at most 22 and a dot come before it, and a name ends at 253
 NAMES_MAX = 4_096  # that are remembered with what they mean: clients ask for the same ones again
 BROKER_ID_MAX = (1 << 31) - 1

@@ -117,7 +117,6 @@ class Rebuilder:
         self._configs: list[tuple[str, str, str]] = []  # resource name of a topic, name, value
         self._cluster_configs: dict[str, str] = {}
         self._next_producer_id = 0
-        self._unnamed: list[TieredTopic] = []
         self.access = RebuiltAccess()
         self.brokers: list[NamedBroker] = []
         """Those that the old cluster had."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +22,6 @@ from proxy.server_tls import Places
 from proxy.shared_state import SharedState
 from proxy.sockets import RawSocket
 from proxy.turnstile import Turnstile
-
-logger = logging.getLogger(__name__)
 
 STEWARD_SLOT = 0  # its first counter is the number of the routing table in force
 PUBLISH_S = 0.5

@@ -1,4 +1,4 @@
-"""Batches made here: for internal topics, markers, recompression and tests."""
+"""Batches made here: for internal topics and recompression."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,6 @@ from records.batch import (
     write_header,
 )
 from records.compression import Compression, compress
-from records.control import MarkerKind, encode_marker
 from records.record import Record, encode_record, inflate_records, scan_records
 
 NO_EPOCH = -1
@@ -80,29 +79,6 @@ def build_batch(
         count=len(records),
     )
     return assemble(header, compress(compression, body, level))
-
-
-def build_control_batch(
-    kind: MarkerKind,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    timestamp: int,
-    base_offset: int = 0,
-    leader_epoch: int = NO_EPOCH,
-) -> bytearray:
-    """The marker that ends a transaction of `producer_id`."""
-    key, value = encode_marker(kind, coordinator_epoch)
-    return build_batch(
-        [Record(base_offset, timestamp, key, value)],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )
 
 
 def empty_batch(header: BatchHeader) -> bytearray:

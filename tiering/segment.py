@@ -16,7 +16,6 @@ TIME_INDEX = "time_index"
 TRANSACTION_INDEX = "transaction_index"
 PRODUCER_SNAPSHOT = "producer_snapshot"
 LEADER_EPOCHS = "leader_epochs"
-SECTION_NAMES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, PRODUCER_SNAPSHOT, LEADER_EPOCHS)
 """In the order in which they lie behind the log's bytes. The transaction index is absent when nothing was aborted."""
 
 UUID_HEX_DIGITS = 32

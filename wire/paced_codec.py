@@ -25,7 +25,7 @@ from wire.primitives import INT32
 PART_BYTES = 64 << 10
 _ELEMENT_BYTES_FIRST = 256
 LIGHT_ELEMENTS = 64  # a struct with no more below it is written in one go
-STRUCT_COST, VALUES_PER_UNIT, BYTES_PER_UNIT = 4, 4, 4_096
+STRUCT_COST, BYTES_PER_UNIT = 4, 4_096
 ANSWER_BYTES_MAX = 64 << 20  # tidelog.answer.bytes.max
 
 _Weigh = Callable[[Any], int]

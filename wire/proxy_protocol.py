@@ -23,7 +23,7 @@ HEADER_BYTES_MAX = 2_048  # all of it; the protocol would allow 64 KiB of fields
 _HEAD, _PORTS, _FIELD = Struct(">12sBBH"), Struct(">HH"), Struct(">BH")
 _PROXY = 0x21  # version 2; the command LOCAL carries no client, and nothing here sends it
 _TCP4, _TCP6 = 0x11, 0x21
-_AUTHORITY, _NOOP = 0x02, 0x04
+_AUTHORITY = 0x02
 _UNIQUE_FIELDS = {0x01, _AUTHORITY, 0x03, 0x05, 0x20, 0x30}  # each says one thing about the connection
 _HOST = re.compile(rb"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 

@@ -81,7 +81,6 @@ class ClusterHandlers:
             name, software_version = request.client_software_name, request.client_software_version
             if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(software_version)):
                 return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-            context.session.client_software = f"{name} {software_version}"
         image = self._forwarder.image
         finalized = {name: level for name, level in image.features.items() if level > 0}
         epoch = image.offset if context.tenant is None else 0  # what others change is no tenant's business

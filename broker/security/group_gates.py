@@ -57,7 +57,6 @@ from wire.messages import (
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 _Committed = OffsetCommitResponse.OffsetCommitResponseTopic
-_Fetched = OffsetFetchResponse.OffsetFetchResponseTopic
 _FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopics = _FetchedGroup.OffsetFetchResponseTopics
 _Deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic

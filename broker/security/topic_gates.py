@@ -44,11 +44,9 @@ from wire.messages import (
 )
 
 IDS_FROM = 6  # DeleteTopics
-CREATION_ASKED_FROM = 4  # Metadata
 UNKNOWN_COUNT = -1
 _ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-_Known = MetadataResponse.MetadataResponseTopic
 _Created = CreateTopicsResponse.CreatableTopicResult
 _Deleted = DeleteTopicsResponse.DeletableTopicResult
 _Described = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic

@@ -8,7 +8,6 @@ controller looks at all of them once.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +30,6 @@ from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partition_index import PartitionKey
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
-
-log = logging.getLogger(__name__)
 
 Look = Callable[[MetadataImage, ControllerPolicy, Iterable[PartitionKey]], list[PartitionChangeRecord]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.pacing import Work, at_once
+from common.pacing import Work
 from kraft.image.access_delta import access_difference
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
@@ -10,16 +10,11 @@ from kraft.image.metadata import MetadataImage
 TOPIC_COST, PARTITION_COST, RESOURCE_COST = 2, 2, 3
 
 
-def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
     """A delta whose base is `old` and whose image is `new`, for a node that jumps ahead by a snapshot.
 
     Cost: the size of both images, once.
     """
-    return at_once(differing(old, new))
-
-
-def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
-    """The same as a long work."""
     delta = MetadataDelta(old, result=new)
     for topic_id, topic in old.topics.by_id.items():
         if topic_id not in new.topics.by_id:

@@ -59,11 +59,6 @@ def overlap(spans: Spans, others: Spans) -> bool:
     return without(spans, others) != spans
 
 
-def count(spans: Spans) -> int:
-    """Offsets."""
-    return sum(end - first for first, end in spans)
-
-
 def with_spans(exported: Mapping[Place, Spans], more: Mapping[Place, Spans]) -> Exported:
     found = dict(exported)
     for place, spans in more.items():

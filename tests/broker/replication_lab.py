@@ -18,10 +18,10 @@ from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode
 from common.machine import machine_ports
-from common.pacing import Pacer
+from common.pacing import Pacer, at_once
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
     BrokerRegistrationChangeRecord,
@@ -242,13 +242,15 @@ class LabBroker:
                 fenced=False,
             )
         )
-        self.plane.partitions.apply(difference(EMPTY_IMAGE, self.lab.controller.image), self.lab.controller.image)
+        self.plane.partitions.apply(
+            at_once(differing(EMPTY_IMAGE, self.lab.controller.image)), self.lab.controller.image
+        )
         self.lab.controller.brokers[self.node_id] = self
         self.plane.start()
         self.server.start()
 
     def catch_up(self, image: MetadataImage) -> None:
-        self.plane.partitions.apply(difference(self.plane.partitions.image, image), image)
+        self.plane.partitions.apply(at_once(differing(self.plane.partitions.image, image)), image)
 
     async def stop(self, *, clean: bool = True) -> None:
         self.lab.controller.brokers.pop(self.node_id, None)

@@ -16,7 +16,6 @@ from broker.partitions.replica import Role
 from broker.replication.preferred_replica import ASKS_AGAIN_S, STAY_S, Doubts, Redirections
 from common.errors import ErrorCode
 from kraft.records import PartitionRecord
-from records.builder import build_control_batch
 from records.control import MarkerKind
 from tests.broker.lab_client import LabClient
 from tests.broker.lab_tier import LabTier
@@ -37,6 +36,7 @@ from tests.broker.replication_lab import (
     values_of,
     within,
 )
+from tests.records.control_batches import build_control_batch
 
 
 class Tiered:

@@ -11,11 +11,12 @@ import pytest
 
 from common.errors import ErrorCode
 from records.batch import BatchHeader
-from records.builder import build_batch, build_control_batch
+from records.builder import build_batch
 from records.control import MarkerKind
 from records.record import Record
 from tests.broker.replication_lab import NOW_MS, batch, decode_all, fetch, list_offset, produce, row_of, within
 from tests.broker.test_broker_cold_reads import Tiered, tiered
+from tests.records.control_batches import build_control_batch
 from tests.tiering.rewriting import every, write_rewritten
 from tiering.partition_tier import PartitionTier
 from tiering.segment import TieredSegment

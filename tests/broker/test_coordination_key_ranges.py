@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from broker.coordination.placement import keeping_partition, partition_for
 from common.errors import ErrorCode
+from common.pacing import at_once
 from kraft.controller.key_ranges import range_step
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.delta import MetadataDelta, replayed
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
 from kraft.records import BrokerRegistrationChangeRecord, FeatureLevelRecord, RegisterBrokerRecord, RemoveTopicRecord
@@ -184,7 +185,7 @@ def test_ranges_go_with_their_topic_and_deltas_name_what_changed() -> None:
         grown = registered(grown, broker, "west")
     topic = image.topics.by_name[GROUP_TOPIC]
     divided = replayed(grown, range_step(grown, POLICY, random.Random(1)).records)
-    assert list(difference(grown, divided).ranges_changed) == [topic.topic_id]
+    assert list(at_once(differing(grown, divided)).ranges_changed) == [topic.topic_id]
     delta = MetadataDelta(divided)
     delta.replay(RemoveTopicRecord(topic.topic_id, GROUP_TOPIC))
     gone = delta.image()

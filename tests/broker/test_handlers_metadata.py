@@ -217,7 +217,6 @@ async def test_api_versions_tells_what_is_served_and_finalised(version: int) -> 
     }
     if version >= 3:
         assert [(f.name, f.max_version_level) for f in response.finalized_features] == [("metadata.version", 27)]
-        assert ctx.session.client_software == "kafka-python 3.0.12"
 
 
 async def test_api_versions_wants_a_proper_name_of_the_client() -> None:

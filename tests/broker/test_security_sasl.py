@@ -28,8 +28,9 @@ from broker.security.strangers import Strangers
 from broker.security.verifications import TooManyVerifications, Verifications
 from common.errors import ErrorCode
 from common.machine import MachineClock
+from common.pacing import at_once
 from kraft.image.delta import MetadataDelta
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ApiKeyRecord, ScramCredentialRecord, ScramMechanism, TenantRecord
 
@@ -66,7 +67,7 @@ def credentials(tenant: str | None = None) -> Credentials:
 
 def credentials_of(known: MetadataImage, tenant: str | None = None) -> Credentials:
     strangers = Strangers(SECRET)
-    strangers.metadata_changed(difference(EMPTY_IMAGE, known), known)
+    strangers.metadata_changed(at_once(differing(EMPTY_IMAGE, known)), known)
     return Credentials(lambda: known, strangers, tenant)
 
 

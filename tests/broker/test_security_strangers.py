@@ -16,9 +16,10 @@ from broker.security import strangers as module
 from broker.security.credentials import Credentials
 from broker.security.scram import ScramExchange
 from broker.security.strangers import FORMS_MAX, KEY_ITERATIONS, PASSWORD_ITERATIONS, SALT_BYTES, Form, Strangers
+from common.pacing import at_once
 from kraft.image.credentials import ScramCredential
 from kraft.image.delta import MetadataDelta
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
     ApiKeyRecord,
@@ -69,7 +70,7 @@ class Broker:
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image
         self.strangers = Strangers(SECRET)
-        self.strangers.metadata_changed(difference(EMPTY_IMAGE, image), image)
+        self.strangers.metadata_changed(at_once(differing(EMPTY_IMAGE, image)), image)
 
     def follow(self, written: Sequence[MetadataRecord]) -> None:
         delta = MetadataDelta(self.image)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from common.host_names import (
     BROKER_ID_MAX,
-    TENANT_ID,
     HostName,
     bootstrap_host,
     broker_host,
@@ -16,7 +15,7 @@ from common.host_names import (
     parse_host,
 )
 
-TENANTS = st.from_regex(TENANT_ID, fullmatch=True)
+TENANTS = st.from_regex(r"lkc-[a-z0-9]{6}", fullmatch=True)
 DOMAIN = "kafka.example.org"
 
 

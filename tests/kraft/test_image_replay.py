@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from common.pacing import at_once
 from kraft.controller.state_machine import MetadataStateMachine, Verdict
 from kraft.image.delta import MetadataDelta, ReplayError, replayed
-from kraft.image.difference import difference
+from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot, encode_snapshot
 from kraft.metadata_log import MetadataLog
@@ -120,12 +120,12 @@ def test_what_a_delta_says_changed() -> None:
     assert list(delta.partitions_changed) == [(A, 1), (A, 2), (new, 0)]
     assert (list(delta.topics_created), list(delta.topics_deleted)) == ([new], [B])
     assert list(delta.configs_changed) == [(ResourceType.TOPIC, "t")]
-    jumped = difference(base, image)
+    jumped = at_once(differing(base, image))
     assert jumped.partitions_changed == delta.partitions_changed
     assert list(jumped.topics_deleted) == [B]
     assert jumped.image() is image
     assert not jumped.is_empty
-    assert difference(image, image).is_empty
+    assert at_once(differing(image, image)).is_empty
 
 
 def test_removing_a_topic_removes_its_configs_and_its_earlier_changes() -> None:

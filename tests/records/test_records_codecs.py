@@ -10,7 +10,7 @@ from kafka.record import default_records as kafka_records
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import COMPRESSION_MASK, DELETE_HORIZON, ProduceLimits, check_produced, read_header, write_header
-from records.builder import assemble, build_batch, build_control_batch, empty_batch, recompress
+from records.builder import assemble, build_batch, empty_batch, recompress
 from records.compression import Compression, DamagedData, InflatedTooLarge, compress, decompress
 from records.control import MarkerKind, read_marker
 from records.record import (
@@ -25,6 +25,7 @@ from records.record import (
     varint,
     with_timestamp_delta,
 )
+from tests.records.control_batches import build_control_batch
 
 CAP = 1 << 22
 CODECS = list(Compression)

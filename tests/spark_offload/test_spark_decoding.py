@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.batch import HEADER_BYTES, TIMESTAMP_TYPE, read_header, seal, write_header
-from records.builder import build_batch, build_control_batch, empty_batch
+from records.builder import build_batch, empty_batch
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record, decode_records, varint
@@ -24,6 +24,7 @@ from spark_offload.batch_scan import scan_batches
 from spark_offload.decoding import Bounds, Decoder
 from spark_offload.payload import payloads
 from spark_offload.varints import DamagedRecords, read_varints
+from tests.records.control_batches import build_control_batch
 from tests.spark_offload.segment_bytes import NOW, SCHEMA, by_kafka_python, of_arrow, segment
 
 ALL = Bounds(0, 2**62)

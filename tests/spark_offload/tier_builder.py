@@ -9,7 +9,7 @@ from typing import Any
 
 from common.checksum import crc32c
 from records.batch import iterate_batches
-from records.builder import build_batch, build_control_batch
+from records.builder import build_batch
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
@@ -18,6 +18,7 @@ from storage.offset_index import OffsetIndex
 from storage.producer_snapshot import Snapshot, SnapshotEntry, encode_snapshot
 from storage.time_index import TimeIndex
 from storage.transaction_index import AbortedTransaction
+from tests.records.control_batches import build_control_batch
 from tiering.keys import PartitionPath, TierRoot
 from tiering.manifest import ManifestHead, encode_head
 from tiering.segment import (

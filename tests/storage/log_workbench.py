@@ -12,7 +12,7 @@ from common.machine_disk import MachineFile
 from common.pacing import Work
 from common.ports import Buffer, Ports
 from records.batch import BatchHeader, read_header
-from records.builder import build_batch, build_control_batch
+from records.builder import build_batch
 from records.control import MarkerKind
 from records.record import Record
 from storage.checkpoint_files import HIGH_WATERMARKS, TopicPartition
@@ -20,6 +20,7 @@ from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from storage.partition_log import Appended, PartitionLog, TimestampHit
+from tests.records.control_batches import build_control_batch
 from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import UnsyncedDisk
 

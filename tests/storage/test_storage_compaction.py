@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from records.batch import DELETE_HORIZON, HEADER_BYTES, has_valid_crc, read_header
-from records.builder import assemble, build_batch, build_control_batch
+from records.builder import assemble, build_batch
 from records.compression import Compression
 from records.control import MarkerKind
 from records.record import Record
@@ -21,6 +21,7 @@ from storage.compaction import (
 )
 from storage.frozen_producers import LastRecord
 from storage.log_config import LogConfig
+from tests.records.control_batches import build_control_batch
 from tests.storage.segments_on_disk import CAP, SegmentsOnDisk, header_of, latest
 
 NOW = 1_000_000

@@ -93,10 +93,6 @@ def elect(
     show(sorted(rows, key=lambda row: int(row["partition"])), as_json=as_json, columns=["partition", "result"])
 
 
-def _outcome(row: Any) -> dict[str, Any]:
-    return {"error_code": row.error_code, "error_message": row.error_message}
-
-
 def _ids(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):

@@ -13,7 +13,7 @@ import msgspec
 from common.checksum import crc32c
 from records.audit_event import AuditEvent, to_fields
 from records.batch import iterate_batches, read_header
-from records.builder import build_batch, build_control_batch
+from records.builder import build_batch
 from records.compression import Compression
 from records.control import MarkerKind, read_marker
 from records.events import EventsHeader, encode_events
@@ -27,6 +27,7 @@ from storage.offset_index import OffsetIndex
 from storage.producer_state import ProducerStates
 from storage.time_index import TimeIndex
 from storage.transaction_index import AbortedTransaction
+from tests.records.control_batches import build_control_batch
 from tiering.audit_reading import AuditKey, audit_key
 from tiering.exports import METADATA, ExportKey, export_key
 from tiering.keys import PartitionPath, TierRoot
@@ -35,7 +36,6 @@ from tiering.segment import (
     LEADER_EPOCHS,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
-    SECTION_NAMES,
     TIME_INDEX,
     TRANSACTION_INDEX,
     Section,
@@ -47,6 +47,8 @@ NOW = 1_700_000_000_000
 INTERVAL_BYTES = 400
 T = TypeVar("T")
 R = TypeVar("R")
+
+SECTION_NAMES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX, PRODUCER_SNAPSHOT, LEADER_EPOCHS)
 
 
 def run_here(work: Callable[[T], R], pieces: Sequence[T], stage: Stage, /) -> list[R]:

@@ -1,0 +1,30 @@
+"""Markers of transactions, as a transaction coordinator would have them written."""
+
+from __future__ import annotations
+
+from records.builder import NO_EPOCH, build_batch
+from records.control import MarkerKind, encode_marker
+from records.record import Record
+
+
+def build_control_batch(
+    kind: MarkerKind,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+) -> bytearray:
+    """The marker that ends a transaction of `producer_id`."""
+    key, value = encode_marker(kind, coordinator_epoch)
+    return build_batch(
+        [Record(base_offset, timestamp, key, value)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )
