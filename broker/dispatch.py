@@ -28,6 +28,7 @@ from broker.security.login import Login
 from broker.security.plane import Security
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
+from common.lifecycle import end_tasks
 from common.pacing import Pacer
 from wire.apis import ApiKey, api_versions_unsupported, served
 from wire.codec import UnsupportedRequest, decode_request, request_start
@@ -155,10 +156,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Cancel the handlers that have not answered."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks.values())
 
     def _take_long(self, session: ClientSession, connection: Connection, size: int, serving: LongServing) -> None:
         connection.mute()

@@ -16,6 +16,7 @@ from broker.config import LogDuties
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
+from common.lifecycle import end_tasks
 from common.pacing import Pacer, Work
 from common.ports import Clock
 from storage.audit_trail import AuditPending
@@ -131,9 +132,7 @@ class Duties:
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
     def _begin(self, name: str, interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:

@@ -8,7 +8,7 @@ are made by name (`duty("follow-2")`), and the node's process watches all that i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from common.invariants import InvariantViolation
@@ -24,8 +24,15 @@ def duty(name: str) -> str:
 async def end_task(task: asyncio.Task[Any] | None) -> None:
     """Cancel a task of one's own, if there is one, and wait until it has ended, however it does."""
     if task is not None:
+        await end_tasks([task])
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """As `end_task`, all at the same time."""
+    ended = list(tasks)
+    for task in ended:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*ended, return_exceptions=True)
 
 
 class OnDemand:

@@ -50,14 +50,14 @@ class AccessAudit:
 
     def acl(self, record: AclRecord) -> Fields:
         acl = self._acls[record.id] = AclImage.of(record)
-        return {"event": AuditKind.ACL_CREATED, "after": _acl(acl)}
+        return {"event": AuditKind.ACL_CREATED, "after": acl.fields()}
 
     def acl_removed(self, record: RemoveAclRecord) -> Fields:
         known = self._acls.get(record.id)
         if known is None and self._base is not None and record.id not in self._acls:
             known = self._base.acls.get(record.id)
         self._acls[record.id] = None
-        before = _acl(known) if known is not None else {"id": record.id.hex()}
+        before = known.fields() if known is not None else {"id": record.id.hex()}
         return {"event": AuditKind.ACL_DELETED, "before": before}
 
     def tenant(self, record: TenantRecord) -> Fields:
@@ -96,19 +96,6 @@ class AccessAudit:
 def _changes(before: Fields, after: Fields) -> tuple[Fields, Fields]:
     changed = [name for name in after if name not in before or before[name] != after[name]]
     return {name: before[name] for name in changed if name in before}, {name: after[name] for name in changed}
-
-
-def _acl(acl: AclImage) -> Fields:
-    return {
-        "id": acl.id.hex(),
-        "resource_type": acl.resource_type.name,
-        "resource_name": acl.resource_name,
-        "pattern_type": acl.pattern_type.name,
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation.name,
-        "permission": acl.permission.name,
-    }
 
 
 def _tenant(tenant: TenantImage) -> Fields:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from common.errors import ErrorCode, OutcomeUnknown
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.ports import Ports
 from kraft.controller_channel import ControllerChannel, ControllerUnavailable
 from kraft.records import Endpoint
@@ -216,9 +216,7 @@ class BrokerLifecycle:
     async def stop(self) -> None:
         """End the heartbeats; idempotent."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_task(task)
         self.state = BrokerState.STOPPED
 
     async def _beat(self) -> None:

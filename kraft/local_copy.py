@@ -15,6 +15,7 @@ import logging
 from common.disk_errors import NO_FILES, NO_ROOM
 from common.errors import ProtocolError, StorageFailure
 from common.ports import Disk, File
+from common.whole_files import write_fully
 from kraft.image.delta import MetadataDelta, ReplayError
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot, encode_snapshot
@@ -64,7 +65,7 @@ class LocalCopy:
             if self._position + len(frames) > self._tail_bytes_max:
                 self.replace(image)
                 return
-            _write(self._tail, frames, self._position)
+            write_fully(self._tail, frames, self._position)
             self._tail.fsync()
             self._position += len(frames)
         except OSError as error:
@@ -79,7 +80,7 @@ class LocalCopy:
             file = self._disk.open(aside, create=True)
             try:
                 file.truncate(0)
-                _write(file, encode_snapshot(image), 0)
+                write_fully(file, encode_snapshot(image), 0)
                 file.fsync()
             finally:
                 file.close()
@@ -136,11 +137,3 @@ class LocalCopy:
         tail.truncate(end)
         tail.fsync()
         return self._replay_tail(image, tail)
-
-
-def _write(file: File, data: bytes, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = file.pwrite(view, position)
-        view = view[written:]
-        position += written

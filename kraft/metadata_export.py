@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from common.broker_settings import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.image.acls import AclImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import (
@@ -43,8 +44,6 @@ from kraft.records import (
     UnregisterBrokerRecord,
 )
 from records.events import Event
-
-KIND = "metadata"
 
 
 class ExportRule(NamedTuple):
@@ -104,16 +103,7 @@ def _scram(record: ScramCredentialRecord) -> Event:
 
 
 def _acl(record: AclRecord) -> Event:
-    return {
-        "id": record.id.hex(),
-        "resource_type": record.resource_type.name,
-        "resource_name": record.resource_name,
-        "pattern_type": record.pattern_type.name,
-        "principal": record.principal,
-        "host": record.host,
-        "operation": record.operation.name,
-        "permission": record.permission.name,
-    }
+    return AclImage.of(record).fields()
 
 
 def _tenant(record: TenantRecord) -> Event:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
+from common.lifecycle import end_tasks
+
 HOSTS_MAX = 10_000
 FRESH_S = 30.0
 LOOKUP_TIMEOUT_S = 5.0
@@ -46,10 +48,7 @@ class HostAddresses:
         answer(address)
 
     async def stop(self) -> None:
-        tasks = [task for task, _ in self._asked.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(task for task, _ in self._asked.values())
 
     def _ask(self, host: str) -> None:
         self._asked[host] = (asyncio.create_task(self._look_up(host)), [])

@@ -2,25 +2,21 @@
 
 A transaction index lists aborted transactions under the segment that holds their abort marker, which may be a later
 one than that of their records. Whether a transaction is still open at the tier's end is told by the producer
-snapshot of the last segment. Sources: Apache Kafka's AbortedTxn version 0 and producer snapshot version 1.
+snapshot of the last segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
 
 from spark_offload.batch_scan import BatchTable, Flags
-from spark_offload.producer_snapshots import snapshot_entries
 from spark_offload.varints import Integers
-
-_INDEX_VERSION = 0
-_INDEX_ENTRY = Struct(">hqqqq")
-_NO_OFFSET = -1
+from storage.producer_snapshot import NO_OFFSET, decode_snapshot
+from storage.transaction_index import decode
 
 
 class AbortedTransaction(NamedTuple):
@@ -64,14 +60,7 @@ def _inside(offset: Integers, first: Integers, last: Integers) -> Flags:
 
 def aborted_in_index(data: bytes) -> list[AbortedTransaction]:
     """The entries of a transaction index section; ValueError when it is none."""
-    if len(data) % _INDEX_ENTRY.size:
-        raise ValueError(f"a transaction index of {len(data)} bytes")
-    found = []
-    for version, producer_id, first, last, _ in _INDEX_ENTRY.iter_unpack(data):
-        if version != _INDEX_VERSION or first > last:
-            raise ValueError("a damaged transaction index")
-        found.append(AbortedTransaction(producer_id, first, last))
-    return found
+    return [AbortedTransaction(one.producer_id, one.first_offset, one.last_offset) for one in decode(data)]
 
 
 def first_open_offset(snapshot: bytes) -> int | None:
@@ -79,5 +68,5 @@ def first_open_offset(snapshot: bytes) -> int | None:
 
     ValueError when the bytes are no producer snapshot.
     """
-    starts = [entry.transaction_start for entry in snapshot_entries(snapshot)]
-    return min((start for start in starts if start != _NO_OFFSET), default=None)
+    starts = [entry.transaction_start for entry in decode_snapshot(snapshot).entries]
+    return min((start for start in starts if start != NO_OFFSET), default=None)

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.ports import Clock
 from tidelog.job_schedule import Entry
 
@@ -57,9 +57,7 @@ class JobScheduler:
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_task(task)
 
     async def _run(self) -> None:
         while True:

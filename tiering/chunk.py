@@ -19,6 +19,7 @@ from typing import NamedTuple
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
 from common.ports import File
+from common.whole_files import write_fully
 from records.batch import CRC_FROM, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchHeader, read_header
 from storage.batch_walk import walk
 
@@ -173,7 +174,7 @@ def store_checked(file: File, data: bytes, expected: Expected) -> ChunkIndex:
         at += check.take(view, at, at) or total - at
         batches += 1
         if at - written >= SLICE_BYTES or batches >= SLICE_BATCHES or at == total:
-            _write(file, view[written:at], written)
+            write_fully(file, view[written:at], written)
             written, batches = at, 0
     return check.finish()
 
@@ -364,12 +365,6 @@ class BatchCheck:
 
 def _start_of(epoch: tuple[int, int]) -> int:
     return epoch[1]
-
-
-def _write(file: File, data: memoryview, position: int) -> None:
-    written = 0
-    while written < len(data):
-        written += file.pwrite(data[written:], position + written)
 
 
 class ChunkPlan:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError
+from common.lifecycle import end_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -218,10 +219,7 @@ class Downloads:
         self._stopped = True
         if self._poll is not None:
             self._poll.cancel()
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._running.values())
         while self._held:
             self._held.popleft().let_go()
 

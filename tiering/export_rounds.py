@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from common.backoff import SLIGHT, Backoff
 from common.errors import OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.ports import Clock
 from object_store.errors import StoreError
 from tiering.cluster_file import StaleCluster
@@ -49,10 +49,8 @@ class ExportRounds(ABC):
         self._task = asyncio.get_running_loop().create_task(self._run(), name=duty(f"export-{self._what}"))
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await end_task(self._task)
+        self._task = None
 
     @abstractmethod
     async def round(self) -> int:

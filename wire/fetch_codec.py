@@ -16,16 +16,15 @@ from common.pacing import Work
 from wire.apis import ApiKey
 from wire.outgoing import FileRegion, Part
 from wire.primitives import (
-    EMPTY_ARRAY,
     INT32,
     INT64,
     NULL_ARRAY,
     PARTS_MAX,
     Endpoint,
     LeaderHint,
+    begun_frame,
     put_count,
     put_endpoints,
-    put_string,
     put_uvarint,
     skip_tags,
     string_at,
@@ -247,7 +246,7 @@ def encode_fetch_response(
     head = frame = _begun(version, correlation, error, session_id, throttle_ms, len(topics))
     parts: list[Part] = [head]
     for topic, of_topic in topics.items():
-        _put_topic(head, version, topic, len(of_topic), len(prefix))
+        _PARTS.put_head(head, version, topic, len(of_topic), len(prefix))
         head, sent = _put_rows(parts, head, sent, version, of_topic)
         if version >= _FLEXIBLE_FROM:
             head.append(0)
@@ -270,7 +269,7 @@ def fetch_encoding(
     head = frame = _begun(version, correlation, error, session_id, throttle_ms, len(topics))
     parts: list[Part] = [head]
     for topic, of_topic in topics.items():
-        _put_topic(head, version, topic, len(of_topic), len(prefix))
+        _PARTS.put_head(head, version, topic, len(of_topic), len(prefix))
         for begin in range(0, len(of_topic), PARTS_AT_ONCE):
             some = of_topic[begin : begin + PARTS_AT_ONCE]
             head, sent = _put_rows(parts, head, sent, version, some)
@@ -284,21 +283,12 @@ def fetch_encoding(
 def _begun(
     version: int, correlation: int, error: int, session_id: int, throttle_ms: int, topics: int
 ) -> bytearray:  # fmt: skip
-    head = bytearray(EMPTY_ARRAY)  # the frame's length, known at the end
-    head += INT32.pack(correlation)
-    if version >= _FLEXIBLE_FROM:
-        head.append(0)
+    head = begun_frame(correlation, version >= _FLEXIBLE_FROM)
     head += INT32.pack(throttle_ms)
     if version >= _SESSIONS_FROM:
         head += _SESSION.pack(error, session_id)
     head += put_count(topics, version >= _FLEXIBLE_FROM)
     return head
-
-
-def _put_topic(head: bytearray, version: int, topic: bytes, count: int, cut: int) -> None:
-    flexible = version >= _FLEXIBLE_FROM
-    head += topic if version >= _IDS_FROM else put_string(topic[cut:] if cut else topic, flexible)
-    head += put_count(count, flexible)
 
 
 def _put_rows(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from common.errors import MalformedFrame
 
-INT8, INT16, INT32, INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
+INT16, INT32, INT64 = Struct(">h"), Struct(">i"), Struct(">q")
 NULL_STRING, NULL_ARRAY = b"\xff\xff", b"\xff\xff\xff\xff"
 EMPTY_ARRAY = b"\0\0\0\0"
 _HEAD = Struct(">hhih")
@@ -98,6 +98,15 @@ def put_uvarint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def begun_frame(correlation: int, flexible: bool) -> bytearray:
+    """An answer's first bytes; its length, which is known at the end, is 0."""
+    out = bytearray(INT32.size)
+    out += INT32.pack(correlation)
+    if flexible:
+        out.append(0)
+    return out
 
 
 def skip_tags(buffer: bytearray | memoryview, at: int, end: int) -> int:

@@ -21,6 +21,7 @@ from wire.primitives import (
     PARTS_MAX,
     Endpoint,
     LeaderHint,
+    begun_frame,
     put_count,
     put_endpoints,
     put_string,
@@ -153,7 +154,7 @@ def encode_produce_response(
     topics = by_topic(rows)
     out = _begun(version, correlation, len(topics))
     for topic, of_topic in topics.items():
-        _put_topic(out, version, topic, len(of_topic), len(prefix))
+        _TOPICS.put_head(out, version, topic, len(of_topic), len(prefix))
         _put_rows(out, version, of_topic)
         if version >= _FLEXIBLE_FROM:
             out.append(0)
@@ -172,7 +173,7 @@ def produce_encoding(
     topics = yield from grouping(rows)
     out = _begun(version, correlation, len(topics))
     for topic, of_topic in topics.items():
-        _put_topic(out, version, topic, len(of_topic), len(prefix))
+        _TOPICS.put_head(out, version, topic, len(of_topic), len(prefix))
         for begin in range(0, len(of_topic), PARTS_AT_ONCE):
             some = of_topic[begin : begin + PARTS_AT_ONCE]
             _put_rows(out, version, some)
@@ -183,18 +184,9 @@ def produce_encoding(
 
 
 def _begun(version: int, correlation: int, topics: int) -> bytearray:
-    out = bytearray(EMPTY_ARRAY)  # the frame's length, known at the end
-    out += INT32.pack(correlation)
-    if version >= _FLEXIBLE_FROM:
-        out.append(0)
+    out = begun_frame(correlation, version >= _FLEXIBLE_FROM)
     out += put_count(topics, version >= _FLEXIBLE_FROM)
     return out
-
-
-def _put_topic(out: bytearray, version: int, topic: bytes, count: int, cut: int) -> None:
-    flexible = version >= _FLEXIBLE_FROM
-    out += topic if version >= _IDS_FROM else put_string(topic[cut:] if cut else topic, flexible)
-    out += put_count(count, flexible)
 
 
 def _put_rows(out: bytearray, version: int, rows: list[ProducedRow]) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from common.errors import MalformedFrame
 from common.pacing import Work
-from wire.primitives import PARTS_MAX, count_at, skip_tags, topic_at
+from wire.primitives import PARTS_MAX, count_at, put_count, put_string, skip_tags, topic_at
 
 PARTS_AT_ONCE = 250  # partitions that are read, or rows that are written, without a pause (`common/pacing.py`)
 PART_COST = 2  # units of one of them
@@ -93,6 +93,12 @@ class TopicList(Generic[P]):
         except (IndexError, struct_error) as error:
             raise MalformedFrame("partitions: cut short") from error
         return parts, at
+
+    def put_head(self, out: bytearray, version: int, topic: bytes, count: int, cut: int) -> None:
+        """A topic, and how many partitions of it follow; `cut` bytes of its name are left out."""
+        flexible = version >= self._flexible_from
+        out += topic if version >= self._ids_from else put_string(topic[cut:] if cut else topic, flexible)
+        out += put_count(count, flexible)
 
 
 def by_topic(rows: list[R]) -> dict[bytes, list[R]]:

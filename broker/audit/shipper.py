@@ -18,7 +18,7 @@ from broker.broker_link import BrokerLink
 from broker.coordination.internal_topics import Ensure
 from common.backoff import Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, known_error
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller.topic_names import AUDIT_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
@@ -76,10 +76,8 @@ class AuditShipper:
     async def stop(self) -> None:
         """What is left goes with the next start."""
         self._journal.on_written = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await end_task(self._task)
+        self._task = None
         self._link.drop()
 
     async def _run(self) -> None:

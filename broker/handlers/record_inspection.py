@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
+from common.lifecycle import end_tasks
 from records.batch import COMPRESSION_MASK, read_header
 from records.builder import recompress
 from records.compression import Compression
@@ -73,10 +74,7 @@ class RecordInspection:
 
     async def close(self) -> None:
         """Drop what waits; its requests end with their connections."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks.values())
         self._queues.clear()
         self._tasks.clear()
 

@@ -18,7 +18,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica_set import NO_BROKER_EPOCH, IsrProposal
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller_channel import C, ControllerUnavailable
 from kraft.image.metadata import MetadataImage
 from wire.messages import AlterPartitionRequest, AlterPartitionResponse, Request, raw_uuid, schema_uuid
@@ -81,9 +81,7 @@ class IsrChanges:
 
     async def stop(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_task(task)
 
     def propose(self, partition: Partition, proposal: IsrProposal) -> None:
         """A later proposal of the same partition replaces one that was not answered."""

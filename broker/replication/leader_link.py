@@ -19,7 +19,7 @@ from broker.replication.follower import Action, Followed, FollowedPartitions, Ve
 from broker.replication.throttles import ReplicationQuota
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure, error_name
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.ports import Address, Ports
 from storage.audit_trail import AuditPending
 from storage.cold_reads import PagesMissing
@@ -130,8 +130,7 @@ class LeaderLink:
     async def stop(self) -> None:
         if self._rest_timer is not None:
             self._rest_timer.cancel()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await end_task(self._task)
 
     # the connection ----------------------------------------------------------------------------------------
 

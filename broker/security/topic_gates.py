@@ -39,7 +39,6 @@ from wire.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     MetadataRequest,
-    MetadataResponse,
     raw_uuid,
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
+from common.lifecycle import end_tasks
 from common.ports import Clock
 from storage.audit_trail import audited
 
@@ -51,10 +52,7 @@ class LocalErasure:
 
     async def stop(self) -> None:
         self._stopped = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks.values())
 
     async def _drop(self, partition: Partition) -> None:
         if partition.erased_end_offset > self._forgotten.get(partition, 0):

@@ -24,7 +24,7 @@ from broker.tier.service import TierService
 from broker.tier.services import TierServices
 from common.backoff import SLIGHT
 from common.errors import OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from object_store.errors import ObjectExists, ObjectMissing, StoreError
 from object_store.store import ObjectInfo
 from tiering.cluster_file import StaleCluster
@@ -95,9 +95,7 @@ class Proposals:
     async def stop(self) -> None:
         """A swap under way is found by the next leader."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await end_task(task)
 
     async def _run(self) -> None:
         while True:

@@ -27,7 +27,7 @@ from broker.tier.services import TierServices
 from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
 from broker.tier.starts import TierStarts, tell_start
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_tasks
 from common.pacing import Work
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.partitions import PartitionImage
@@ -88,10 +88,7 @@ class TierService:
     async def stop(self) -> None:
         """Leave everything as it is: the next leader's claim says what becomes of copies under way."""
         self._stopped = True
-        tasks = [*self._tasks, *self._starting.values(), *([self._task] if self._task is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([*self._tasks, *self._starting.values(), *([self._task] if self._task is not None else [])])
         await self.erasure.stop()
         self._task = None
 

@@ -7,7 +7,10 @@ is created with success and without a record, as there.
 from __future__ import annotations
 
 import random
-from typing import Any
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import msgspec
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
@@ -22,7 +25,6 @@ from kraft.records import (
     AclOperation,
     AclPattern,
     AclPermission,
-    AclRecord,
     AclResource,
     MetadataRecord,
     RemoveAclRecord,
@@ -38,6 +40,9 @@ CREATION_COST, FILTER_COST, ROW_COST, FOUND_PER_UNIT = 15, 20, 5, 10
 
 _Created = CreateAclsResponse.AclCreationResult
 _Deleted = DeleteAclsResponse.DeleteAclsFilterResult
+
+
+K = TypeVar("K", bound=IntEnum)
 
 
 class AclDraft:
@@ -64,19 +69,7 @@ class AclDraft:
         if owner is not None:
             self._count(acls, owner)
         self._bindings[acl.binding] = None
-        record = acl.record()
-        self.records.append(
-            AclRecord(
-                self._new_id(acls),
-                record.resource_type,
-                record.resource_name,
-                record.pattern_type,
-                record.principal,
-                record.host,
-                record.operation,
-                record.permission,
-            )
-        )
+        self.records.append(msgspec.structs.replace(acl.record(), id=self._new_id(acls)))
 
     def meeting(self, acl: AclImage) -> Work[None]:
         """The look at what the resource has already, once for all ACLs that are added to it."""
@@ -168,24 +161,19 @@ def _check_size(count: int) -> None:
         raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"More than {ACLS_PER_REQUEST_MAX} ACLs in one request.")
 
 
+def _known(kind: type[K], name: str, number: int) -> K:
+    try:
+        return kind(number)
+    except ValueError:
+        raise _invalid(f"Invalid {name} {number}") from None
+
+
 def _checked(creation: CreateAclsRequest.AclCreation) -> AclImage:
     """Raises INVALID_REQUEST, as Apache Kafka does, unless the binding is one."""
-    try:
-        resource_type = AclResource(creation.resource_type)
-    except ValueError:
-        raise _invalid(f"Invalid resourceType {creation.resource_type}") from None
-    try:
-        pattern_type = AclPattern(creation.resource_pattern_type)
-    except ValueError:
-        raise _invalid(f"Invalid patternType {creation.resource_pattern_type}") from None
-    try:
-        operation = AclOperation(creation.operation)
-    except ValueError:
-        raise _invalid(f"Invalid operation {creation.operation}") from None
-    try:
-        permission = AclPermission(creation.permission_type)
-    except ValueError:
-        raise _invalid(f"Invalid permissionType {creation.permission_type}") from None
+    resource_type = _known(AclResource, "resourceType", creation.resource_type)
+    pattern_type = _known(AclPattern, "patternType", creation.resource_pattern_type)
+    operation = _known(AclOperation, "operation", creation.operation)
+    permission = _known(AclPermission, "permissionType", creation.permission_type)
     name, principal = creation.resource_name, creation.principal
     acl = AclImage(b"", resource_type, name, pattern_type, principal, creation.host, operation, permission)
     if not name:

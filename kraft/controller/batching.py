@@ -6,7 +6,7 @@ resource. What is a matter of its own may be parted, so that a batch is replayed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kraft.records import (
     PIECE_BYTES_MAX,
@@ -50,26 +50,28 @@ class _Units:
 def pieces(records: Sequence[MetadataRecord], sizes: Sequence[int], bytes_max: int) -> Iterator[slice]:
     """Batches of bounded size, but for one whose records belong together; that is at most `bytes_max`. `sizes` are the
     records' encoded sizes."""
-    units = _Units()
-    start = cut = size = 0  # a batch from `start` on may end before the record number `cut`
-    for number, record in enumerate(records):
-        if units.begins(record):
-            cut = number
-        if cut > start and (number - start >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
-            yield slice(start, cut)
-            start, size = cut, sum(sizes[cut:number])
-        if number > start and size + sizes[number] > bytes_max:
-            yield slice(start, number)
-            start, size = number, 0
-        size += sizes[number]
-    if records:
-        yield slice(start, len(records))
+    return _cut(records, sizes, bytes_max, _Units().begins)
 
 
 def chunks(records: Sequence[MetadataRecord], sizes: Sequence[int], bytes_max: int) -> Iterator[slice]:
     """Batches of up to `bytes_max`, while nodes may run that know nothing of pieces."""
-    start = size = 0
-    for number in range(len(records)):
+    return _cut(records, sizes, bytes_max, lambda _: False)
+
+
+def _cut(
+    records: Sequence[MetadataRecord],
+    sizes: Sequence[int],
+    bytes_max: int,
+    begins: Callable[[MetadataRecord], bool],
+) -> Iterator[slice]:
+    """Batches of bounded size that end where something `begins`, or else before they exceed `bytes_max`."""
+    start = cut = size = 0  # a batch from `start` on may end before the record number `cut`
+    for number, record in enumerate(records):
+        if begins(record):
+            cut = number
+        if cut > start and (number - start >= PIECE_RECORDS_MAX or size >= PIECE_BYTES_MAX):
+            yield slice(start, cut)
+            start, size = cut, sum(sizes[cut:number])
         if number > start and size + sizes[number] > bytes_max:
             yield slice(start, number)
             start, size = number, 0

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from common.decision import Decision
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.invariants import InvariantViolation, check
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Ports
 from kraft.batch_codec import assembled_batch, encoding_records
@@ -152,11 +152,9 @@ class ControllerDriver:
         """Resign and end; writes that wait fail. Idempotent."""
         self._leading_term = None
         self._resign()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-            self._resign()
+        await end_task(self._task)
+        self._task = None
+        self._resign()
 
     @property
     def is_active(self) -> bool:

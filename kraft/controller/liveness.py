@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
-from common.lifecycle import duty
+from common.lifecycle import duty, end_tasks
 from common.ports import Ports
 from kraft.controller.attribution import attributed
 from kraft.controller.broker_loads import BrokerLoads
@@ -85,10 +85,7 @@ class BrokerLiveness:
         self._task = asyncio.create_task(self._watch(), name=duty("broker-liveness"))
 
     async def stop(self) -> None:
-        tasks = [*self._probes.values(), *([self._task] if self._task is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([*self._probes.values(), *([self._task] if self._task is not None else [])])
         self._probes.clear()
         self._task = None
 

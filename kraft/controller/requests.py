@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError
+from common.lifecycle import end_tasks
 from common.pacing import Pacer
 from common.ports import Clock
 from kraft.controller.attribution import actor_of, attributed
@@ -124,10 +125,7 @@ class ControllerRequests:
 
     async def stop(self) -> None:
         """End all requests in work."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def _answer(self, reply: Any, header: RequestHeader, request: Message, connection: int) -> None:
         answering, response = ANSWERS[header.api_key], APIS[header.api_key].response

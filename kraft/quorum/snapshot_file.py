@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from common.errors import StorageFailure
 from common.ports import Disk
+from common.whole_files import write_whole
 from kraft.quorum.journal_format import Entry, SnapshotBase
 
 FILE_NAME = "snapshot"
@@ -104,14 +105,6 @@ class SnapshotFile:
     def write(self, encoded: bytes) -> None:
         """Durable under its name when this returns."""
         new_path = self._path + ".new"
-        file = self._disk.open(new_path, create=True)
-        try:
-            file.truncate(0)
-            view, at = memoryview(encoded), 0
-            while at < len(view):
-                at += file.pwrite(view[at:], at)
-            file.fsync()
-        finally:
-            file.close()
+        write_whole(self._disk, new_path, encoded)
         self._disk.rename(new_path, self._path)
         self._disk.sync_directory(self._directory)

@@ -25,6 +25,7 @@ from pysyncobj.journal import Journal
 from common.identifiers import ZERO_UUID
 from common.invariants import check
 from common.ports import Disk, File
+from common.whole_files import write_fully
 from kraft.quorum import journal_format as wire
 from kraft.quorum.journal_format import DamagedJournal, Entry, JournalState, SnapshotBase
 
@@ -230,7 +231,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
             self._written_commit_index = self._state.commit_index
             self._gathered.append(wire.encode_commit(self._state.commit_index))
         group = wire.encode_group(self._salt, self._sequence + 1, b"".join(self._gathered))
-        _write_whole(self._file, group, self._end)
+        write_fully(self._file, group, self._end)
         self._file.fsync()
         self._sequence += 1
         self._end += len(group)
@@ -261,7 +262,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         file = self._disk.open(new_path, create=True)
         try:
             file.truncate(0)  # what an interrupted rewrite left
-            _write_whole(file, content, 0)
+            write_fully(file, content, 0)
             file.fsync()
             self._disk.rename(new_path, self._path)
             self._disk.sync_directory(self._directory)
@@ -311,11 +312,3 @@ def _read_whole(file: File) -> bytes:
         parts.append(part)
         at += len(part)
     return b"".join(parts)
-
-
-def _write_whole(file: File, data: bytes, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = file.pwrite(view, position)
-        view = view[written:]
-        position += written

@@ -13,7 +13,6 @@ from object_store.blocking import Coming
 from object_store.errors import ObjectMissing, StoreError
 from records.batch import HEADER_BYTES, MAGIC, read_header
 from spark_offload.arrow_columns import binary_column
-from spark_offload.producer_snapshots import snapshot_entries
 from spark_offload.task import spared_collector, store_at
 from spark_offload.varints import Integers
 from spark_offload.verification.batch_checks import Expected, check_batches
@@ -34,6 +33,7 @@ from spark_offload.verification.producer_runs import summarise
 from spark_offload.verification.record_checks import RecordChecker, decode, marker_kinds, sound
 from spark_offload.verification.record_reading import Getter
 from spark_offload.verification.sections import aborted_entries, epoch_entries
+from storage.producer_snapshot import decode_snapshot
 from tiering.segment import LEADER_EPOCHS, OFFSET_INDEX, PRODUCER_SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ class _PieceChecker:
             return sections
         sections.aborted = self._section(TRANSACTION_INDEX, aborted_entries)
         if PRODUCER_SNAPSHOT in segment.sections:
-            sections.producers = self._section(PRODUCER_SNAPSHOT, snapshot_entries)
+            sections.producers = self._section(PRODUCER_SNAPSHOT, lambda data: decode_snapshot(data).entries)
         if LEADER_EPOCHS in segment.sections:
             sections.epochs = self._section(LEADER_EPOCHS, epoch_entries)
         if sections.offsets is not None and sections.times is not None:

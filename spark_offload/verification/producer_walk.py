@@ -12,10 +12,10 @@ from itertools import chain
 
 from records.batch import NO_SEQUENCE, SEQUENCE_MASK
 from records.control import MarkerKind
-from spark_offload.producer_snapshots import SnapshotEntry
 from spark_offload.verification.checks import Check, Findings, Place
 from spark_offload.verification.producer_runs import NO_OFFSET, Marker, Producers, Run
 from spark_offload.verification.sections import AbortedEntry
+from storage.producer_snapshot import SnapshotEntry
 
 EXPIRATION_MS = 86_400_000
 """`producer.id.expiration.ms`: a producer that was silent for so long may be forgotten and begin anywhere."""
@@ -185,7 +185,7 @@ class ProducerWalk:
         self.begin(offset)
         for entry in entries:
             self._known[entry.producer_id] = _Producer(
-                entry.epoch, entry.last_sequence, entry.last_offset, entry.last_timestamp
+                entry.producer_epoch, entry.last_sequence, entry.last_offset, entry.last_timestamp
             )
             if entry.transaction_start != NO_OFFSET:
                 self._open[entry.producer_id] = entry.transaction_start
@@ -194,9 +194,9 @@ class ProducerWalk:
 def _snapshot_complaint(known: _Producer, entry: SnapshotEntry | None, expired_ms: int, is_sparse: bool) -> str:
     if entry is None:
         return "" if known.last_timestamp <= expired_ms else "the snapshot does not have it"
-    if entry.epoch != known.epoch and not (is_sparse and entry.epoch > known.epoch):
-        return f"epoch {entry.epoch}, in the log {known.epoch}"
-    if entry.epoch != known.epoch or (known.last_sequence == NO_SEQUENCE and known.last_offset == NO_OFFSET):
+    if entry.producer_epoch != known.epoch and not (is_sparse and entry.producer_epoch > known.epoch):
+        return f"epoch {entry.producer_epoch}, in the log {known.epoch}"
+    if entry.producer_epoch != known.epoch or (known.last_sequence == NO_SEQUENCE and known.last_offset == NO_OFFSET):
         return ""
     if is_sparse and entry.last_offset >= known.last_offset:
         return ""

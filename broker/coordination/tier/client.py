@@ -21,7 +21,7 @@ from broker.coordination.placement import tier_partition_for
 from broker.coordination.tier.coordinator import TierCoordinator
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
-from common.lifecycle import duty
+from common.lifecycle import duty, end_task
 from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
@@ -93,9 +93,7 @@ class _Courier:
             self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def stop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
+        await end_task(self.task)
         self.link.drop()
 
     async def _run(self) -> None:

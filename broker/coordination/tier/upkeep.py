@@ -19,7 +19,7 @@ from broker.coordination.tier.coordinator import TierCoordinator
 from common.backoff import SLIGHT
 from common.errors import OutcomeUnknown, ProtocolError
 from common.identifiers import ZERO_UUID
-from common.lifecycle import duty
+from common.lifecycle import duty, end_tasks
 from kraft.image.metadata import MetadataImage
 from object_store.errors import StoreError
 from tiering.cluster_file import StaleCluster
@@ -74,9 +74,7 @@ class TierUpkeep:
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
     def _begin(self, name: str, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:
