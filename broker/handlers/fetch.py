@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -41,6 +41,7 @@ from wire.hot_codec import (
     Endpoint,
     FetchCall,
     FetchedRow,
+    LeaderHint,
     ManyParts,
     decode_fetch,
     encode_fetch_response,
@@ -51,9 +52,7 @@ from wire.tick import Tick
 logger = logging.getLogger(__name__)
 
 SESSIONS_FROM = 7
-POSITIONS_MAX = (
-    500  # read for one incremental fetch: an answer to more of them holds the loop; the rest comes with the next
-)
+POSITIONS_MAX = 500  # read for one incremental fetch: more would hold the loop; the rest comes with the next
 FAIR_UNSENT_FILES = 4  # what every client may have in its replies when all together hold too many open
 
 
@@ -365,11 +364,11 @@ class FetchHandler:
 
     def __init__(self, services: FetchServices) -> None:
         self._hosted = services.hosted
-        self.hints = services.hints
+        self._hints = services.hints
         self.sessions = services.sessions
         self.parts_at_once = POSITIONS_MAX
         self._deadlines = services.deadlines
-        self.throttle = services.throttle
+        self._throttle = services.throttle
         self._loop = asyncio.get_running_loop()
         self.reader = services.reader
         self.tick = services.tick
@@ -451,9 +450,8 @@ class FetchHandler:
     ) -> None:
         """Send the answer, into its place when it had to wait."""
         connection: Connection = client.connection
-        pause_ms = 0 if client.internal else self.throttle.charge(client, FETCH, 0)
-        hints = [row.leader for row in rows if row.leader is not None]
-        endpoints: Sequence[Endpoint] = self.hints.endpoints(hints, client.listener, client.tenant) if hints else ()
+        pause_ms = self.charge(client)
+        endpoints = self.endpoints(client, [row.leader for row in rows if row.leader is not None])
         parts = encode_fetch_response(
             version, correlation, error, session_id, rows, pause_ms, endpoints, client.topic_prefix
         )
@@ -463,6 +461,13 @@ class FetchHandler:
             connection.reply(parts)
         if pause_ms:
             connection.mute_for(pause_ms / 1000)
+
+    def charge(self, client: ClientSession) -> int:
+        """For how many milliseconds the client's connection is to pause after its answer."""
+        return 0 if client.internal else self._throttle.charge(client, FETCH, 0)
+
+    def endpoints(self, client: ClientSession, hints: Collection[LeaderHint]) -> Sequence[Endpoint]:
+        return self._hints.endpoints(hints, client.listener, client.tenant) if hints else ()
 
 
 def _has_changed(position: Position, read: Read) -> bool:

@@ -23,7 +23,7 @@ from broker.request import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from wire.connection import Reply
-from wire.hot_codec import FETCH, PARTS_AT_ONCE, FetchCall, FetchedRow, LeaderHint, fetch_encoding
+from wire.hot_codec import PARTS_AT_ONCE, FetchCall, FetchedRow, LeaderHint, fetch_encoding
 from wire.outgoing import Part
 
 UPDATED_AT_ONCE, UPDATE_COST = 100, 4  # positions of a session, and units of `common.pacing` of each
@@ -322,14 +322,14 @@ def _answering(
     rows: list[FetchedRow],
 ) -> Work[tuple[list[Part], int]]:
     """The answer to a long request, and for how many milliseconds its connection is to pause."""
-    pause_ms = 0 if client.internal else handler.throttle.charge(client, FETCH, 0)
+    pause_ms = handler.charge(client)
     hints: dict[int, LeaderHint] = {}
     for number, row in enumerate(rows):
         if number % PARTS_AT_ONCE == 0:
             yield PARTS_AT_ONCE
         if row.leader is not None:
             hints[row.leader.leader] = row.leader
-    endpoints = handler.hints.endpoints(hints.values(), client.listener, client.tenant) if hints else ()
+    endpoints = handler.endpoints(client, hints.values())
     parts = yield from fetch_encoding(
         version, correlation, ErrorCode.NONE, session_id, rows, pause_ms, endpoints, client.topic_prefix
     )
