@@ -219,7 +219,7 @@ class LogDirectory:
             who = {"topic": loaded.topic, "partition": loaded.partition, "log_end_offset": loaded.log_end_offset}
             self._audit.note("records_lost_since_last_run", **who)
         log = PartitionLog(self._context, loaded)
-        self._logs[loaded.topic, loaded.partition] = log
+        self._logs[log.who] = log
         await self._trim_producers()
         if loaded.topic_id == ZERO_UUID and loaded.log_end_offset > 0:
             await audited(lambda: self.set_stray(log))  # nobody can tell which topic these records belong to
@@ -268,7 +268,8 @@ class LogDirectory:
             loaded = empty_log(
                 self._context.open_files, directory, topic, partition, topic_id, config, self._ports.clock.wall_ms()
             )
-            log = self._logs[topic, partition] = PartitionLog(self._context, loaded)
+            log = PartitionLog(self._context, loaded)
+            self._logs[log.who] = log
         self._checkpoints.note(RECOVERY_POINTS)
         if self._checkpoints.exceed((topic, partition), 0, 0):
             log.bar("checkpoints of another log of its name are being withdrawn")

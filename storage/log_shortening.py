@@ -49,7 +49,7 @@ UNREAD = "its producers have not been read since it was cut"
 
 @dataclass(slots=True, eq=False)
 class LogShortening:
-    """One per log: carries out what a `Cut` or a `RetentionPlan` says. A `Reloadable` while producers are read anew."""
+    """Carries out what a `Cut` or a `RetentionPlan` says of one log. A `Reloadable` while producers are read anew."""
 
     _context: LogContext
     _files: LogFiles

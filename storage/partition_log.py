@@ -1,10 +1,9 @@
 """One replica's log: Kafka's segment files, appended with one write, read as regions of a file.
 
-One writer; every call runs on the event loop unless it says otherwise. `PartitionLog` is the one face of its parts,
-each of which changes its own fields alone: `LogEnds` (how far the log reaches), `LogFiles` (its directory and whether
-it takes changes), `SegmentList` (segments, search, cold reads), `LogDurability` (flush and snapshots), `LogTail`
-(appends and the roll), `LogShortening` (truncation and removal), `ProducerStates` with their history, and
-`LeaderEpochCache`.
+One writer; every call runs on the event loop unless it says otherwise. `PartitionLog` is the face of parts that each
+change their own fields alone: `LogEnds` (how far it reaches), `LogFiles` (directory, settings, whether it takes
+changes), `SegmentList`, `LogTail` (appends, roll), `LogDurability` (flush), `LogShortening` (truncation, removal),
+`ProducerStates` with their history, and `LeaderEpochCache`.
 """
 
 from bisect import bisect_right
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from records.batch import BatchHeader
-from storage.checkpoint_files import HIGH_WATERMARKS
+from storage.checkpoint_files import HIGH_WATERMARKS, TopicPartition
 from storage.closed_segments import ClosedSegment, SegmentReader, closed_segment_at
 from storage.leader_epochs import EpochEnd
 from storage.loaded_log import LoadedLog
@@ -45,18 +44,16 @@ T = TypeVar("T")
 class PartitionLog:
     """Offsets: `log_start_offset` is the first that is served, `log_end_offset` the next to be assigned.
 
-    The other ends are those of `LogEnds`. `written_end_offset` may count as this replica's log end: bytes below it are
-    in the page cache, and on the device where flush.messages is 1. It lags `log_end_offset` only while the disk is slow
-    or a flush runs. A leader's followers may read up to `readable_end_offset` what the leader itself has not flushed
-    yet. In a tiered topic `local_log_start_offset` may lie above `log_start_offset`: what is between them is in the
-    tier alone.
+    `written_end_offset` may count as this replica's log end: bytes below it are in the page cache, and on the device
+    where flush.messages is 1. It lags `log_end_offset` only while the disk is slow or a flush runs. A leader's
+    followers may read up to `readable_end_offset` what the leader itself has not flushed yet. In a tiered topic
+    `local_log_start_offset` may lie above `log_start_offset`: what is between them is in the tier alone.
     """
 
     __slots__ = (
         "_files",
         "_health",
         "_segments",
-        "_shortening",
         "_tail",
         "config",
         "context",
@@ -84,9 +81,13 @@ class PartitionLog:
         self._segments = segments = SegmentList(context, files, ends, loaded.segments)
         self.durability = LogDurability(context, files, ends, segments, epochs, producers, history)
         self._configure(loaded.config)
-        known = (files, ends, segments, epochs, producers, history, self.durability)
-        self._tail = LogTail(context, *known)
-        self._shortening = LogShortening(context, *known, self._tail)
+        self._tail = LogTail(context, files, ends, segments, epochs, producers, history, self.durability)
+
+    @property
+    def _shortening(self) -> LogShortening:
+        """Made for each act: it holds nothing, and a broker may have 100,000 logs."""
+        known = (self._files, self.ends, self._segments, self.leader_epochs, self.producers, self.producer_history)
+        return LogShortening(self.context, *known, self.durability, self._tail)
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic}-{self.partition} [{self.log_start_offset}, {self.log_end_offset}))"
@@ -118,6 +119,10 @@ class PartitionLog:
         self.context.checkpoints.note(HIGH_WATERMARKS)
 
     # Views
+
+    @property
+    def who(self) -> TopicPartition:
+        return self._files.who
 
     @property
     def topic_id(self) -> bytes:
@@ -217,9 +222,7 @@ class PartitionLog:
         segments = self._segments
         tail = segments.tail
         if tail is None or offset - tail.base < tail.starts[0]:
-            return segments.read(
-                offset, bytes_max, until_offset, at_least_one=at_least_one, only_in_memory=only_in_memory
-            )
+            return segments.read(offset, bytes_max, until_offset, at_least_one, only_in_memory)
         starts, positions, active = tail.starts, tail.positions, segments.active
         found = bisect_right(starts, offset - tail.base) - 1
         start = positions[found]

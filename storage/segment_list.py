@@ -135,7 +135,7 @@ class SegmentList:
     # Reads that the tail does not answer
 
     def read(
-        self, offset: int, bytes_max: int, until_offset: int, *, at_least_one: bool, only_in_memory: bool
+        self, offset: int, bytes_max: int, until_offset: int, at_least_one: bool, only_in_memory: bool
     ) -> Region | None:
         """As `PartitionLog.read` for an offset in [log start, until), `until_offset` not past the readable end."""
         if offset < self.all[0].base_offset:
