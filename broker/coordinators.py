@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from broker.broker_link import BrokerLink
 from broker.config import BrokerConfig
-from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.key_moves import TenantKeyMoves
 from broker.coordination.groups.key_store import KeyStore
@@ -23,7 +21,10 @@ from broker.data_plane import Machinery
 from broker.forwarding import Forwarder
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition, Role
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.audit import AuditSettings
+from common.node_settings.groups import GroupSettings
+from common.node_settings.tier import TierStateSettings
+from common.settings import declared
 from kraft.broker_lifecycle import BrokerLifecycle
 from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from kraft.image.delta import MetadataDelta
@@ -31,7 +32,6 @@ from kraft.image.metadata import MetadataImage
 from kraft.links import Links
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
-MINUTE_MS = 60_000
 LINK_TIMEOUT_S = 1.0
 
 
@@ -52,18 +52,15 @@ class Coordinators:
         self._config = config
         self._lifecycle = lifecycle
 
-        def value(name: str) -> Any:
-            return config.node_settings.get(name, NODE_SETTINGS[name].default)
-
         def create_topics(request: CreateTopicsRequest, version: int) -> Awaitable[CreateTopicsResponse]:
             return forwarder.forward(None, request, version)
 
         self.runtime = CoordinatorRuntime(
-            ports.clock, RuntimeConfig(host_limits(config, value)), machinery.pacer, self._holds_lease
+            ports.clock, RuntimeConfig(host_limits(config)), machinery.pacer, self._holds_lease
         )
         self.groups = GroupCoordinator(
             self.runtime,
-            _group_config(value),
+            config.groups,
             lambda: partitions.image,
             ports.random,
         )
@@ -80,9 +77,7 @@ class Coordinators:
             new_link,
             self._broker,
         )
-        self.internal_topics = InternalTopics(
-            _topics(config, value), lambda: partitions.image, create_topics, ports.clock
-        )
+        self.internal_topics = InternalTopics(_topics(config), lambda: partitions.image, create_topics, ports.clock)
         self.tiers = TierCoordinator(self.runtime, lambda: partitions.image)
         self.tier_client = TierClient(
             config.node_id,
@@ -100,7 +95,7 @@ class Coordinators:
             return [partition for partition in here.values() if partition.role is Role.FOLLOWER]
 
         self.runtime.keep_snapshots(ports.disk)
-        standby = StandbyLimits(value("tidelog.coordinator.standby.bytes.max"))
+        standby = StandbyLimits(config.groups.coordinator_standby_bytes_max)
         self.runtime.keep_standbys(followed, standby)
         partitions.on_leadership(GROUP_TOPIC, self._leadership)
         partitions.on_leadership(TIER_TOPIC, self._leadership)
@@ -112,7 +107,8 @@ class Coordinators:
 
     def _holds_lease(self) -> bool:
         """Whether the controllers have this broker for alive: what they elect without it begins later."""
-        session_ms, interval_ms = self._config.broker_session_timeout_ms, self._config.broker_heartbeat_interval_ms
+        sessions = self._config.sessions
+        session_ms, interval_ms = sessions.broker_session_timeout_ms, sessions.broker_heartbeat_interval_ms
         lifecycle = self._lifecycle()
         lease_ms = min(session_ms, max(session_ms / 2, 2 * interval_ms))
         return lifecycle is not None and lifecycle.unfenced_within(lease_ms / 1000)
@@ -138,45 +134,38 @@ class Coordinators:
         await self.runtime.stop()
 
 
-def host_limits(config: BrokerConfig, value: Callable[[str], Any]) -> HostLimits:
+def host_limits(config: BrokerConfig) -> HostLimits:
     return HostLimits(
-        commit_timeout_s=value("offsets.commit.timeout.ms") / 1000,
+        commit_timeout_s=config.groups.offsets_commit_timeout_ms / 1000,
         freshness_s=max(HostLimits().freshness_s, 2 * config.replication.replica_fetch_wait_max_ms / 1000),
     )
 
 
-def _group_config(value: Callable[[str], Any]) -> GroupConfig:
-    return GroupConfig(
-        group_min_session_timeout_ms=value("group.min.session.timeout.ms"),
-        group_max_session_timeout_ms=value("group.max.session.timeout.ms"),
-        group_initial_rebalance_delay_ms=value("group.initial.rebalance.delay.ms"),
-        group_max_size=value("group.max.size"),
-        offsets_retention_ms=value("offsets.retention.minutes") * MINUTE_MS,
-        offsets_retention_check_interval_ms=value("offsets.retention.check.interval.ms"),
-        offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
-    )
+def _topics(config: BrokerConfig) -> list[InternalTopic]:
+    """The internal topics by this broker's settings. A replication factor that was given is kept to exactly."""
+    groups, tier, audit = config.groups, config.tier_state, config.audit
 
+    def is_given(group: type, field: str) -> bool:
+        return declared(group, field).name in config.node_settings
 
-def _topics(config: BrokerConfig, value: Callable[[str], Any]) -> list[InternalTopic]:
-    """The internal topics by this broker's settings."""
     return [
         group_topic(
-            value("offsets.topic.num.partitions"),
-            value("offsets.topic.replication.factor"),
-            value("offsets.topic.segment.bytes"),
-            exact="offsets.topic.replication.factor" in config.node_settings,
+            groups.offsets_topic_num_partitions,
+            groups.offsets_topic_replication_factor,
+            groups.offsets_topic_segment_bytes,
+            exact=is_given(GroupSettings, "offsets_topic_replication_factor"),
         ),
         tier_topic(
-            value("tidelog.tier.state.partitions"),
-            value("tidelog.tier.state.replication.factor"),
-            value("tidelog.tier.state.segment.bytes"),
-            exact="tidelog.tier.state.replication.factor" in config.node_settings,
+            tier.partitions,
+            tier.replication_factor,
+            tier.segment_bytes,
+            exact=is_given(TierStateSettings, "replication_factor"),
         ),
         audit_topic(
-            value("tidelog.audit.topic.num.partitions"),
-            value("tidelog.audit.topic.replication.factor"),
-            value("tidelog.audit.topic.segment.bytes"),
-            value("tidelog.audit.topic.retention.ms"),
-            exact="tidelog.audit.topic.replication.factor" in config.node_settings,
+            audit.topic_num_partitions,
+            audit.topic_replication_factor,
+            audit.topic_segment_bytes,
+            audit.topic_retention_ms,
+            exact=is_given(AuditSettings, "topic_replication_factor"),
         ),
     ]

@@ -78,20 +78,20 @@ class DataPlane:
         broker_epoch: Callable[[], int],
         chain: RequestChain,
     ) -> None:
-        ports, replication, limits = machinery.ports, config.replication, config.limits
+        ports, replication, duties = machinery.ports, config.replication, config.duties
         loop = asyncio.get_running_loop()
         lag_max_s = replication.replica_lag_time_max_ms / 1000
         self._logs = logs
         self.settings = LogSettings(config.node_id, config.node_settings)
-        self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, lag_max_s, machinery.pacer)
+        self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, replication, machinery.pacer)
         self.deadlines = Deadlines()
         self.sessions = FetchSessionCache(
-            limits.max_incremental_fetch_session_cache_slots,
+            replication.max_incremental_fetch_session_cache_slots,
             ports.random,
             lambda work: machinery.pacer.start(work, "fetch sessions", own=True),
         )
         self.inspection = RecordInspection(
-            limits.recompressions_at_once_max, limits.recompression_bytes_queued_max, limits.inflated_bytes_max
+            duties.recompressions_at_once_max, duties.recompression_bytes_queued_max, config.topics.inflated_bytes_max
         )
         hints = LeaderHints(self.partitions, ProxyAddress(config.proxy_domain, config.proxy_port))
         self.produce = ProduceHandler(
@@ -108,7 +108,7 @@ class DataPlane:
                 self.deadlines,
                 machinery.tick,
                 chain.throttle,
-                limits.fetch_max_bytes,
+                replication.fetch_max_bytes,
                 logs.context.open_files,
                 config.tier_reads.remote_fetch_max_wait_ms,
             )
@@ -125,10 +125,10 @@ class DataPlane:
             self.partitions,
             logs,
             ports.clock,
-            config.duties,
+            duties,
             replication.replica_high_watermark_checkpoint_interval_ms / 1000,
             min(REVIEW_S, lag_max_s / 2),
-            limits.inflated_bytes_max,
+            config.topics.inflated_bytes_max,
             lag_max_s,
             machinery.pacer,
         )

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from functools import partial
 
 from broker.config import LogDuties
@@ -17,6 +16,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ProtocolError
 from common.lifecycle import end_tasks
+from common.node_settings.topics import BrokerLogSettings
 from common.pacing import Pacer, Work
 from common.ports import Clock
 from storage.audit_trail import AuditPending
@@ -33,6 +33,15 @@ PARTITIONS_PER_TURN = 128
 QUIET_PER_ROUND = 512  # partitions looked after of those that only lack replicas which do not fetch
 PARTITION_COST = 1  # of a partition that is looked at and left alone
 PRODUCERS_EXPIRE_S = 600.0  # producer.id.expiration.check.interval.ms
+
+
+def cleaner_config(config: BrokerLogSettings, inflated_bytes_max: int) -> CleanerConfig:
+    return CleanerConfig(
+        backoff_ms=config.log_cleaner_backoff_ms,
+        dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+        io_bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
+        inflated_bytes_max=inflated_bytes_max,
+    )
 
 
 class Stalls:
@@ -84,12 +93,7 @@ class Duties:
         self._pacer = pacer
         self._stalls = Stalls(lag_max_s)
         self._cleaner: LogCleaner | None = None
-        self._cleaner_config = CleanerConfig(
-            backoff_ms=config.log_cleaner_backoff_ms,
-            dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
-            io_bytes_per_second_max=config.log_cleaner_io_max_bytes_per_second,
-            inflated_bytes_max=inflated_bytes_max,
-        )
+        self._cleaner_config = cleaner_config(config, inflated_bytes_max)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -112,16 +116,9 @@ class Duties:
         logs = self._logs.logs
         return [logs[key] for key in self._logs.context.compacted if key in logs]
 
-    def configure_cleaner(
-        self, *, backoff_ms: int, dedupe_buffer_bytes: int, io_bytes_per_second_max: float
-    ) -> None:  # fmt: skip
-        """Values of the settings of the same names, from now on."""
-        self._cleaner_config = replace(
-            self._cleaner_config,
-            backoff_ms=backoff_ms,
-            dedupe_buffer_bytes=dedupe_buffer_bytes,
-            io_bytes_per_second_max=io_bytes_per_second_max,
-        )
+    def configure_cleaner(self, config: BrokerLogSettings) -> None:
+        """The cleaner's settings from now on."""
+        self._cleaner_config = cleaner_config(config, self._cleaner_config.inflated_bytes_max)
         if self._cleaner is not None:
             self._cleaner.configure(self._cleaner_config)
 

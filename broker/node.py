@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from broker.apis import FIELD_CLASSES, routes
 from broker.audit.plane import AuditPlane, open_journal
-from broker.config import BrokerConfig, server_limits
+from broker.config import BrokerConfig
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery, directory_config
 from broker.dispatch import Dispatcher
@@ -54,10 +54,10 @@ from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from broker.tier.opening import OpenStore
 from broker.tier.plane import TierPlane
-from common.broker_settings import NODE_SETTINGS
 from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.metrics import Metrics
+from common.node_settings.catalogue import NODE_SETTINGS
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
@@ -107,7 +107,7 @@ class BrokerNode:
         self._recovered = (0, 0)
         self._missed: list[tuple[MetadataDelta, MetadataImage]] | None = None  # until the first roles are known
         self.metrics = Metrics()
-        limits = config.limits
+        limits = config.limits.connection
         self._watch = Watch()
         self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced))
         machinery = Machinery(
@@ -146,8 +146,8 @@ class BrokerNode:
             listeners,
             self.dispatcher.frame,
             self.dispatcher.closed,
-            ViolationLog(logger, limits.peer_log_lines_max).report,
-            server_limits(limits),
+            ViolationLog(logger, limits.violation_lines_max).report,
+            config.limits,
             machinery.tick,
             machinery.pool,
             machinery.watch,
@@ -186,7 +186,7 @@ class BrokerNode:
         try:
             image = self.observer.image
             settings = self.data_plane.settings
-            threads = settings.node_value(image, "num.recovery.threads.per.data.dir")
+            threads = settings.under(image, self._config.duties).num_recovery_threads_per_data_dir
             await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering, threads)
             broker_epoch = await registering
             if self.logs.previous_broker_epoch != claimed:  # the scan has found that records are gone
@@ -218,7 +218,7 @@ class BrokerNode:
             self._ports,
             lambda: self.observer.image,
             config.secret,
-            config.limits.socket_request_max_bytes,
+            config.limits.connection.frame_bytes_max,
             asyncio.get_running_loop().time,
             config.node_id,
         )
@@ -242,7 +242,7 @@ class BrokerNode:
             fatal=self._fatal,
             pacer=self.pacer,
             security=self.security,
-            answer_bytes_max=self._config.limits.answer_bytes_max,
+            answer_bytes_max=self._config.limits.connection.answer_bytes_max,
         )
 
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
@@ -307,10 +307,10 @@ class BrokerNode:
             self._heartbeats,
             registration,
             LifecycleConfig(
-                heartbeat_interval_s=config.broker_heartbeat_interval_ms / 1000,
-                call_timeout_s=config.broker_session_timeout_ms / 2000,
-                shutdown_timeout_s=config.controlled_shutdown_timeout_ms / 1000,
-                duplicate_patience_s=SESSIONS_UNTIL_DUPLICATE * config.broker_session_timeout_ms / 1000,
+                heartbeat_interval_s=config.sessions.broker_heartbeat_interval_ms / 1000,
+                call_timeout_s=config.sessions.broker_session_timeout_ms / 2000,
+                shutdown_timeout_s=config.replication.controlled_shutdown_timeout_ms / 1000,
+                duplicate_patience_s=SESSIONS_UNTIL_DUPLICATE * config.sessions.broker_session_timeout_ms / 1000,
             ),
             lambda: self.partitions.applied_offset,
             self._fatal,
@@ -353,7 +353,11 @@ class BrokerNode:
             return
         self._stopping = True
         lifecycle = self.lifecycle
-        if lifecycle is not None and self._config.controlled_shutdown_enable and not await lifecycle.shut_down():
+        if (
+            lifecycle is not None
+            and self._config.replication.controlled_shutdown_enable
+            and not await lifecycle.shut_down()
+        ):
             logger.warning("leadership has not moved in time")
         self.server.stop_accepting()
         await self.audit.stop()
@@ -418,25 +422,21 @@ class BrokerNode:
         """Whose methods the rows of `broker.apis` name."""
         config, partitions, forwarder = self._config, self.partitions, self._forwarder
         coordinators, data_plane = self.coordinators, self.data_plane
-        given = {
-            name: NODE_SETTINGS[name].text(value)
-            for name, value in config.node_settings.items()
-            if name in NODE_SETTINGS
-        }
+        given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
         return [
             self.security,
             TopicDeletion(lambda: self.observer.image),
             ListOffsets(
                 hosted=partitions,
                 cold=lambda: data_plane.fetch.reader.cold,
-                remote_timeout_ms=lambda: self._dynamic.remote_list_offsets_ms,
+                remote_timeout_ms=lambda: self._dynamic.tier_reads.remote_list_offsets_request_timeout_ms,
             ),
             MetadataHandler(
                 forwarder=forwarder,
                 internal_topics=coordinators.internal_topics,
-                config=MetadataConfig(config.node_id, config.auto_create_topics_enable),
+                config=MetadataConfig(config.node_id, config.topics.auto_create_topics_enable),
                 is_doubted=data_plane.fetchers.is_doubted,
-                rows=TopicRows(config.limits.metadata_cache_bytes_max),
+                rows=TopicRows(config.limits.connection.metadata_cache_bytes_max),
             ),
             GroupOffsetHandlers(coordinators.groups, lambda: partitions.image),
             ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id),
@@ -454,7 +454,7 @@ class BrokerNode:
             DescribeLogDirs(
                 hosted=partitions,
                 disk=self._ports.disk,
-                directory=str(config.node_settings.get("log.dirs", NODE_SETTINGS["log.dirs"].default)),
+                directory=config.log_dirs,
             ),
             DescribeProducers(partitions),
             ReassignmentHandlers(forwarder),

@@ -1,20 +1,40 @@
-"""Settings: declared once, parsed at the door, described from the declaration.
+"""Settings: declared once, parsed at the door, described from the declaration, read as attributes.
 
-A `Setting` knows its type, default, range and meaning; a `Catalogue` is all settings of one kind of node or of a
-topic. Names are Apache Kafka's where Kafka has the setting, else they begin with `tidelog.`. An unknown name, a
-value out of its range, or two values that contradict each other raise SettingError with one line for the user.
+A group is a frozen dataclass, and `setting` declares one of its fields: name, type, default, meaning, range, when it
+may change. What reads a setting holds the group and reads the field. A `Catalogue` is all settings of nodes or of
+topics, made of the groups. Names are Apache Kafka's where Kafka has the setting, else they begin with `tidelog.`. An
+unknown name, a value out of its range, or two values that contradict each other raise SettingError with one line for
+the user.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, overload
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+READ_ONLY = "read-only"
+"""A change takes effect when the node restarts."""
+PER_BROKER = "per-broker"
+"""May change while brokers run, for one broker at a time."""
+CLUSTER_WIDE = "cluster-wide"
+"""May change while brokers run, for one broker or for all. Its readers are handed the group anew: `overridden`."""
+
+Group = TypeVar("Group")
+Given = TypeVar("Given")
+Read = TypeVar("Read")
+_DECLARED = "setting"
 _OF_LISTENER = re.compile(r"listener\.name\.([a-z0-9_-]+)\.(.+)")
 
 
@@ -26,11 +46,11 @@ class SettingError(ValueError):
 class Setting:
     """One declared setting.
 
-    `type_name` is Kafka's (boolean, int, long, double, string, list); `update` says when a change takes effect:
-    "read-only" (restart), "per-broker" or "cluster-wide" (dynamic); `synonyms` are the broker settings that give a
-    topic setting its default, nearest first; `pattern` is a regular expression for a string or each item of a list,
-    and `pattern_text` says it in words. `per_listener`: `listener.name.<name>.<setting>` is one listener's own value.
-    `inert`: it is taken and shown for Apache Kafka's tools, and nothing reads it.
+    `type_name` is Kafka's (boolean, int, long, double, string, list); the unit of a number is the end of its name.
+    `update` says when a change takes effect: READ_ONLY, PER_BROKER or CLUSTER_WIDE. `synonyms` are the broker settings
+    that give a topic setting its default, nearest first; `pattern` is a regular expression for a string or each item of
+    a list, and `pattern_text` says it in words. `per_listener`: `listener.name.<name>.<setting>` is one listener's own
+    value. `inert`: it is taken and shown for Apache Kafka's tools, and nothing reads it.
     """
 
     name: str
@@ -40,7 +60,7 @@ class Setting:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    update: str = "read-only"
+    update: str = READ_ONLY
     sensitive: bool = False
     synonyms: tuple[str, ...] = ()
     pattern: str = ""
@@ -50,7 +70,7 @@ class Setting:
 
     @property
     def needs_restart(self) -> bool:
-        return self.update == "read-only"
+        return self.update == READ_ONLY
 
     @property
     def range_text(self) -> str:
@@ -71,19 +91,19 @@ class Setting:
         try:
             value = _PARSERS[self.type_name](text.strip() if self.type_name != "string" else text)
         except ValueError:
-            raise self._error(text) from None
+            raise self.error(text) from None
         if self.type_name in ("int", "long", "double"):
             limit = {"int": INT_MAX, "long": LONG_MAX}.get(self.type_name)
             out_of_type = limit is not None and not -limit - 1 <= value <= limit
             too_low = self.low is not None and value < self.low
             too_high = self.high is not None and value > self.high
             if out_of_type or too_low or too_high or value != value:  # noqa: PLR0124  NaN is in no range
-                raise self._error(text)
+                raise self.error(text)
         for item in value if self.type_name == "list" else [value]:
             if self.choices and item not in self.choices:
-                raise self._error(text)
+                raise self.error(text)
             if self.pattern and not re.fullmatch(self.pattern, item):
-                raise self._error(text)
+                raise self.error(text)
         return value
 
     def text(self, value: Any) -> str:
@@ -94,7 +114,7 @@ class Setting:
             return ",".join(value)
         return str(value)
 
-    def _error(self, text: str) -> SettingError:
+    def error(self, text: str) -> SettingError:
         shown = "(hidden)" if self.sensitive else repr(text)
         return SettingError(f"{self.name}: {shown} is not valid, it must be {self.range_text}")
 
@@ -126,15 +146,132 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
+class Declared(NamedTuple):
+    """A field of a group that is a setting. `read_as` makes what the field holds of the setting's value; it raises
+    ValueError with the part of the value that cannot be read."""
+
+    setting: Setting
+    read_as: Callable[[Any], Any] | None
+
+    def held(self, value: Any) -> Any:
+        """What the field holds when that is the setting's value. SettingError when it cannot be read so."""
+        if self.read_as is None:
+            return value
+        try:
+            return self.read_as(value)
+        except ValueError as error:
+            raise self.setting.error(str(error)) from None
+
+
+@overload
+def setting(
+    name: str, type_name: str, default: Given, doc: str, low: float | None = None, high: float | None = None, *,
+    choices: tuple[str, ...] = (), update: str = READ_ONLY, sensitive: bool = False, synonyms: tuple[str, ...] = (),
+    pattern: str = "", pattern_text: str = "", per_listener: bool = False, inert: bool = False,
+) -> Given: ...  # fmt: skip
+@overload
+def setting(
+    name: str, type_name: str, default: Given, doc: str, low: float | None = None, high: float | None = None, *,
+    choices: tuple[str, ...] = (), update: str = READ_ONLY, sensitive: bool = False, synonyms: tuple[str, ...] = (),
+    pattern: str = "", pattern_text: str = "", per_listener: bool = False, inert: bool = False,
+    read_as: Callable[[Given], Read],
+) -> Read: ...  # fmt: skip
+def setting(
+    name: str, type_name: str, default: Any, doc: str, low: float | None = None, high: float | None = None, *,
+    read_as: Callable[[Any], Any] | None = None, **more: Any,
+) -> Any:  # fmt: skip
+    """A field of a group: one declared setting. The parameters are `Setting`'s.
+
+    `read_as`: the field holds what this makes of the value, in the unit or form that its reader wants.
+    """
+    return field_of(Declared(Setting(name, type_name, default, doc, low, high, **more), read_as))
+
+
+def field_of(declared: Declared) -> Any:
+    """A dataclass's field whose default is the declared one. A secret stays out of the group's repr."""
+    default, metadata = declared.held(declared.setting.default), {_DECLARED: declared}
+    shown = not declared.setting.sensitive
+    if isinstance(default, Mapping):
+        return dataclasses.field(default_factory=lambda: default, repr=shown, metadata=metadata)
+    return dataclasses.field(default=default, repr=shown, metadata=metadata)
+
+
+def same(group: type, field: str, read_as: Callable[[Any], Any] | None = None) -> Any:
+    """A field that is the setting declared as `field` of another group, for a reader that holds little else of it."""
+    declared = settings_of(group)[field]
+    return field_of(declared if read_as is None else Declared(declared.setting, read_as))
+
+
+def settings_of(group: type) -> Mapping[str, Declared]:
+    """The group's settings by field; what it inherits comes first."""
+    return _settings_of(group)
+
+
+@cache
+def _settings_of(group: type) -> Mapping[str, Declared]:
+    return {f.name: f.metadata[_DECLARED] for f in dataclasses.fields(group) if _DECLARED in f.metadata}
+
+
+def declared(group: type, field: str) -> Setting:
+    """The setting that is declared as `field`."""
+    return settings_of(group)[field].setting
+
+
+def overridden(group: Group, *overrides: Mapping[str, str], listener: str = "") -> Group:
+    """`group` with the values, as text, that `overrides` give to settings that may change at run time. The first that
+    has a setting counts. With `listener`, only that listener's own values are looked for."""
+    prefix = f"listener.name.{listener.lower()}." if listener else ""
+    changes: dict[str, Any] = {}
+    for field, one in settings_of(type(group)).items():
+        name = prefix + one.setting.name
+        text = next((given[name] for given in overrides if name in given), None)
+        if text is not None and not one.setting.needs_restart:
+            changes[field] = one.held(one.setting.parse(text))
+    return replace(group, **changes) if changes else group  # type: ignore[type-var]
+
+
+class SettingValues:
+    """What a node was given, parsed, by name; everything else has its default."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+
+    def group(self, kind: type[Group], listener: str = "") -> Group:
+        """`listener`: its own values go before everybody's."""
+        return self._filled(kind, [f"listener.name.{listener.lower()}.", ""] if listener else [""])
+
+    def own_group(self, kind: type[Group], listener: str) -> Group:
+        """Nothing but the listener's own values, else defaults."""
+        return self._filled(kind, [f"listener.name.{listener.lower()}."])
+
+    def _filled(self, kind: type[Group], prefixes: list[str]) -> Group:
+        found: dict[str, Any] = {}
+        for field, one in settings_of(kind).items():
+            name = next((p + one.setting.name for p in prefixes if p + one.setting.name in self.given), None)
+            if name is not None:
+                found[field] = one.held(self.given[name])
+        return kind(**found)
+
+
+def seconds(milliseconds: int) -> float:
+    return milliseconds / 1000
+
+
 class Catalogue:
     """All settings of one kind, by name, in order of declaration."""
 
-    def __init__(self, settings: Iterable[Setting]) -> None:
+    def __init__(self, parts: Iterable[type | Setting]) -> None:
+        """`parts`: groups, and settings that no group has because nothing reads them."""
         self._by_name: dict[str, Setting] = {}
-        for setting in settings:
-            if setting.name in self._by_name:
-                raise SettingError(f"{setting.name} is declared twice")
-            self._by_name[setting.name] = setting
+        parts = list(parts)
+        self.groups = [part for part in parts if isinstance(part, type)]
+        for part in parts:
+            for one in [part] if isinstance(part, Setting) else [each.setting for each in settings_of(part).values()]:
+                if one.name in self._by_name:
+                    raise SettingError(f"{one.name} is declared twice")
+                self._by_name[one.name] = one
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._by_name.values())
@@ -159,10 +296,11 @@ class Catalogue:
                 return replace(common, name=name)
         return setting
 
-    def values(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Every setting's value: parsed from `given`, else the default; listeners' own values where they are given."""
-        own = {name: self[name].parse(given[name]) for name in given if name not in self._by_name}
-        return {s.name: s.parse(given[s.name]) if s.name in given else s.default for s in self} | own
+    def values(self, given: Mapping[str, str]) -> SettingValues:
+        """The values that `given` stands for. SettingError for a name that is not known, or what is no value."""
+        unlisted = [name for name in given if name not in self._by_name]
+        names = [*unlisted, *(one.name for one in self if one.name in given)]
+        return SettingValues({name: self[name].parse(given[name]) for name in names})
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Settings that TIDELOG_… variables give, still as text; variables of other meaning are left alone."""
@@ -183,11 +321,6 @@ def listener_of(name: str) -> str | None:
     """The listener, in lower case, whose own value a setting of that name is; None for everybody's."""
     match = _OF_LISTENER.fullmatch(name)
     return match[1] if match is not None else None
-
-
-def of_listener(values: Mapping[str, Any], listener: str, name: str) -> Any:
-    """The value of setting `name` for a listener: its own, else everybody's."""
-    return values.get(f"listener.name.{listener.lower()}.{name}", values[name])
 
 
 def environment_name(name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.image.acls import AclImage
 from kraft.image.metadata import MetadataImage

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.controllers import ControllerSettings
 from common.pacing import Work, at_once
 from kraft.batch_codec import decoding_batch
 from kraft.records import BATCH_BYTES_MAX, Batch, encode_batch
@@ -20,8 +21,7 @@ from records.builder import assemble
 from records.record import decode_records, encode_record
 
 FRAMED_BYTES_MAX = BATCH_BYTES_MAX + 1024
-TAIL_BATCHES_MAX = 20_000
-TAIL_BYTES_MAX = 32 << 20
+_DEFAULTS = ControllerSettings()
 
 
 def frame_batch(batch: Batch, encoded: bytes | None = None) -> bytes:
@@ -109,7 +109,9 @@ class MetadataLog:
     append costs the same on average at any length; until then the bounds are passed by half.
     """
 
-    def __init__(self, batches_max: int = TAIL_BATCHES_MAX, bytes_max: int = TAIL_BYTES_MAX) -> None:
+    def __init__(
+        self, batches_max: int = _DEFAULTS.metadata_tail_batches_max, bytes_max: int = _DEFAULTS.metadata_tail_bytes_max
+    ) -> None:
         self._batches_max = batches_max
         self._bytes_max = bytes_max
         self._bases: list[int] = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from common.node_settings.proxy import ProxySettings
 from common.ports import Address
+from common.settings import same
 from proxy.certificates import ChainFiles
 from proxy.limits import ProxyLimits
 from proxy.networks import EVERYBODY, NetworkRules
@@ -30,10 +32,10 @@ class ProxyConfig:
     controllers: dict[int, Address]
     secret: bytes
     links_tls: TlsConfig | None = None
-    header: bool = True
-    check_hostname: bool = True
-    certificate_check_s: float = 5.0
-    certificate_warn_days: float = 14.0
+    header: bool = same(ProxySettings, "passthrough_header")
+    check_hostname: bool = same(ProxySettings, "check_hostname")
+    certificate_check_s: float = same(ProxySettings, "certificate_check_s")
+    certificate_warn_days: float = same(ProxySettings, "certificate_warn_days", float)
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     rules: NetworkRules = EVERYBODY
     metrics: Address = ("127.0.0.1", 0)

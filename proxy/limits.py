@@ -10,14 +10,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common.settings import INT_MAX
+from common.node_settings.proxy import ProxyLimitSettings
+from common.node_settings.tenants import TenantSettings
+from common.settings import INT_MAX, same
 from common.token_bucket import TokenBucket
 
 BUCKETS_MAX = 65_536  # addresses and tenants of one worker that lately connected
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyLimits:
+class ProxyLimits(ProxyLimitSettings):
     """Of one worker, but for those of an address and of a tenant, whose rates are divided among `workers`. Times in
     seconds, rates in connections a second.
 
@@ -26,22 +28,9 @@ class ProxyLimits:
     the brokers' own patience, so that these end idle connections.
     """
 
-    connections: int = 20_000
-    opening: int = 512
-    quick: int = 1_000
-    new_per_second: float = 2_000.0
-    new_burst: float = 500.0
-    address_connections: int = INT_MAX
-    address_new_per_second: float = 0.0  # 0: without limit
-    tenant_connections: int = INT_MAX
-    tenant_new_per_second: float = 0.0
-    opening_timeout_s: float = 10.0
-    connect_timeout_s: float = 3.0
+    tenant_connections: int = same(TenantSettings, "tenant_connections_max")
+    tenant_new_per_second: float = same(TenantSettings, "tenant_connection_rate", float)
     crowd_patience_s: float = 1.0
-    idle_s: float = 660.0
-    half_closed_s: float = 60.0
-    hello_bytes: int = 16 * 1024
-    drain_s: float = 30.0
     workers: int = 1
 
 

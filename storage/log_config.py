@@ -1,12 +1,15 @@
-"""The settings of one topic that its logs obey, under Kafka's names and with Kafka 4.1's defaults."""
+"""What a topic's logs obey."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from common.node_settings.tier import TierSettings
+from common.node_settings.topics import BrokerLogSettings
+from common.settings import LONG_MAX, same
+from common.topic_settings import TopicSettings
 from records.batch import ProduceLimits
 
-FOREVER_MS = 2**63 - 1
-DAY_MS = 86_400_000
+FOREVER_MS = LONG_MAX
 AS_TOTAL = -2
 UNLIMITED = -1
 
@@ -22,41 +25,12 @@ KEEP_ALL = RetentionLimits(UNLIMITED, UNLIMITED)
 
 
 @dataclass(slots=True, frozen=True)
-class LogConfig:
-    """Field names are topic config names with underscores; sizes in bytes, times in milliseconds, -1 no limit."""
+class LogConfig(TopicSettings):
+    """A topic's settings, and of the broker's own those that each log obeys. Sizes in bytes, times in milliseconds."""
 
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 7 * DAY_MS
-    segment_jitter_ms: int = 0
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    retention_ms: int = 7 * DAY_MS
-    retention_bytes: int = -1
-    cleanup_policy: tuple[str, ...] = ("delete",)
-    delete_retention_ms: int = DAY_MS
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = FOREVER_MS
-    max_message_bytes: int = 1_048_588
-    message_timestamp_type: str = "CreateTime"
-    message_timestamp_before_max_ms: int = FOREVER_MS
-    message_timestamp_after_max_ms: int = 3_600_000
-    compression_type: str = "producer"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    flush_messages: int = 2**63 - 1
-    flush_ms: int = FOREVER_MS
-    file_delete_delay_ms: int = 60_000
-    min_insync_replicas: int = 1
-    remote_storage_enable: bool = False
-    remote_log_copy_disable: bool = False  # of a tiered topic: no more segments are copied
-    local_retention_ms: int = AS_TOTAL  # of a tiered topic: what its replicas keep on their disks
-    local_retention_bytes: int = AS_TOTAL
-    tier_roll_ms: int = 600_000  # tidelog.tier.roll.ms: the age at which a tiered topic's segment is closed
-    tidelog_records_check: str = "head"
-    producer_id_expiration_ms: int = DAY_MS
-    producers_max: int = 10_000  # producers remembered per partition
+    producer_id_expiration_ms: int = same(BrokerLogSettings, "producer_id_expiration_ms")
+    producers_max: int = same(BrokerLogSettings, "producers_per_partition_max")
+    tier_roll_ms: int = same(TierSettings, "roll_ms")  # the age at which a tiered topic's segment is closed
 
     @property
     def is_compacted(self) -> bool:

@@ -4,41 +4,43 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from broker.config import Listen
+from common.node_settings.identity import NodeSettings
+from common.node_settings.listeners import AcceptSettings, TlsSettings
 from common.ports import Address
-from common.settings import SettingError, of_listener
-from wire.listeners import UNBOUNDED, ProxyForm, SecurityProtocol
+from common.settings import SettingError, SettingValues
+from wire.listeners import ProxyForm, SecurityProtocol
 from wire.tls import TlsConfig
 
 PORT_MAX = 65_535
 
 
-def parse_listeners(values: Mapping[str, Any]) -> tuple[Listen, ...]:
+def parse_listeners(values: SettingValues) -> tuple[Listen, ...]:
     """Every listener with what clients are told of it. SettingError names what is missing, wrong or not safe."""
-    bound = _named_addresses(values["listeners"], "listeners")
-    advertised = _named_addresses(values["advertised.listeners"], "advertised.listeners")
+    node, common = values.group(NodeSettings), values.group(TlsSettings)
+    bound = _named_addresses(node.listeners, "listeners")
+    advertised = _named_addresses(node.advertised_listeners, "advertised.listeners")
     for name in advertised:
         if name not in bound:
             raise SettingError(f"advertised.listeners: {name} is none of listeners")
-    internal = values["inter.broker.listener.name"]
+    internal = node.inter_broker_listener_name
     if internal not in bound:
         raise SettingError(f"listeners: the internal listener {internal} (inter.broker.listener.name) is missing")
-    tenant = values["tidelog.tenant.listeners"]
-    for name in tenant:
+    for name in node.tenant_listeners:
         if name not in bound or name == internal:
             raise SettingError(f"tidelog.tenant.listeners: {name} must be one of listeners, and not the internal one")
-    protocols = _protocols(values, bound)
+    protocols = _protocols(common, bound)
     found = []
     for name, address in bound.items():
-        kind = "internal" if name == internal else "tenant" if name in tenant else "operator"
-        _check_protocol(values, name, kind, protocols[name], address[0])
+        kind = "internal" if name == internal else "tenant" if name in node.tenant_listeners else "operator"
+        _check_protocol(node, name, kind, protocols[name], address[0])
         shown = advertised.get(name, address)
         if shown[0] in ("0.0.0.0", "::"):
             raise SettingError(f"advertised.listeners: {name} needs an address that others can reach, not {shown[0]}")
-        own = f"listener.name.{name.lower()}."
-        form = ProxyForm(of_listener(values, name, "tidelog.tenant.tls")) if kind == "tenant" else ProxyForm.NONE
+        form = ProxyForm(values.group(TlsSettings, name).tenant_tls) if kind == "tenant" else ProxyForm.NONE
+        accept = values.own_group(AcceptSettings, name)
         found.append(
             Listen(
                 name,
@@ -48,39 +50,28 @@ def parse_listeners(values: Mapping[str, Any]) -> tuple[Listen, ...]:
                 protocols[name],
                 tls_config(values, name, kind, form) if protocols[name].uses_tls else None,
                 form,
-                _networks(values["tidelog.proxy.networks"]) if form is ProxyForm.PASSED else (),
-                values.get(own + "max.connections", UNBOUNDED),
-                values.get(own + "max.connection.creation.rate", UNBOUNDED),
+                _networks(common.proxy_networks) if form is ProxyForm.PASSED else (),
+                accept.connections_max,
+                accept.creation_rate,
             )
         )
     return tuple(found)
 
 
-def tls_config(values: Mapping[str, Any], name: str, kind: str, form: ProxyForm) -> TlsConfig:
+def tls_config(values: SettingValues, name: str, kind: str, form: ProxyForm) -> TlsConfig:
     """What listener `name` shows and whom it believes. SettingError for what it needs and lacks."""
-
-    def value(setting: str) -> Any:
-        return of_listener(values, name, setting)
-
-    def pem(setting: str) -> str:
-        return str(value(setting)).replace("\\n", "\n")  # as a line of a properties file has it
-
-    config = TlsConfig(
+    given = values.group(TlsConfig, name)
+    config = replace(
+        given,
         name=name,
-        keystore_location=value("ssl.keystore.location"),
-        keystore_certificate_chain=pem("ssl.keystore.certificate.chain"),
-        keystore_key=pem("ssl.keystore.key"),
-        key_password=value("ssl.key.password"),
-        truststore_location=value("ssl.truststore.location"),
-        truststore_certificates=pem("ssl.truststore.certificates"),
-        client_auth="required" if kind == "internal" or form is ProxyForm.TERMINATED else value("ssl.client.auth"),
-        enabled_protocols=value("ssl.enabled.protocols"),
-        cipher_suites=value("ssl.cipher.suites"),
+        keystore_certificate_chain=_pem(given.keystore_certificate_chain),
+        keystore_key=_pem(given.keystore_key),
+        truststore_certificates=_pem(given.truststore_certificates),
+        client_auth="required" if kind == "internal" or form is ProxyForm.TERMINATED else given.client_auth,
         # Of nodes and proxies the authority counts, and not the name: rules for clients must not shut them out.
-        principal_mapping_rules=value("ssl.principal.mapping.rules") if kind == "operator" else "DEFAULT",
-        endpoint_identification_algorithm=value("ssl.endpoint.identification.algorithm"),
+        principal_mapping_rules=given.principal_mapping_rules if kind == "operator" else "DEFAULT",
     )
-    if value("ssl.keystore.type") != value("ssl.truststore.type"):
+    if config.keystore_type != config.truststore_type:
         raise SettingError("ssl.truststore.type: it must be ssl.keystore.type's")
     if not config.enabled_protocols:
         raise SettingError("ssl.enabled.protocols: it must name TLSv1.2, TLSv1.3 or both")
@@ -92,17 +83,21 @@ def tls_config(values: Mapping[str, Any], name: str, kind: str, form: ProxyForm)
     return config
 
 
-def links_tls(values: Mapping[str, Any]) -> TlsConfig | None:
+def _pem(text: str) -> str:
+    return text.replace("\\n", "\n")  # as a line of a properties file has it
+
+
+def links_tls(values: SettingValues) -> TlsConfig | None:
     """What a node without listeners of its own shows to the controllers; None where the map says plaintext."""
-    name = values["inter.broker.listener.name"]
-    protocol = _protocols(values, {name: ("", 0)})[name]
+    name = values.group(NodeSettings).inter_broker_listener_name
+    protocol = _protocols(values.group(TlsSettings), {name: ("", 0)})[name]
     return tls_config(values, name, "internal", ProxyForm.NONE) if protocol.uses_tls else None
 
 
-def _protocols(values: Mapping[str, Any], bound: Mapping[str, Address]) -> dict[str, SecurityProtocol]:
+def _protocols(settings: TlsSettings, bound: Mapping[str, Address]) -> dict[str, SecurityProtocol]:
     setting = "listener.security.protocol.map"
     found = {name: SecurityProtocol.__members__.get(name, SecurityProtocol.PLAINTEXT) for name in bound}
-    for text in values[setting]:
+    for text in settings.security_protocol_map:
         name, separator, protocol = text.partition(":")
         if not separator or protocol not in SecurityProtocol.__members__:
             known = ", ".join(SecurityProtocol.__members__)
@@ -112,7 +107,7 @@ def _protocols(values: Mapping[str, Any], bound: Mapping[str, Address]) -> dict[
     return found
 
 
-def _check_protocol(values: Mapping[str, Any], name: str, kind: str, protocol: SecurityProtocol, host: str) -> None:
+def _check_protocol(node: NodeSettings, name: str, kind: str, protocol: SecurityProtocol, host: str) -> None:
     """What a listener of this kind must be; nodes' traffic leaves loopback only with TLS, or when it is allowed to."""
     setting = "listener.security.protocol.map"
     if kind == "tenant" and protocol is not SecurityProtocol.SASL_SSL:
@@ -120,7 +115,7 @@ def _check_protocol(values: Mapping[str, Any], name: str, kind: str, protocol: S
     if kind == "internal" and protocol.uses_sasl:
         raise SettingError(f"{setting}: {name} is for nodes, which have a secret of their own: SSL or PLAINTEXT")
     is_open = kind == "internal" and not protocol.uses_tls and not _is_loopback(host)
-    if is_open and not values["tidelog.internal.allow.plaintext"]:
+    if is_open and not node.internal_allow_plaintext:
         raise SettingError(
             f"listeners: {name} on {host} leaves loopback without TLS ({setting}={name}:SSL gives it TLS); "
             "tidelog.internal.allow.plaintext=true says that this network is private"

@@ -18,7 +18,6 @@ from typing import Protocol
 
 import uvloop
 
-from common.broker_settings import NODE_SETTINGS
 from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
 from common.lifecycle import watch_tasks
@@ -26,6 +25,10 @@ from common.logs import configure_logs
 from common.loop_watch import LoopWatch
 from common.machine import machine_ports
 from common.metrics import Metrics
+from common.node_settings.audit import AuditSettings
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.identity import NodeSettings
+from common.node_settings.tier import TierSettings
 from common.settings import SettingError
 from kraft.broker_lifecycle import RegistrationRefused
 from kraft.quorum.voter_guard import VoterRefused
@@ -64,7 +67,8 @@ def run_node(role: str, settings: Mapping[str, str], *, told_fd: int = -1, life_
     means that the parent is gone.
     """
     values = NODE_SETTINGS.values(settings)
-    configure_logs(values["tidelog.log.level"], f"{role}-{values['node.id']}")
+    own = values.group(NodeSettings)
+    configure_logs(own.log_level, f"{role}-{own.node_id}")
     fatal: list[str] = []
 
     def fail(reason: str) -> None:
@@ -126,15 +130,15 @@ async def _run(
 
         controller = ControllerNode(ports, controller_config(settings), fail)
         node = controller
-        if uri := values["tidelog.tier.uri"]:
-            interval_s = values["tidelog.tier.export.interval.ms"] / 1000
-            keep_ms = values["tidelog.audit.export.retention.ms"]
+        tier, keep_ms = values.group(TierSettings), values.group(AuditSettings).export_retention_ms
+        if tier.uri:
             from tidelog.exporting_controller import ExportingController  # noqa: PLC0415
 
-            node = ExportingController(ports, controller, uri, interval_s, values["tidelog.spark.schedule"], keep_ms)
+            interval_s = tier.export_interval_ms / 1000
+            node = ExportingController(ports, controller, tier.uri, interval_s, tier.spark_schedule, keep_ms)
     watch.register(node.metrics)
     endpoint = HttpEndpoint(node.metrics, node.ready_problem, node.health_problem)
-    page = values["tidelog.metrics.listener"]
+    page = values.group(NodeSettings).metrics_listener
     try:
         await endpoint.start(*host_and_port(page, "tidelog.metrics.listener"))
     except OSError as error:

@@ -6,16 +6,17 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from common.host_names import is_domain
+from common.node_settings.identity import NodeSettings
+from common.node_settings.proxy import ProxySettings
 from common.settings import SettingError
 from proxy.certificates import CertificateProblem, ChainFiles, broker_context, server_context
 from proxy.config import ProxyConfig
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules, Networks
 from tidelog.listener_config import host_and_port, links_tls
-from tidelog.node_config import node_values, parse_voters, read_secret
+from tidelog.node_config import VOTERS, node_values, parse_voters, read_secret
 
 logger = logging.getLogger(__name__)
 
@@ -27,41 +28,43 @@ CONNECTIONS_MIN = 64
 def proxy_config(given: Mapping[str, str]) -> ProxyConfig:
     """SettingError names what is missing or wrong."""
     values = node_values(given, "proxy")
-    domain = values["tidelog.proxy.domain"].lower()
+    node, proxy = values.group(NodeSettings), values.group(ProxySettings)
+    domain = proxy.domain.lower()
     if not is_domain(domain):
         raise SettingError(f"tidelog.proxy.domain: {domain!r} is not valid, it must be a domain like kafka.example.org")
-    terminates = values["tidelog.proxy.mode"] == "terminate"
-    certificate = _chain(values) if terminates else None
+    terminates = proxy.mode == "terminate"
+    certificate = _chain(proxy) if terminates else None
     to_broker = None
-    if terminates and values["tidelog.proxy.broker.certificate.file"]:
-        to_broker = ChainFiles(values["tidelog.proxy.broker.certificate.file"])
-        if not values["tidelog.proxy.broker.ca.file"]:
+    if terminates and proxy.broker_certificate_file:
+        to_broker = ChainFiles(proxy.broker_certificate_file)
+        if not proxy.broker_ca_file:
             raise SettingError(
                 "tidelog.proxy.broker.ca.file: it must name the authority of the brokers' certificates, because "
                 "tidelog.proxy.broker.certificate.file is set"
             )
-    workers = values["tidelog.proxy.workers"] or len(os.sched_getaffinity(0))
+    workers = proxy.workers or len(os.sched_getaffinity(0))
     config = ProxyConfig(
-        node_id=values["node.id"],
-        listen=(values["tidelog.proxy.host"].strip("[]"), values["tidelog.proxy.port"]),
+        node_id=node.node_id,
+        listen=(proxy.host.strip("[]"), proxy.port),
         workers=workers,
         domain=domain,
         certificate=certificate,
-        broker_listener=values["tidelog.proxy.broker.listener"],
+        broker_listener=proxy.broker_listener,
         broker_certificate=to_broker,
-        broker_authority=values["tidelog.proxy.broker.ca.file"],
-        controllers=parse_voters(values["controller.quorum.voters"], "controller.quorum.voters"),
-        secret=read_secret(values),
+        broker_authority=proxy.broker_ca_file,
+        controllers=parse_voters(node.controller_quorum_voters, VOTERS),
+        secret=read_secret(node.cluster_secret_file),
         links_tls=links_tls(values),
-        header=terminates or values["tidelog.proxy.passthrough.header"],
-        check_hostname=values["tidelog.proxy.broker.check.hostname"],
-        certificate_check_s=values["tidelog.proxy.certificate.check.ms"] / 1000,
-        certificate_warn_days=values["tidelog.proxy.certificate.warn.days"],
-        limits=_limits(values, workers),
+        header=terminates or proxy.passthrough_header,
+        check_hostname=proxy.check_hostname,
+        certificate_check_s=proxy.certificate_check_s,
+        certificate_warn_days=proxy.certificate_warn_days,
+        limits=replace(values.group(ProxyLimits), workers=workers),
         rules=NetworkRules(
-            _networks(values, "tidelog.proxy.allow.networks"), _networks(values, "tidelog.proxy.deny.networks")
+            _networks(proxy.allow_networks, "tidelog.proxy.allow.networks"),
+            _networks(proxy.deny_networks, "tidelog.proxy.deny.networks"),
         ),
-        metrics=host_and_port(values["tidelog.metrics.listener"], "tidelog.metrics.listener"),
+        metrics=host_and_port(node.metrics_listener, "tidelog.metrics.listener"),
     )
     _check_certificates(config)
     return config
@@ -84,40 +87,18 @@ def within_descriptors(config: ProxyConfig, limit: int) -> ProxyConfig:
     return replace(config, limits=replace(config.limits, connections=room))
 
 
-def _chain(values: Mapping[str, Any]) -> ChainFiles:
-    name = "tidelog.proxy.certificate.file"
-    if not values[name]:
-        raise SettingError(f"{name}: it must name the certificate for *.<domain>, or tidelog.proxy.mode=passthrough")
-    return ChainFiles(values[name], values["tidelog.proxy.certificate.key.file"])
+def _chain(proxy: ProxySettings) -> ChainFiles:
+    if not proxy.certificate_file:
+        raise SettingError(
+            "tidelog.proxy.certificate.file: it must name the certificate for *.<domain>, or "
+            "tidelog.proxy.mode=passthrough"
+        )
+    return ChainFiles(proxy.certificate_file, proxy.certificate_key_file)
 
 
-def _limits(values: Mapping[str, Any], workers: int) -> ProxyLimits:
-    def seconds(name: str) -> float:
-        return float(values[name]) / 1000
-
-    return ProxyLimits(
-        connections=values["tidelog.proxy.connections.max"],
-        opening=values["tidelog.proxy.opening.max"],
-        quick=values["tidelog.proxy.quick.connections.max"],
-        new_per_second=values["tidelog.proxy.connection.rate"],
-        new_burst=values["tidelog.proxy.connection.burst"],
-        address_connections=values["tidelog.proxy.connections.per.address.max"],
-        address_new_per_second=values["tidelog.proxy.connection.rate.per.address"],
-        tenant_connections=values["tidelog.tenant.connections.max"],
-        tenant_new_per_second=float(values["tidelog.tenant.connection.rate"]),
-        opening_timeout_s=seconds("tidelog.proxy.opening.timeout.ms"),
-        connect_timeout_s=seconds("tidelog.proxy.connect.timeout.ms"),
-        idle_s=seconds("tidelog.proxy.idle.ms"),
-        half_closed_s=seconds("tidelog.proxy.half.closed.ms"),
-        hello_bytes=values["tidelog.proxy.hello.bytes.max"],
-        drain_s=seconds("tidelog.proxy.drain.ms"),
-        workers=workers,
-    )
-
-
-def _networks(values: Mapping[str, Any], name: str) -> Networks:
+def _networks(texts: tuple[str, ...], name: str) -> Networks:
     try:
-        return Networks(values[name])
+        return Networks(texts)
     except ValueError as error:
         raise SettingError(f"{name}: {error}") from error
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 import uvloop
 
 from common.backoff import Backoff
-from common.broker_settings import NODE_SETTINGS
 from common.errors import StorageFailure
 from common.http_endpoint import HttpEndpoint
 from common.lifecycle import watch_tasks
 from common.logs import configure_logs
 from common.machine import machine_ports
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.identity import NodeSettings
 from common.ports import Ports
 from common.settings import SettingError
 from proxy.certificates import CertificateProblem
@@ -77,7 +78,8 @@ def run_proxy(
     end means that the process which started this proxy is gone.
     """
     values = NODE_SETTINGS.values(settings)
-    configure_logs(values["tidelog.log.level"], f"proxy-{values['node.id']}")
+    node = values.group(NodeSettings)
+    configure_logs(node.log_level, f"proxy-{node.node_id}")
     try:
         with held_directory(data_directory(values)):
             config = within_descriptors(proxy_config(settings), raise_limit())
@@ -319,7 +321,7 @@ class ProxyParent:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._life_fds[1])
             values = NODE_SETTINGS.values(self._settings)
-            configure_logs(values["tidelog.log.level"], f"proxy-{values['node.id']}-{_name(index)}")
+            configure_logs(values.group(NodeSettings).log_level, f"proxy-{self._config.node_id}-{_name(index)}")
             for other, sock in enumerate(self._socks):
                 if other != index:
                     sock.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
 from kraft.balancer.evacuation import PlacedPartition
 from tidelog.admin_client import error_text, topic_error_text
 

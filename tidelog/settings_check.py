@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
-from common.broker_settings import NODE_SETTINGS
-from common.settings import SettingError, listener_of
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.connections import ConnectionSettings
+from common.node_settings.controllers import ControllerSettings
+from common.node_settings.groups import GroupSettings
+from common.node_settings.replication import ReplicationSettings
+from common.node_settings.tier import TierSettings
+from common.node_settings.topics import BrokerLogSettings, with_retention
+from common.settings import SettingError, SettingValues, listener_of
 from tidelog.job_schedule import ScheduleError, parse_schedule
 
 
-def check_settings(given: Mapping[str, str]) -> dict[str, Any]:
+def check_settings(given: Mapping[str, str]) -> SettingValues:
     """All values; SettingError when one is unknown, out of range, or two contradict each other."""
     values = NODE_SETTINGS.values(given)
     _check_contradictions(values)
-    if values["tidelog.tier.uri"]:
-        _check_tier_uri(values["tidelog.tier.uri"])
-        _check_sweep_age(values)
-        _check_local_retention(given, values)
-    _check_schedule(values)
+    tier = values.group(TierSettings)
+    if tier.uri:
+        _check_tier_uri(tier.uri)
+        logs = SettingValues(with_retention(values.given)).group(BrokerLogSettings)
+        _check_sweep_age(tier, logs)
+        _check_local_retention(logs)
+    _check_schedule(tier)
     return values
 
 
@@ -33,52 +40,71 @@ def check_own_of_listeners(names: Iterable[str], listeners: Iterable[str]) -> No
             raise SettingError(f"{name}: there is no listener {listener}, there are {', '.join(there)}")
 
 
-def _check_contradictions(values: Mapping[str, Any]) -> None:
-    def ordered(low: str, high: str) -> None:
-        if values[low] > values[high]:
-            raise SettingError(f"{low}: {values[low]} is not valid, it must be at most {high} ({values[high]})")
-
-    ordered("group.min.session.timeout.ms", "group.max.session.timeout.ms")
-    ordered("replica.fetch.wait.max.ms", "replica.lag.time.max.ms")
-    ordered("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
-    ordered("tidelog.connection.request.bytes.max", "queued.max.request.bytes")
-    ordered("tidelog.connection.reply.bytes.max", "tidelog.reply.bytes.max")
-    if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
+def _check_contradictions(values: SettingValues) -> None:
+    for low, high in _ordered_pairs(values):
+        if low[1] > high[1]:
+            raise SettingError(f"{low[0]}: {low[1]} is not valid, it must be at most {high[0]} ({high[1]})")
+    sessions, connection = values.group(ControllerSettings), values.group(ConnectionSettings)
+    if sessions.broker_heartbeat_interval_ms * 2 > sessions.broker_session_timeout_ms:
         raise SettingError(
-            f"broker.heartbeat.interval.ms: {values['broker.heartbeat.interval.ms']} is not valid, it must be at most "
-            f"half of broker.session.timeout.ms ({values['broker.session.timeout.ms']})"
+            f"broker.heartbeat.interval.ms: {sessions.broker_heartbeat_interval_ms} is not valid, it must be at most "
+            f"half of broker.session.timeout.ms ({sessions.broker_session_timeout_ms})"
         )
-    if values["socket.request.max.bytes"] > values["tidelog.connection.request.bytes.max"]:
+    if connection.frame_bytes_max > connection.held_bytes_max:
         raise SettingError(
-            f"socket.request.max.bytes: {values['socket.request.max.bytes']} is not valid, it must be at most "
-            f"tidelog.connection.request.bytes.max ({values['tidelog.connection.request.bytes.max']})"
+            f"socket.request.max.bytes: {connection.frame_bytes_max} is not valid, it must be at most "
+            f"tidelog.connection.request.bytes.max ({connection.held_bytes_max})"
         )
 
 
-def _check_sweep_age(values: Mapping[str, Any]) -> None:
+def _ordered_pairs(values: SettingValues) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """Settings of which the first must not be larger than the second, each with its value."""
+    groups, replication = values.group(GroupSettings), values.group(ReplicationSettings)
+    logs, connection = values.group(BrokerLogSettings), values.group(ConnectionSettings)
+    yield (
+        ("group.min.session.timeout.ms", groups.group_min_session_timeout_ms),
+        ("group.max.session.timeout.ms", groups.group_max_session_timeout_ms),
+    )
+    yield (
+        ("replica.fetch.wait.max.ms", replication.replica_fetch_wait_max_ms),
+        ("replica.lag.time.max.ms", replication.replica_lag_time_max_ms),
+    )
+    yield (
+        ("log.cleaner.min.compaction.lag.ms", logs.log_cleaner_min_compaction_lag_ms),
+        ("log.cleaner.max.compaction.lag.ms", logs.log_cleaner_max_compaction_lag_ms),
+    )
+    yield (
+        ("tidelog.connection.request.bytes.max", connection.held_bytes_max),
+        ("queued.max.request.bytes", connection.queued_max_request_bytes),
+    )
+    yield (
+        ("tidelog.connection.reply.bytes.max", connection.unsent_bytes_max),
+        ("tidelog.reply.bytes.max", connection.reply_bytes_max),
+    )
+
+
+def _check_sweep_age(tier: TierSettings, logs: BrokerLogSettings) -> None:
     """A copy on its way is an object that nothing names: it must not be old enough to be swept."""
-    limit = values["tidelog.tier.copy.bytes.per.second"]
+    limit = tier.copy_bytes_per_second
     if limit <= 0:
         return
-    together = values["tidelog.tier.copy.threads"] * values["log.segment.bytes"]
+    together = tier.copies_max * logs.log_segment_bytes
     needed_ms = math.ceil(together / limit * 1_000)
-    if values["tidelog.tier.sweep.age.ms"] < needed_ms:
+    if tier.sweep_age_ms < needed_ms:
         raise SettingError(
-            f"tidelog.tier.sweep.age.ms: {values['tidelog.tier.sweep.age.ms']} is not valid, it must be at least "
-            f"{needed_ms}: so long tidelog.tier.copy.threads ({values['tidelog.tier.copy.threads']}) segments of "
-            f"log.segment.bytes ({values['log.segment.bytes']}) take at "
+            f"tidelog.tier.sweep.age.ms: {tier.sweep_age_ms} is not valid, it must be at least "
+            f"{needed_ms}: so long tidelog.tier.copy.threads ({tier.copies_max}) segments of "
+            f"log.segment.bytes ({logs.log_segment_bytes}) take at "
             f"tidelog.tier.copy.bytes.per.second ({limit:g})"
         )
 
 
-def _check_local_retention(given: Mapping[str, str], values: Mapping[str, Any]) -> None:
+def _check_local_retention(logs: BrokerLogSettings) -> None:
     """By default the brokers must not have to keep more of a tiered topic than the whole topic has."""
-    total_ms = values["log.retention.ms"]
-    for name, unit_ms in (("log.retention.hours", 3_600_000), ("log.retention.minutes", 60_000)):
-        if "log.retention.ms" not in given and values[name] != -1:
-            total_ms = values[name] * unit_ms
-    for what, total in (("ms", total_ms), ("bytes", values["log.retention.bytes"])):
-        local = values[f"log.local.retention.{what}"]
+    for what, local, total in (
+        ("ms", logs.log_local_retention_ms, logs.log_retention_ms),
+        ("bytes", logs.log_local_retention_bytes, logs.log_retention_bytes),
+    ):
         if total == -1 or local == -2 or -1 < local <= total:
             continue
         raise SettingError(
@@ -96,9 +122,9 @@ def _check_tier_uri(uri: str) -> None:
         raise SettingError(f"tidelog.tier.uri: {error}") from error
 
 
-def _check_schedule(values: Mapping[str, Any]) -> None:
+def _check_schedule(tier: TierSettings) -> None:
     name = "tidelog.spark.schedule"
     try:
-        parse_schedule(values[name])
+        parse_schedule(tier.spark_schedule)
     except ScheduleError as error:
         raise SettingError(f"{name}: {error}") from error

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from common.node_settings.connections import ConnectionSettings
+
 BUFFER_BYTES = 256 << 10
 LONG_BYTES = 8 << 20  # a buffer of this length or more grows by so much, in place
 _GROWTH = bytes(LONG_BYTES)
 KEPT_BYTES_MAX = 32 << 20
-HELD_BYTES_MAX = 256 << 20  # queued.max.request.bytes
-UNSENT_BYTES_MAX = 512 << 20  # tidelog.reply.bytes.max
+_DEFAULTS = ConnectionSettings()
 
 
 class Holder(Protocol):
@@ -26,8 +27,8 @@ class BufferPool:
 
     def __init__(
         self,
-        held_bytes_max: int = HELD_BYTES_MAX,
-        unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        held_bytes_max: int = _DEFAULTS.queued_max_request_bytes,
+        unsent_bytes_max: int = _DEFAULTS.reply_bytes_max,
         kept_bytes_max: int = KEPT_BYTES_MAX,
     ) -> None:
         self._free: dict[int, list[bytearray]] = {}

@@ -7,11 +7,11 @@ from collections import deque
 from typing import Any, TypeVar
 
 from common.errors import MalformedFrame
+from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Ports, Socket
 from wire.buffers import BufferPool
 from wire.codec import decode_response, encode_request
 from wire.connection import ClosedHandler, Connection, FrameHandler
-from wire.connection_limits import ConnectionLimits
 from wire.messages import Request
 from wire.node_auth import CHALLENGE_BYTES, AuthenticationFailed, Initiator
 from wire.outgoing import Part
@@ -62,7 +62,7 @@ class ClientConnection:
         pool: BufferPool,
         watch: Watch,
         client_id: str,
-        limits: ConnectionLimits,
+        limits: ConnectionSettings,
         in_flight_max: int,
         frames: FrameHandler | None,
         closed: ClosedHandler | None,
@@ -102,7 +102,7 @@ class ClientConnection:
         `frames` gets the answers of `send_frame` where they lie, from the correlation id on; MalformedFrame out of
         it closes the connection. `closed` is called once when the connection ends, if `connect` has returned it.
         """
-        limits = ConnectionLimits(frame_bytes_max=response_bytes_max, idle_s=0)
+        limits = ConnectionSettings(frame_bytes_max=response_bytes_max, idle_s=0)
         client: ClientConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):

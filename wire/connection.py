@@ -15,9 +15,9 @@ from functools import partial
 
 from common.errors import MalformedFrame
 from common.invariants import InvariantViolation, check
+from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Socket
 from wire.buffers import BUFFER_BYTES, BufferPool
-from wire.connection_limits import ConnectionLimits
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, SendQueue, release
@@ -73,7 +73,7 @@ class Connection:
         handler: FrameHandler,
         closed: ClosedHandler,
         violated: ViolationHandler,
-        limits: ConnectionLimits,
+        limits: ConnectionSettings,
         listener: ListenerConfig | None = None,
         identity: PeerIdentity | None = None,
     ) -> None:

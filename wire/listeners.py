@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING
 
+from common.node_settings.listeners import AcceptSettings
 from common.ports import Address
+from common.settings import same
 
 if TYPE_CHECKING:
     from wire.tls import TlsContexts
-
-UNBOUNDED = 2**31 - 1
-
-
-def counts_by_address(texts: Iterable[str]) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: ADDRESS:COUNT each. ValueError has the text that is not."""
-    found = {}
-    for text in texts:
-        address, _, count = text.rpartition(":")
-        try:
-            found[str(ip_address(address.strip("[]")))] = int(count)
-        except ValueError:
-            raise ValueError(text) from None
-    return found
 
 
 class ListenerKind(StrEnum):
@@ -81,5 +68,5 @@ class ListenerConfig:
     tls: TlsContexts | None = None
     proxies: ProxyForm = ProxyForm.NONE
     proxy_networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    connections_max: int = UNBOUNDED  # listener.name.<name>.max.connections
-    creation_rate: int = UNBOUNDED  # listener.name.<name>.max.connection.creation.rate; per second
+    connections_max: int = same(AcceptSettings, "connections_max")  # of this listener alone
+    creation_rate: int = same(AcceptSettings, "creation_rate")  # per second, of this listener alone

@@ -15,14 +15,14 @@ from collections.abc import Callable, Generator
 from ipaddress import ip_address
 
 from common.errors import MalformedFrame
+from common.node_settings.listeners import AcceptSettings
 from common.ports import Address, SecureSocket, Socket, Wants
 from wire.identity import PROXY_ROLE, PeerIdentity, distinguished_name, has_role
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm
 from wire.principal_mapping import NoRuleMatches
 from wire.proxy_protocol import HEADER_BYTES_MAX, ProxyHeader, parse
 
-OPENINGS_MAX = 512  # tidelog.connection.openings.max
-OPENING_S = 10.0  # tidelog.connection.opening.ms
+_DEFAULTS = AcceptSettings()
 GRACE_S = 0.25  # a connection that sent bytes within this time is never evicted
 _HEAD_BYTES = 16  # of a PROXY header: up to and with the length of the rest
 
@@ -45,8 +45,8 @@ class Openings:
         opened: Callable[[Socket, PeerIdentity], None],
         failed: Callable[[Address, str, str], None],
         pause: Callable[[bool], None],
-        openings_max: int = OPENINGS_MAX,
-        opening_s: float = OPENING_S,
+        openings_max: int = _DEFAULTS.openings_max,
+        opening_s: float = _DEFAULTS.opening_s,
     ) -> None:
         self._opened = opened
         self._failed = failed

@@ -4,49 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import MalformedFrame
+from common.node_settings.connections import ConnectionSettings
+from common.node_settings.listeners import AcceptSettings
 from common.ports import Address, Listener, Ports, Socket
 from common.token_bucket import TokenBucket
 from wire.buffers import BufferPool
 from wire.connection import ClosedHandler, Connection, FrameHandler, ViolationHandler
-from wire.connection_limits import ConnectionLimits
 from wire.failure_log import FailureLog
 from wire.identity import PeerIdentity
-from wire.listeners import UNBOUNDED, ListenerConfig, ListenerKind, ProxyForm
+from wire.listeners import ListenerConfig, ListenerKind, ProxyForm
 from wire.node_auth import HELLO_BYTES, Acceptor, AuthenticationFailed
-from wire.opening import OPENING_S, OPENINGS_MAX, Openings
+from wire.opening import Openings
 from wire.primitives import INT32
 from wire.tick import Tick
 from wire.tls import CertificateWatch, TlsContexts
-from wire.violation_log import LINES_MAX
 from wire.watch import Watch
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Bounds of a node's listeners together; where a setting sets one it stands beside.
+class ServerLimits(AcceptSettings):
+    """Bounds of a node's listeners together, and those of each connection.
 
-    Internal listeners are outside the first two counts: clients that use up the connections must not cut the nodes
-    off. There the third one holds, over which the connection that has waited longest with its proof is closed.
+    Internal listeners are outside the counts of connections and their rate: clients that use up the connections must
+    not cut the nodes off. There `strangers_max` holds, over which the connection that has waited longest with its proof
+    is closed.
     """
 
-    connections_max: int = UNBOUNDED  # max.connections
-    connections_per_ip_max: int = UNBOUNDED  # max.connections.per.ip
-    connections_per_ip: Mapping[str, int] = field(default_factory=dict)  # max.connections.per.ip.overrides
-    creation_rate: int = UNBOUNDED  # max.connection.creation.rate; internal listeners are outside it too
-    openings_max: int = OPENINGS_MAX  # on each listener, before TLS and PROXY header are done
-    opening_s: float = OPENING_S
-    certificates_interval_s: float = 5.0  # tidelog.certificates.interval.ms
-    violation_lines_max: int = LINES_MAX  # tidelog.peer.log.lines.max
     strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
     handshake_s: float = 5.0  # what a peer may take to prove itself
-    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
 
 
 class Server:
@@ -142,22 +135,16 @@ class Server:
         """Of the listeners whose connections are limited: all but internal ones."""
         return [config.name for config in self._configs if config.kind is not ListenerKind.INTERNAL]
 
-    def limit_connections(self, most: int, per_ip: int, of_ip: Mapping[str, int], creation_rate: int) -> None:
-        """Other limits from now on, see `ServerLimits`. Connections that are there stay."""
-        self._limits = replace(
-            self._limits,
-            connections_max=most,
-            connections_per_ip_max=per_ip,
-            connections_per_ip=of_ip,
-            creation_rate=creation_rate,
-        )
-        self._rate.change(creation_rate, creation_rate)
+    def limit_connections(self, limits: ServerLimits) -> None:
+        """Other limits from now on. Connections that are there stay."""
+        self._limits = limits
+        self._rate.change(limits.creation_rate, limits.creation_rate)
 
-    def limit_listener(self, name: str, most: int, creation_rate: int) -> None:
+    def limit_listener(self, name: str, limits: AcceptSettings) -> None:
         """Other limits of one listener from now on."""
         door = self._doors[name]
-        door.connections_max = most
-        door.rate.change(creation_rate, creation_rate)
+        door.connections_max = limits.connections_max
+        door.rate.change(limits.creation_rate, limits.creation_rate)
 
     @property
     def openings(self) -> int:

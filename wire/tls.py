@@ -11,10 +11,11 @@ import logging
 import re
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from common.certificate_files import FileState, load_chain, private_key_in, read_pem, state_of
 from common.lifecycle import duty
+from common.node_settings.listeners import TlsSettings
 from common.ports import Address, Clock, Network, SecureSocket, Socket, Wants
 from common.settings import SettingError
 from wire.principal_mapping import InvalidRules, PrincipalMapping
@@ -31,24 +32,13 @@ _CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-
 
 
 @dataclass(frozen=True, slots=True)
-class TlsConfig:
-    """The settings `ssl.…`, PEM throughout: a file that holds key and chain, or both as text; `name` is the listener's.
+class TlsConfig(TlsSettings):
+    """The settings `ssl.…` of listener `name`, PEM throughout: a file that holds key and chain, or both as text.
 
     Without a truststore no certificate of a peer can be verified, so `client_auth` must be "none" then.
     """
 
     name: str = ""
-    keystore_location: str = ""
-    keystore_certificate_chain: str = ""
-    keystore_key: str = field(default="", repr=False)
-    key_password: str = field(default="", repr=False)
-    truststore_location: str = ""
-    truststore_certificates: str = ""
-    client_auth: str = "none"
-    enabled_protocols: tuple[str, ...] = tuple(VERSIONS)
-    cipher_suites: tuple[str, ...] = ()
-    principal_mapping_rules: str = "DEFAULT"
-    endpoint_identification_algorithm: str = "https"
 
 
 @dataclass(frozen=True, slots=True)

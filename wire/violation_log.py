@@ -10,11 +10,12 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from common.node_settings.connections import ConnectionSettings
 from wire.connection import Connection
 
 WINDOW_S = 60.0
 ADDRESSES_MAX = 1_000
-LINES_MAX = 10  # tidelog.peer.log.lines.max: per address and window
+LINES_MAX = ConnectionSettings().violation_lines_max  # per address and window
 
 
 @dataclass(slots=True)

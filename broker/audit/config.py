@@ -1,18 +1,17 @@
-"""What a broker does for the audit, as plain values."""
+"""What a broker does for the audit: its settings, and constants beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from common.backoff import UPPER_HALF, Backoff
+from common.node_settings.audit import AuditSettings
 
 
 @dataclass(slots=True, frozen=True)
-class AuditConfig:
-    """Sizes in bytes, times in milliseconds; the settings that set them stand beside."""
+class AuditConfig(AuditSettings):
+    """Sizes in bytes, times in milliseconds."""
 
-    journal_max_bytes: int = 64 << 20  # tidelog.audit.journal.max.bytes
-    export_retention_ms: int = 7_776_000_000  # tidelog.audit.export.retention.ms; -1: for ever
     linger_ms: int = 100
     batch_bytes: int = 256 << 10
     backoff_min_ms: int = 400

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from broker.forwarding import Forwarder
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.request import RequestContext
-from common.broker_settings import NODE_SETTINGS
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.topic_configs import ConfigSource

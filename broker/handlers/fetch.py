@@ -29,7 +29,9 @@ from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, 
 from broker.replication.throttles import ReplicationQuota
 from broker.request import ClientSession, Throttle
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.tier import TierReads
 from common.pacing import Work
+from common.settings import same
 from storage.cold_reads import PageWait
 from storage.open_files import OpenFiles
 from storage.region import Region
@@ -69,7 +71,7 @@ class FetchServices:
     throttle: Throttle
     fetch_bytes_max: int
     open_files: OpenFiles
-    remote_wait_ms: int = 500
+    remote_wait_ms: int = same(TierReads, "remote_fetch_max_wait_ms")
 
 
 class PendingFetch:

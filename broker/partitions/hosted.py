@@ -22,8 +22,8 @@ from broker.partitions.role_changes import Key, RoleChanges
 from broker.replication.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError
 from common.long_lived import LongLived
+from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer, Work
-from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -114,7 +114,7 @@ class HostedPartitions:
         logs: LogDirectory,
         settings: LogSettings,
         now: Callable[[], float],
-        lag_max_s: float,
+        replication: ReplicationSettings,
         pacer: Pacer,
     ) -> None:
         self.node_id = node_id
@@ -138,9 +138,8 @@ class HostedPartitions:
         self._logs = logs
         self._settings = settings
         self.now = now
-        self.throttles = ReplicationThrottles(node_id, now)
-        self.throttles.configure([(ResourceType.BROKER, CLUSTER_DEFAULT)], self.image, settings.node_value)
-        self._lag_max_s = lag_max_s
+        self.throttles = ReplicationThrottles(node_id, now, lambda image: settings.under(image, replication))
+        self._lag_max_s = replication.replica_lag_time_max_ms / 1000
         self._leadership: dict[str, list[LeadershipListener]] = {}
 
     def __iter__(self) -> Iterator[Partition]:
@@ -470,7 +469,7 @@ class HostedPartitions:
         """See `RoleTaker`."""
         if not delta.configs_changed:
             return
-        self.throttles.configure(delta.configs_changed, self.image, self._settings.node_value)
+        self.throttles.configure(delta.configs_changed, self.image)
         topics: dict[str, None] = {}
         for resource_type, name in delta.configs_changed:
             if resource_type is ResourceType.TOPIC:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.config import TierReads
 from broker.replication.cold_reading import ColdReading, TierViews
 from common.metrics import Metrics
+from common.node_settings.tier import TierReads
 from common.ports import Ports
 from object_store.store import ObjectStore
 from tiering.chunk_cache import CacheLimits

@@ -14,18 +14,18 @@ Without throttled replicas all this costs one look at an empty dictionary per fe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from broker.partitions.replica import Replica, Watcher
-from common.settings import LONG_MAX
+from common.node_settings.replication import ReplicationSettings
+from common.settings import LONG_MAX, overridden
 from common.token_bucket import TokenBucket
-from common.topic_settings import TOPIC_SETTINGS
+from common.topic_settings import TopicSettings
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
-from kraft.image.metadata import MetadataImage
+from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ResourceType
 
-LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
-LEADER_REPLICAS, FOLLOWER_REPLICAS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+_UNTHROTTLED = TopicSettings()
 ALL = "*"
 BURST_S = 1.0
 DEBT_S = 11.0
@@ -97,39 +97,39 @@ def _bucket(rate: float, now: float) -> TokenBucket:
 class ReplicationThrottles:
     """Both directions, kept as the metadata has them."""
 
-    def __init__(self, node_id: int, now: Callable[[], float]) -> None:
+    def __init__(
+        self, node_id: int, now: Callable[[], float], rates: Callable[[MetadataImage], ReplicationSettings]
+    ) -> None:
+        """`rates`: this broker's settings under an image."""
         self._node_id = node_id
+        self._rates = rates
         self.leader = ReplicationQuota(now)
         self.follower = ReplicationQuota(now)
+        self._set_rates(EMPTY_IMAGE)
 
     def close(self) -> None:
         """Tell nobody any more."""
         self.leader.close()
         self.follower.close()
 
-    def configure(
-        self,
-        changed: Iterable[ResourceKey],
-        image: MetadataImage,
-        node_value: Callable[[MetadataImage, str], float],
-    ) -> None:
-        """Take over the settings of the resources that `changed`; `node_value` resolves a setting of this broker."""
+    def configure(self, changed: Iterable[ResourceKey], image: MetadataImage) -> None:
+        """Take over the settings of the resources that `changed`."""
         for resource_type, name in changed:
             if resource_type is ResourceType.TOPIC:
-                overrides = image.configs.topic(name)
-                _put(self.leader, name, overrides, LEADER_REPLICAS, self._node_id)
-                _put(self.follower, name, overrides, FOLLOWER_REPLICAS, self._node_id)
+                topic = overridden(_UNTHROTTLED, image.configs.topic(name))
+                _put(self.leader, name, topic.leader_replication_throttled_replicas, self._node_id)
+                _put(self.follower, name, topic.follower_replication_throttled_replicas, self._node_id)
             elif name in (CLUSTER_DEFAULT, str(self._node_id)):
-                self.leader.set_rate(node_value(image, LEADER_RATE))
-                self.follower.set_rate(node_value(image, FOLLOWER_RATE))
+                self._set_rates(image)
+
+    def _set_rates(self, image: MetadataImage) -> None:
+        broker = self._rates(image)
+        self.leader.set_rate(broker.leader_replication_throttled_rate)
+        self.follower.set_rate(broker.follower_replication_throttled_rate)
 
 
-def _put(quota: ReplicationQuota, topic: str, overrides: Mapping[str, str], setting: str, node_id: int) -> None:
+def _put(quota: ReplicationQuota, topic: str, listed: tuple[str, ...], node_id: int) -> None:
     quota.topics.pop(topic, None)
-    text = overrides.get(setting)
-    if not text:
-        return
-    listed: tuple[str, ...] = TOPIC_SETTINGS[setting].parse(text)
     if ALL in listed:
         quota.topics[topic] = None
         return

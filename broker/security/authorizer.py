@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from common.node_settings.security import SecuritySettings
+from common.settings import same
 from kraft.image.acls import CLUSTER_RESOURCE, WILDCARD, WILDCARD_PRINCIPAL, AclImage, AclsImage
 from kraft.image.tenants import cluster_resource
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
@@ -39,7 +41,7 @@ class AuthorizerConfig:
     """Kafka's settings super.users and allow.everyone.if.no.acl.found."""
 
     super_users: frozenset[str] = frozenset()
-    allow_everyone_if_no_acl_found: bool = False
+    allow_everyone_if_no_acl_found: bool = same(SecuritySettings, "allow_everyone_if_no_acl_found")
 
 
 class Authorizer:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.security.exchange import Authenticated, AuthenticationFailed, Step
+from common.node_settings.security import SecuritySettings
 from common.ports import Clock
 from common.web_document import read_document
 from kraft.image.tenants import tenant_of
@@ -34,22 +34,10 @@ _FIRST = re.compile(rb"(?:n|y),(?:a=([^,]*))?,\x01(.*)\x01\x01", re.DOTALL)
 _SUBJECT = re.compile(r"[^\x00-\x1f]{1,255}")
 
 
-@dataclass(frozen=True, slots=True)
-class OauthConfig:
-    """Kafka's settings sasl.oauthbearer.…; an empty url: no token is believed."""
-
-    jwks_endpoint_url: str = ""
-    jwks_endpoint_refresh_ms: int = 3_600_000
-    expected_audience: tuple[str, ...] = ()
-    expected_issuer: str = ""
-    sub_claim_name: str = "sub"
-    clock_skew_seconds: int = 30
-
-
 class KeySet:
     """The issuer's keys, by id. Its one method blocks while it reads them: call it off the loop."""
 
-    def __init__(self, config: OauthConfig, clock: Clock) -> None:
+    def __init__(self, config: SecuritySettings, clock: Clock) -> None:
         self._config = config
         self._clock = clock
         self._keys: dict[str | None, PyJWK] = {}
@@ -90,7 +78,7 @@ class KeySet:
 class OauthExchange:
     """One message with a token; one more when that is refused."""
 
-    def __init__(self, config: OauthConfig, keys: KeySet) -> None:
+    def __init__(self, config: SecuritySettings, keys: KeySet) -> None:
         self._config = config
         self._keys = keys
         self._refused: AuthenticationFailed | None = None

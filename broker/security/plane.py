@@ -61,7 +61,7 @@ class Security:
         self.frame_bytes_max = frame_bytes_max
         self.authorizer = Authorizer(config.authorizer or AuthorizerConfig())
         self.verifications = Verifications(config.at_once_max, config.queue_max, config.per_address_max)
-        self.key_set = KeySet(config.oauth, ports.clock)
+        self.key_set = KeySet(config, ports.clock)
         self.failures = FailureLog(logger, "authentication failed", now)
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
         self.departures = Departures(image, broker_id, self._close_left_behind)
@@ -213,7 +213,7 @@ class _Door:
         security = self._security
         self._credentials = None
         if mechanism == OAUTHBEARER:
-            return OauthExchange(security.config.oauth, security.key_set)
+            return OauthExchange(security.config, security.key_set)
         credentials = self._credentials = Credentials(security.image, security.strangers, self.tenant)
         if mechanism == PLAIN:
             return PlainExchange(credentials)

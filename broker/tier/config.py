@@ -1,28 +1,20 @@
-"""What one broker does for the tier, as plain values."""
+"""What one broker does for the tier: its settings, and constants beside them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from common.backoff import UPPER_HALF, Backoff
+from common.node_settings.tier import TierSettings
+from common.node_settings.topics import BrokerLogSettings
+from common.settings import same
 
 
 @dataclass(slots=True, frozen=True)
-class TierConfig:
+class TierConfig(TierSettings):
     """Times in milliseconds. Without a `uri` a broker has no tier."""
 
-    uri: str = ""  # tidelog.tier.uri
-    interval_ms: int = 1_000  # tidelog.tier.interval.ms: how often led partitions are looked at
-    copies_max: int = 4  # tidelog.tier.copy.threads: segments on their way at one time
-    copy_bytes_per_second: float = 0.0  # tidelog.tier.copy.bytes.per.second; 0 is without limit
-    delete_delay_ms: int = 86_400_000  # tidelog.tier.delete.delay.ms
-    manifest_keep_ms: int = 3_600_000  # tidelog.tier.manifest.keep.ms
-    sweep_interval_ms: int = 3_600_000  # tidelog.tier.sweep.interval.ms
-    sweep_age_ms: int = 86_400_000  # tidelog.tier.sweep.age.ms
-    proposals_interval_ms: int = 5_000  # tidelog.tier.proposals.interval.ms
-    erase_grace_ms: int = 60_000  # tidelog.tier.erase.grace.ms
-    export_interval_ms: int = 60_000  # tidelog.tier.export.interval.ms
-    retention_interval_ms: int = 300_000  # log.retention.check.interval.ms
+    retention_interval_ms: int = same(BrokerLogSettings, "log_retention_check_interval_ms")
     proposals_max: int = 4  # decided at one time
     claims_max: int = 64  # on their way at one time
     deletions_max: int = 4

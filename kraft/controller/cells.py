@@ -17,7 +17,7 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work, at_once
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_access_level
-from kraft.controller.policy import ControllerPolicy
+from kraft.controller.policy import ControllerPolicy, cell_limit
 from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import (
@@ -185,12 +185,6 @@ def _shares(brokers: list[BrokerImage], bandwidth: int, loads: BrokerLoads) -> t
     busy = sum(loads.cpu_share(broker) for broker in live) / len(live)
     moved = sum(loads.bytes_per_second(broker) for broker in live)
     return busy, moved / (bandwidth * len(live)) if bandwidth else 0.0
-
-
-def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
-    """The cell's own limit of that name, else the setting's."""
-    own = cell.limits.get(limit)
-    return policy.access.cell[limit] if own is None else own
 
 
 def decide_alter_cell(

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from common.broker_settings import NODE_SETTINGS
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.listeners import counts_by_address
 from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
@@ -24,7 +25,6 @@ from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, MetadataRecord, ResourceType
-from wire.listeners import counts_by_address
 from wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.node_settings.replication import ReplicationSettings
 from common.pacing import Work
 from common.ports import Clock
+from common.settings import same
 from kraft.controller.driver import ControllerDriver
 from kraft.controller.elections import return_leaders
 from kraft.controller.policy import ControllerPolicy
@@ -26,10 +28,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaderReturnConfig:
-    """The settings that set the first two stand beside."""
+    """When leadership goes back to preferred replicas, and in what steps."""
 
-    enabled: bool = True  # auto.leader.rebalance.enable
-    interval_s: float = 300.0  # leader.imbalance.check.interval.seconds
+    enabled: bool = same(ReplicationSettings, "auto_leader_rebalance_enable")
+    interval_s: float = same(ReplicationSettings, "leader_imbalance_check_interval_seconds", float)
     moves_per_step: int = 250
     step_pause_s: float = 0.5
     restart_look_s: float = 0.5  # how often a restarted cluster is looked at, until it is whole

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from common.decision import Decision
 from common.errors import OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_tasks
+from common.node_settings.controllers import ControllerSettings
 from common.ports import Ports
+from common.settings import same, seconds
 from kraft.controller.attribution import attributed
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister, fence
@@ -41,10 +43,10 @@ LATE_S_MIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LivenessConfig:
-    """Seconds; the settings that set them stand beside."""
+    """Seconds."""
 
-    session_timeout_s: float = 3.0  # broker.session.timeout.ms
-    suspicion_s: float = 0.3  # tidelog.broker.suspicion.ms
+    session_timeout_s: float = same(ControllerSettings, "broker_session_timeout_ms", seconds)
+    suspicion_s: float = same(ControllerSettings, "broker_suspicion_ms", seconds)
     probe_pause_s: float = 0.03
     """Between two looks whether a suspected broker's process still listens."""
     late_s: float = 0.5

@@ -10,8 +10,10 @@ from typing import Any
 
 from common.identifiers import parse_uuid
 from common.metrics import Metrics
+from common.node_settings.controllers import ControllerSettings
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
+from common.settings import same
 from kraft.controller.cell_duties import CellDuties
 from kraft.controller.driver import ControllerDriver, DriverConfig
 from kraft.controller.leader_return import LeaderReturn, LeaderReturnConfig
@@ -26,9 +28,9 @@ from kraft.controller.stepper import Act, Stepper
 from kraft.controller.tenant_duties import TenantDuties
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
-from kraft.metadata_log import TAIL_BATCHES_MAX, TAIL_BYTES_MAX, MetadataLog
+from kraft.metadata_log import MetadataLog
 from kraft.quorum.quorum import QuorumConfig, RaftQuorum
-from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX, BufferPool
+from wire.buffers import BufferPool
 from wire.listeners import ListenerConfig
 from wire.mutual_network import MutualNetwork
 from wire.server import Server, ServerLimits
@@ -62,10 +64,8 @@ class ControllerConfig:
     leader_return: LeaderReturnConfig = field(default_factory=LeaderReturnConfig)
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     limits: ServerLimits = field(default_factory=ServerLimits)
-    request_bytes_max: int = HELD_BYTES_MAX  # queued.max.request.bytes
-    reply_bytes_max: int = UNSENT_BYTES_MAX  # tidelog.reply.bytes.max
-    tail_batches_max: int = TAIL_BATCHES_MAX  # tidelog.metadata.tail.batches.max
-    tail_bytes_max: int = TAIL_BYTES_MAX  # tidelog.metadata.tail.bytes.max
+    tail_batches_max: int = same(ControllerSettings, "metadata_tail_batches_max")
+    tail_bytes_max: int = same(ControllerSettings, "metadata_tail_bytes_max")
 
 
 class ControllerNode:
@@ -122,7 +122,7 @@ class ControllerNode:
             sorted(config.voters),
             self.pacer,
         )
-        self._watch = Watch()
+        self._watch, connection = Watch(), config.limits.connection
         self.metrics = Metrics()
         register_metrics(self.metrics, self)
         self.server = Server(
@@ -130,10 +130,10 @@ class ControllerNode:
             [listener],
             self._requests.frame,
             self._requests.closed,
-            ViolationLog(log, config.limits.violation_lines_max).report,
+            ViolationLog(log, connection.violation_lines_max).report,
             config.limits,
             Tick(),
-            BufferPool(config.request_bytes_max, config.reply_bytes_max),
+            BufferPool(connection.queued_max_request_bytes, connection.reply_bytes_max),
             self._watch,
             secret=config.secret,
             cluster=config.cluster,

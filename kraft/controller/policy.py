@@ -5,67 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from common.topic_settings import TOPIC_SETTINGS
-from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX
+from common.node_settings.groups import GroupSettings
+from common.node_settings.replication import ReplicationSettings
+from common.node_settings.tenants import TenantSettings
+from common.node_settings.topics import TopicDefaults
+from common.settings import declared, same
+from common.topic_settings import TOPIC_SETTINGS, TopicSettings
+from kraft.image.cells import BANDWIDTH_PER_BROKER, REPLICAS_PER_BROKER_MAX, TENANTS_MAX, CellImage
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import ACLS_MAX, CONNECTION_RATE, CONNECTIONS_MAX, KEYS_MAX, PARTITIONS_MAX, TenantImage
 from kraft.records import PIECE_RECORDS_MAX
 
-MIN_ISR = "min.insync.replicas"
-CORDONED = "tidelog.broker.cordoned"
-UNCLEAN_ELECTION = "unclean.leader.election.enable"
+MIN_ISR = declared(TopicSettings, "min_insync_replicas").name
+CORDONED = declared(ReplicationSettings, "broker_cordoned").name
+UNCLEAN_ELECTION = declared(TopicSettings, "unclean_leader_election_enable").name
 
 
 @dataclass(frozen=True, slots=True)
-class AccessLimits:
-    """How many there may be of what operators and tenants make; the settings that set them stand beside.
-
-    `tenant` and `cell` hold the defaults of the limits that a tenant and a cell may have of their own, by name.
-    """
-
-    acls_max: int = 100_000  # tidelog.acls.max
-    users_max: int = 10_000  # tidelog.users.max
-    tenants_max: int = 10_000  # tidelog.tenants.max
-    tenant: Mapping[str, int] = field(
-        default_factory=lambda: {
-            PARTITIONS_MAX: 1_000,
-            CONNECTIONS_MAX: 1_000,
-            CONNECTION_RATE: 100,
-            KEYS_MAX: 100,
-            ACLS_MAX: 1_000,
-        }
-    )  # tidelog.tenant.<limit>
-    cell: Mapping[str, int] = field(
-        default_factory=lambda: {REPLICAS_PER_BROKER_MAX: 4_000, TENANTS_MAX: 1_000, BANDWIDTH_PER_BROKER: 250_000_000}
-    )  # tidelog.cell.<limit>
-    move_partitions_max: int = 20  # tidelog.tenant.move.partitions.max
-    move_bytes_per_second: int = 50_000_000  # tidelog.tenant.move.bytes.per.second
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerPolicy:
-    """Static defaults of the cluster; the settings that set them stand beside.
+class ControllerPolicy(TopicDefaults):
+    """Static defaults of the cluster.
 
     `static` holds the broker settings that were given explicitly, as text: the synonyms of topic settings.
     """
 
-    num_partitions: int = 1  # num.partitions
-    default_replication_factor: int = 1  # default.replication.factor
-    min_insync_replicas: int = 1  # min.insync.replicas
-    group_replication_factor: int = 1  # offsets.topic.replication.factor
-    unclean_leader_election: bool = False  # unclean.leader.election.enable
-    delete_topic_enable: bool = True  # delete.topic.enable
+    group_replication_factor: int = same(GroupSettings, "offsets_topic_replication_factor")
     partitions_per_request_max: int = 10_000
     piece_records_max: int = PIECE_RECORDS_MAX // 2
     """Changes of partitions in one commit, where an event concerns many."""
     static: Mapping[str, str] = field(default_factory=dict)
-    access: AccessLimits = field(default_factory=AccessLimits)
+    access: TenantSettings = field(default_factory=TenantSettings)
 
 
 def tenant_limit(tenant: TenantImage, limit: str, policy: ControllerPolicy) -> int:
     """The tenant's own limit of that name, else the setting's."""
-    own = tenant.limits.get(limit)
-    return policy.access.tenant[limit] if own is None else own
+    own, defaults = tenant.limits.get(limit), policy.access
+    if own is not None:
+        return own
+    return {
+        PARTITIONS_MAX: defaults.tenant_partitions_max,
+        CONNECTIONS_MAX: defaults.tenant_connections_max,
+        CONNECTION_RATE: defaults.tenant_connection_rate,
+        KEYS_MAX: defaults.tenant_keys_max,
+        ACLS_MAX: defaults.tenant_acls_max,
+    }[limit]
+
+
+def cell_limit(cell: CellImage, limit: str, policy: ControllerPolicy) -> int:
+    """The cell's own limit of that name, else the setting's."""
+    own, defaults = cell.limits.get(limit), policy.access
+    if own is not None:
+        return own
+    return {
+        REPLICAS_PER_BROKER_MAX: defaults.cell_replicas_per_broker_max,
+        TENANTS_MAX: defaults.cell_tenants_max,
+        BANDWIDTH_PER_BROKER: defaults.cell_bandwidth_per_broker,
+    }[limit]
 
 
 def min_insync_replicas(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> int:
@@ -76,7 +70,7 @@ def min_insync_replicas(image: MetadataImage, topic_name: str, policy: Controlle
 
 def unclean_leader_election(image: MetadataImage, topic_name: str, policy: ControllerPolicy) -> bool:
     text = image.configs.topic(topic_name).get(UNCLEAN_ELECTION) or image.configs.cluster().get(UNCLEAN_ELECTION)
-    return policy.unclean_leader_election if text is None else text.strip().lower() == "true"
+    return policy.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
 
 
 def is_cordoned(image: MetadataImage, broker_id: int) -> bool:

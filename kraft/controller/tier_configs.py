@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from common.broker_settings import NODE_SETTINGS
 from common.errors import ErrorCode, ProtocolError
-from common.topic_settings import TOPIC_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.tier import TierSettings
+from common.settings import declared
+from common.topic_settings import TOPIC_SETTINGS, TopicSettings
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_configs import topic_config
 from kraft.controller.topic_names import INTERNAL_TOPICS, TIER_TOPIC
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
 
-REMOTE_STORAGE = "remote.storage.enable"
-COPY_DISABLE = "remote.log.copy.disable"
-TIER_URI = "tidelog.tier.uri"
-TIER_ENABLE = "tidelog.tier.enable"
+REMOTE_STORAGE = declared(TopicSettings, "remote_storage_enable").name
+COPY_DISABLE = declared(TopicSettings, "remote_log_copy_disable").name
+TIER_URI = declared(TierSettings, "uri").name
+TIER_ENABLE = declared(TierSettings, "enable").name
 AS_TOTAL, UNLIMITED = -2, -1
 _TRUE = "true"
 _LIMITS = (("local.retention.ms", "retention.ms"), ("local.retention.bytes", "retention.bytes"))

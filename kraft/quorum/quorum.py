@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from common.errors import OutcomeUnknown
 from common.identifiers import ZERO_UUID, uuid_text
 from common.invariants import check
+from common.node_settings.identity import NodeSettings
 from common.pacing import Pacer
 from common.ports import Address, Ports
+from common.settings import same
 from kraft.quorum import voter_guard
 from kraft.quorum.handshake import SECRET_BYTES_MIN
 from kraft.quorum.journal_format import DamagedJournal
@@ -46,7 +48,7 @@ class QuorumConfig:
     proposal_bytes_max: int = 4 << 20
     inflight_bytes_max: int = 8 << 20  # the controller proposes one batch after the other
     transfer_timeout_s: float = 1.0  # for handing over leadership before a planned stop
-    replace_voter: bool = False
+    replace_voter: bool = same(NodeSettings, "controllers_replace_voter")
     listen: Address | None = None
     node: NodeConfig = field(default_factory=NodeConfig)
     transport: TransportConfig = field(default_factory=TransportConfig)

@@ -3,46 +3,100 @@
 from __future__ import annotations
 
 import dataclasses
-import re
+from functools import cache
+from inspect import get_annotations
 from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, LogDuties, ReplicationConfig, RequestLimits, TierReads
+from broker.audit.config import AuditConfig
+from broker.config import BrokerConfig, LogDuties, ReplicationConfig
+from broker.coordination.groups.config import GroupConfig
+from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
-from common.broker_settings import NODE_SETTINGS
-from common.settings import Setting
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.settings import Setting, settings_of
 from common.topic_settings import TOPIC_SETTINGS
+from kraft.controller.leader_return import LeaderReturnConfig
+from kraft.controller.liveness import LivenessConfig
+from kraft.controller.node import ControllerConfig
+from kraft.controller.policy import ControllerPolicy
+from kraft.quorum.node_config import NodeConfig
+from kraft.quorum.quorum import QuorumConfig
+from proxy.config import ProxyConfig
+from proxy.limits import ProxyLimits
 from storage.log_config import LogConfig
+from tests.architecture.attribute_reads import Reads
+from wire.server import ServerLimits
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("tidelog", "broker", "kraft", "storage", "wire")
-SOURCES = {path: path.read_text() for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
-SYNONYMS = {synonym: setting.name for setting in TOPIC_SETTINGS for synonym in setting.synonyms}
-LOG_FIELDS = {field.name for field in dataclasses.fields(LogConfig)}
-FILLED_KINDS = (LogDuties, ReplicationConfig, RequestLimits, TierReads)
-FILLED = {field.name for kind in FILLED_KINDS for field in dataclasses.fields(kind)}
+ROOMS = ("tidelog", "broker", "proxy", "kraft", "tiering", "storage", "wire", "common")
+GROUPS = [*NODE_SETTINGS.groups, *TOPIC_SETTINGS.groups]
+SYNONYMS = {synonym for setting in TOPIC_SETTINGS for synonym in setting.synonyms}
+CONFIGS = [
+    AuditConfig, BrokerConfig, ControllerConfig, ControllerPolicy, GroupConfig, LeaderReturnConfig, LivenessConfig,
+    LogConfig, LogDuties, NodeConfig, ProxyConfig, ProxyLimits, QuorumConfig, ReplicationConfig, SecurityConfig,
+    ServerLimits, TierConfig,
+]  # fmt: skip
+Field = tuple[type, str]
 
 
-def is_named(name: str) -> bool:
-    return any(f'"{name}"' in text for text in SOURCES.values())
+@cache
+def reads() -> Reads:
+    """What the product does with settings."""
+    fields = {field.name for kind in (*GROUPS, *CONFIGS) for field in dataclasses.fields(kind)}
+    return Reads((path.read_text() for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))), fields)
 
 
-def is_read(field: str) -> bool:
-    return any(re.search(rf"\.{field}\b", text) for text in SOURCES.values())
+def alike(group: type, field: str) -> set[tuple[str, str]]:
+    """The fields that hold this setting, in this class and in others."""
+    declared = group.__name__, field
+    return {declared} | {own for own, setting in reads().aliases.items() if setting == declared}
 
 
-@pytest.mark.parametrize("name", [setting.name for setting in TOPIC_SETTINGS if not setting.inert])
-def test_a_topic_setting_has_an_effect(name: str) -> None:
-    field = name.replace(".", "_")
-    assert (field in LOG_FIELDS and is_read(field)) or is_named(name)
+def is_read(group: type, field: str) -> bool:
+    return not alike(group, field).isdisjoint(reads().found)
 
 
-@pytest.mark.parametrize("name", [setting.name for setting in NODE_SETTINGS if not setting.inert])
-def test_a_node_setting_has_an_effect(name: str) -> None:
-    field = name.removeprefix("tidelog.").replace(".", "_")
-    filled = {field, field.removeprefix("log_")} & FILLED
-    assert name in SYNONYMS or is_named(name) or any(is_read(one) for one in filled)
+def is_named(group: type, field: str) -> bool:
+    """Whether it is looked up by its name, in the metadata or in what was given."""
+    return (group.__name__, field) in reads().named
+
+
+def topics_setting(group: type, field: str) -> list[Field]:
+    """The topic setting that takes its default from this one, if any."""
+    name = settings_of(group)[field].setting.name
+    return [
+        (of_topics, own)
+        for of_topics in TOPIC_SETTINGS.groups
+        for own, one in settings_of(of_topics).items()
+        if name in one.setting.synonyms and of_topics is not group
+    ]
+
+
+SETTINGS = [(group, field) for group in GROUPS for field, one in settings_of(group).items() if not one.setting.inert]
+each_setting = pytest.mark.parametrize(
+    ("group", "field"), SETTINGS, ids=lambda one: one if isinstance(one, str) else one.__name__
+)
+
+
+@each_setting
+def test_a_setting_is_read(group: type, field: str) -> None:
+    assert any(is_read(*one) or is_named(*one) for one in [(group, field), *topics_setting(group, field)])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_field_of_a_config_is_read(kind: type) -> None:
+    assert [name for name in get_annotations(kind) if not is_read(kind, name)] == []
+
+
+@each_setting
+def test_what_is_dynamic_is_read_through_the_image(group: type, field: str) -> None:
+    """By a group that is made anew under each image, or by name; what is read once, at the start, needs a restart."""
+    setting = settings_of(group)[field].setting
+    if not setting.needs_restart and setting.name not in SYNONYMS:
+        holders = {holder for holder, _ in alike(group, field)}
+        assert is_named(group, field) or not holders.isdisjoint(reads().renewed)
 
 
 INERT = [setting for setting in (*NODE_SETTINGS, *TOPIC_SETTINGS) if setting.inert]
@@ -51,33 +105,32 @@ INERT = [setting for setting in (*NODE_SETTINGS, *TOPIC_SETTINGS) if setting.ine
 @pytest.mark.parametrize("setting", INERT, ids=lambda one: one.name)
 def test_a_setting_without_effect_says_so_and_is_read_by_nobody(setting: Setting) -> None:
     assert setting.doc.startswith("Without effect: ")
-    assert not is_named(setting.name)
+    owners = [(group, field) for group in GROUPS for field, one in settings_of(group).items() if one.setting is setting]
+    assert not any(is_read(*owner) for owner in owners)
     assert all(NODE_SETTINGS[synonym].inert for synonym in setting.synonyms)
 
 
-def test_what_is_dynamic_is_read_through_the_image() -> None:
-    """As a topic setting's default, or by those that name it; what is read once, at the start, needs a restart."""
-    dynamic = {s.name for s in NODE_SETTINGS if not s.needs_restart and not s.inert} - SYNONYMS.keys()
-    assert dynamic == {
-        "log.cleaner.backoff.ms",
-        "log.cleaner.dedupe.buffer.size",
-        "log.cleaner.io.max.bytes.per.second",
-        "max.connection.creation.rate",
-        "max.connections",
-        "max.connections.per.ip",
-        "max.connections.per.ip.overrides",
-        "producer.id.expiration.ms",
-        "num.recovery.threads.per.data.dir",
-        "remote.fetch.max.wait.ms",
-        "remote.list.offsets.request.timeout.ms",
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "tidelog.broker.cordoned",
-        "tidelog.tier.enable",
-        "tidelog.tier.roll.ms",
-    }
+def test_a_read_counts_for_the_class_of_the_object_alone() -> None:
+    source = """
+class A:
+    size: int
 
+class B(A):
+    other: int = same(C, "third")
 
-@pytest.mark.parametrize("kind", [BrokerConfig, *FILLED_KINDS, TierConfig, LogConfig])
-def test_a_field_of_a_config_is_read(kind: type) -> None:
-    assert [field.name for field in dataclasses.fields(kind) if not is_read(field.name)] == []
+class C:
+    size: int
+    third: int
+
+class User:
+    def __init__(self, of: B) -> None:
+        self._of = of
+
+    def use(self, text: str, c: C) -> None:
+        self._of.size, text.size, unknown.other
+        renewed = under(image, c)
+"""
+    found = Reads([source], {"size", "other", "third"})
+    assert found.found == {("B", "size"), ("A", "size")}
+    assert found.aliases == {("B", "other"): ("C", "third")}
+    assert found.renewed == {"C"}

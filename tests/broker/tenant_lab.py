@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig, Listen, LogDuties
+from broker.coordination.groups.config import GroupConfig
 from broker.node import BrokerNode
 from broker.request import ANONYMOUS, ClientSession
 from broker.security.authorizer import AuthorizerConfig
@@ -23,7 +25,9 @@ from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
 from common.errors import ErrorCode
 from common.machine import machine_ports
+from common.node_settings.topics import TopicDefaults
 from common.ports import Address
+from common.settings import SettingValues
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
@@ -36,6 +40,16 @@ DOMAIN = "kafka.example.org"
 PROXY_PORT = 9094
 INSIDE_HOST = "inside-broker"
 INSIDE_DIRECTORY = "/inside/directory"
+GIVEN = SettingValues(
+    {
+        "log.dirs": INSIDE_DIRECTORY,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "group.min.session.timeout.ms": 1,
+        "tidelog.audit.topic.replication.factor": 1,
+    }
+)
 ALPHA, BETA, GAMMA, OPERATOR, INTERNAL = "ALPHA", "BETA", "GAMMA", "OPERATOR", "INTERNAL"
 CONTROLLER = "CONTROLLER"  # the controller's listener, for nodes
 KEYS = {ALPHA: "TKAAAAAAAAAAAAAA", BETA: "TKBBBBBBBBBBBBBB", GAMMA: "TKGGGGGGGGGGGGGG"}
@@ -111,19 +125,15 @@ class TenantLab:
             ),
             {100: listener},
             SECRET,
-            auto_create_topics_enable=False,
+            log_dirs=INSIDE_DIRECTORY,
+            topics=TopicDefaults(auto_create_topics_enable=False),
             duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
             proxy_domain=DOMAIN,
             proxy_port=PROXY_PORT,
             security=SecurityConfig(authorizer=AuthorizerConfig(frozenset({ANONYMOUS}))),
-            node_settings={
-                "log.dirs": INSIDE_DIRECTORY,
-                "offsets.topic.num.partitions": 1,
-                "offsets.topic.replication.factor": 1,
-                "group.initial.rebalance.delay.ms": 0,
-                "group.min.session.timeout.ms": 1,
-                "tidelog.audit.topic.replication.factor": 1,
-            },
+            groups=GIVEN.group(GroupConfig),
+            audit=GIVEN.group(AuditConfig),
+            node_settings=dict(GIVEN.given),
         )
         self.broker = BrokerNode(machine_ports(self.directory / "broker"), broker, self.fatal.append)
         await self.broker.start()

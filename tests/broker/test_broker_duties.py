@@ -13,6 +13,7 @@ from broker.duties import STALL_MIN_S, Duties, Stalls
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from common.machine import machine_ports
+from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer
 from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
@@ -26,7 +27,7 @@ class Surprising(HostedPartitions):
     looks = 0
 
     def __init__(self, logs: LogDirectory) -> None:
-        super().__init__(0, logs, LogSettings(0, {}), lambda: 0.0, 10.0, Pacer())
+        super().__init__(0, logs, LogSettings(0, {}), lambda: 0.0, ReplicationSettings(), Pacer())
         self.looked_again = asyncio.Event()
 
     def review(self, partitions_max: int, stalled_s: float = 0.0) -> None:
@@ -62,7 +63,7 @@ def test_the_reviews_after_a_stall_give_its_time_back_to_followers(tmp_path: Pat
     async def stall() -> None:
         ports, loop = machine_ports(tmp_path), cast(SimLoop, asyncio.get_running_loop())
         logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
-        hosted = Reviewed(0, logs, LogSettings(0, {}), loop.time, 10.0, Pacer())
+        hosted = Reviewed(0, logs, LogSettings(0, {}), loop.time, ReplicationSettings(), Pacer())
         hosted.unsettled_partitions[object()] = None  # type: ignore[index]
         hosted.quiet_partitions[object()] = False  # type: ignore[index]
         config = LogDuties(log_cleaner_enable=False)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from broker.config import LogDuties
 from common.errors import ErrorCode
+from common.settings import INT_MAX
 from storage.log_config import LogConfig
 from storage.log_directory import LogDirectory
 from tests.broker.replication_lab import eventually
 from tests.broker.tenant_lab import OPERATOR, TenantLab, Wire
-from wire.listeners import UNBOUNDED
 from wire.messages import CreateTopicsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 BROKER, SET, DELETE = 4, 0, 1
@@ -72,7 +73,7 @@ async def test_what_listeners_accept_changes_at_once(tmp_path: Path, monkeypatch
         assert (await shown(wire, ONE, own))[own].value == "1"
         await refused_at(lab, "max.connections of the listener is reached")
         assert await altered(wire, ONE, {own: ""}, DELETE) is ErrorCode.NONE
-        await eventually(lambda: server._doors[OPERATOR].connections_max == UNBOUNDED)
+        await eventually(lambda: server._doors[OPERATOR].connections_max == INT_MAX)
         assert (
             await altered(wire, ALL, {"max.connections": "7", "max.connection.creation.rate": "50"}) is ErrorCode.NONE
         )
@@ -101,10 +102,10 @@ async def test_clients_wait_for_the_tier_by_other_values_at_once(
         values = {"remote.fetch.max.wait.ms": "70", "remote.list.offsets.request.timeout.ms": "900"}
         assert await altered(wire, ALL, values) is ErrorCode.NONE
         await eventually(lambda: lab.broker.data_plane.fetch.remote_wait_ms == 70)
-        assert lab.broker._dynamic.remote_list_offsets_ms == 900
+        assert lab.broker._dynamic.tier_reads.remote_list_offsets_request_timeout_ms == 900
         assert await altered(wire, ALL, dict.fromkeys(values, ""), DELETE) is ErrorCode.NONE
         await eventually(lambda: lab.broker.data_plane.fetch.remote_wait_ms == 500)
-        assert lab.broker._dynamic.remote_list_offsets_ms == 30_000
+        assert lab.broker._dynamic.tier_reads.remote_list_offsets_request_timeout_ms == 30_000
 
 
 async def test_logs_are_recovered_by_as_many_threads_as_was_said_while_the_broker_ran(
@@ -127,7 +128,8 @@ async def test_logs_are_recovered_by_as_many_threads_as_was_said_while_the_broke
         wire = await lab.connect(OPERATOR)
         assert await altered(wire, ALL, {"num.recovery.threads.per.data.dir": "9"}) is ErrorCode.NONE
         settings, partitions = lab.broker.data_plane.settings, lab.broker.partitions
-        await eventually(lambda: settings.node_value(partitions.image, "num.recovery.threads.per.data.dir") == 9)
+        started_with = LogDuties()
+        await eventually(lambda: settings.under(partitions.image, started_with).num_recovery_threads_per_data_dir == 9)
         assert told == [2]  # by the image that it started with
 
 

@@ -19,6 +19,7 @@ from broker.partitions.replica import Role
 from common.errors import ErrorCode, ProtocolError
 from common.machine import machine_ports
 from common.machine_disk import MachineDisk
+from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer
 from common.ports import Disk
 from kraft.image.delta import MetadataDelta
@@ -44,7 +45,7 @@ class Broker:
     def __init__(self, logs: LogDirectory) -> None:
         self.logs = logs
         self.pacer = Pacer()
-        self.hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, 10.0, self.pacer)
+        self.hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, ReplicationSettings(), self.pacer)
         self.image: MetadataImage = EMPTY_IMAGE
 
     @classmethod

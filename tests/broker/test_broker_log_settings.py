@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.partitions.log_settings import LogSettings
+from kraft.image.delta import MetadataDelta
+from kraft.records import ConfigRecord, ResourceType
 from tests.kraft.images import with_brokers
+from wire.server import ServerLimits
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 
@@ -23,3 +26,12 @@ HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 def test_the_finest_unit_of_retention_that_is_given_counts(given: dict[str, int], retention_ms: int) -> None:
     """As in Apache Kafka, whose server.properties come with hours."""
     assert LogSettings(0, given).config_of(with_brokers(1), "t").retention_ms == retention_ms
+
+
+def test_what_no_override_says_stays_as_the_broker_started_with_it() -> None:
+    """Its limits fit the open files that it may have; a change of another setting must not lift them."""
+    delta = MetadataDelta(with_brokers(1))
+    delta.replay(ConfigRecord(ResourceType.BROKER, "", "max.connections.per.ip", "5"))
+    started_with = ServerLimits(connections_max=300, strangers_max=7)
+    limits = LogSettings(0, {}).under(delta.image(), started_with)
+    assert limits == ServerLimits(connections_max=300, strangers_max=7, connections_per_ip_max=5)

@@ -11,6 +11,7 @@ import pytest
 
 from broker.partitions.log_settings import LogSettings
 from broker.replication.throttles import ReplicationQuota, ReplicationThrottles
+from common.node_settings.replication import ReplicationSettings
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE
 from kraft.records import ConfigRecord, PartitionChangeRecord, ResourceType
@@ -66,7 +67,7 @@ def test_a_debt_is_forgiven_in_the_end_and_a_new_rate_begins_without_one() -> No
 
 
 def test_the_throttled_replicas_are_those_of_this_broker() -> None:
-    throttles = ReplicationThrottles(2, Clock())
+    throttles = ReplicationThrottles(2, Clock(), lambda image: LogSettings(2, {}).under(image, ReplicationSettings()))
     delta = MetadataDelta(EMPTY_IMAGE)
     for topic, setting, value in (
         ("a", "leader", "0:2,1:1,5:2"),
@@ -77,7 +78,7 @@ def test_the_throttled_replicas_are_those_of_this_broker() -> None:
     delta.replay(ConfigRecord(ResourceType.BROKER, "2", "leader.replication.throttled.rate", "0"))
     delta.replay(ConfigRecord(ResourceType.BROKER, "", "follower.replication.throttled.rate", "0"))
     image = delta.image()
-    throttles.configure(delta.configs_changed, image, LogSettings(2, {}).node_value)
+    throttles.configure(delta.configs_changed, image)
     assert [throttles.leader.covers(replica("a", index)) for index in (0, 1, 5)] == [True, False, True]
     assert throttles.follower.covers(replica("b", 7))
     assert not throttles.leader.covers(replica("b", 7))
@@ -87,7 +88,7 @@ def test_the_throttled_replicas_are_those_of_this_broker() -> None:
     later = MetadataDelta(image)
     later.replay(ConfigRecord(ResourceType.TOPIC, "a", "leader.replication.throttled.replicas", None))
     later.replay(ConfigRecord(ResourceType.BROKER, "2", "leader.replication.throttled.rate", None))
-    throttles.configure(later.configs_changed, later.image(), LogSettings(2, {}).node_value)
+    throttles.configure(later.configs_changed, later.image())
     assert not throttles.leader.topics
     assert not throttles.leader.is_exceeded
 

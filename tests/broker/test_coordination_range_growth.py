@@ -13,13 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, Listen, LogDuties
+from broker.coordination.groups.config import GroupConfig
 from broker.node import BrokerNode
 from common.errors import ErrorCode
 from common.machine import machine_ports
+from common.node_settings.tenants import TenantSettings
 from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import RATES, REPLICAS
 from kraft.controller.node import ControllerConfig, ControllerNode
-from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
@@ -37,7 +39,7 @@ GROWING = replace(
     POLICY,
     default_replication_factor=1,
     group_replication_factor=FACTOR,
-    access=AccessLimits(move_partitions_max=AT_ONCE, move_bytes_per_second=1_000),
+    access=TenantSettings(move_partitions_max=AT_ONCE, move_bytes_per_second=1_000),
 )
 WAIT_S = 60
 
@@ -157,7 +159,7 @@ class Cluster:
             self._controllers,
             SECRET,
             duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
-            node_settings={"offsets.topic.num.partitions": PARTITIONS},
+            groups=GroupConfig(offsets_topic_num_partitions=PARTITIONS),
         )
         node = BrokerNode(machine_ports(self._root / f"broker-{number}"), config, self.fatal.append)
         self.brokers.append(node)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from common.broker_settings import NODE_SETTINGS
 from common.machine import machine_ports
+from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import INT_MAX, LONG_MAX, Catalogue
 from common.topic_settings import TOPIC_SETTINGS
 from tests.broker.replication_lab import SECRET, batch

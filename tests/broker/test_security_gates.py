@@ -42,7 +42,7 @@ EXEMPT = {"SaslHandshake": "comes before there is a principal", "SaslAuthenticat
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatedNode]:
     security = SecurityConfig(
-        AuthorizerConfig(frozenset({"User:ANONYMOUS"})), queue_max=len(RIGHTS), per_address_max=len(RIGHTS)
+        authorizer=AuthorizerConfig(frozenset({"User:ANONYMOUS"})), queue_max=len(RIGHTS), per_address_max=len(RIGHTS)
     )
     async with GatedNode(tmp_path_factory.mktemp("gates"), security) as made:
         await made.furnish()

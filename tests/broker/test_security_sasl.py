@@ -21,13 +21,14 @@ from broker.request import ClientSession
 from broker.security.credentials import Credentials
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
 from broker.security.login import FRAMES_MAX, Login, until_answer
-from broker.security.oauth import KeySet, OauthConfig, OauthExchange
+from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import ScramExchange
 from broker.security.strangers import Strangers
 from broker.security.verifications import TooManyVerifications, Verifications
 from common.errors import ErrorCode
 from common.machine import MachineClock
+from common.node_settings.security import SecuritySettings
 from common.pacing import at_once
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
@@ -194,7 +195,7 @@ def tokens(issuer: rsa.RSAPrivateKey, tmp_path: Path) -> OauthExchange:
     document = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(issuer.public_key()))
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": [document | {"kid": "k1", "alg": "RS256", "use": "sig"}]}))
-    config = OauthConfig(path.as_uri(), expected_audience=("tidelog",), expected_issuer="me")
+    config = SecuritySettings(jwks_endpoint_url=path.as_uri(), expected_audience=("tidelog",), expected_issuer="me")
     return OauthExchange(config, KeySet(config, MachineClock()))
 
 

@@ -46,7 +46,7 @@ async def snapshot(node: GatedNode) -> bytes:
 
 
 async def test_neither_a_snapshot_nor_any_other_file_holds_a_secret(tmp_path: Path) -> None:
-    security = SecurityConfig(AuthorizerConfig(frozenset({"User:ANONYMOUS"})))
+    security = SecurityConfig(authorizer=AuthorizerConfig(frozenset({"User:ANONYMOUS"})))
     of_key = [verifier(KEY_SECRET, name) for name in ("sha256", "sha512")]
     secrets = [KEY_SECRET, SECRET, *verifier(PASSWORD.encode())[:2], *(one for proof in of_key for one in proof[:2])]
     async with GatedNode(tmp_path, security) as node:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
 from tests.documentation.pages import (
     AGAIN,
     ALL,

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.tenants import TenantSettings
 from kraft.acl_filter import ANY, MATCH, AclFilter
-from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import AclPattern, AclRecord, FeatureLevelRecord, TenantRecord
@@ -81,7 +82,7 @@ def test_the_cluster_is_a_resource_of_its_own_for_operators_and_each_tenant() ->
 
 def test_limits_hold_for_the_cluster_and_for_a_tenant() -> None:
     image = replayed(new_cluster(), [TENANT, TenantRecord("lkc-cccccc", "c", "default", 1, {"acls.max": 1})])
-    policy = replace(POLICY, access=AccessLimits(acls_max=4))
+    policy = replace(POLICY, access=TenantSettings(acls_max=4))
     image, codes = create(
         image,
         *(creation(resource_name=f"lkc-cccccc_{n}") for n in range(2)),

@@ -114,7 +114,7 @@ def test_a_snapshot_keeps_who_lacks_room() -> None:
 def test_lack_of_room_never_costs_min_isr_nor_brings_an_unclean_leader(
     tells: list[tuple[int, bool]], min_isr: int, unclean: bool
 ) -> None:
-    policy = ControllerPolicy(min_insync_replicas=min_isr, unclean_leader_election=unclean)
+    policy = ControllerPolicy(min_insync_replicas=min_isr, unclean_leader_election_enable=unclean)
     image = with_topic([0, 1, 2, 3], brokers=4, min_insync_replicas=str(min_isr))
     for broker, lacks_room in tells:
         before = partition_of(image)

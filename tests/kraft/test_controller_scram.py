@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from common.errors import ErrorCode
-from kraft.controller.policy import AccessLimits, ControllerPolicy
+from common.node_settings.tenants import TenantSettings
+from kraft.controller.policy import ControllerPolicy
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import ScramMechanism
@@ -105,7 +106,7 @@ def test_the_verifier_is_the_one_of_the_rfcs_example() -> None:
 
 
 def test_there_are_only_so_many_users() -> None:
-    policy = replace(POLICY, access=AccessLimits(users_max=2))
+    policy = replace(POLICY, access=TenantSettings(users_max=2))
     image, codes = alter(new_cluster(), *(upsertion(f"u{n}") for n in range(3)), policy=policy)
     assert codes == {"u0": 0, "u1": 0, "u2": ErrorCode.POLICY_VIOLATION}
     _, codes = alter(image, upsertion("u1", mechanism=2), policy=policy)

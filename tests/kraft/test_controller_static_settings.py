@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
 from kraft.controller.static_settings import STATIC_NAMES
 
 

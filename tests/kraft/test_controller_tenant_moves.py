@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ErrorCode
+from common.node_settings.tenants import TenantSettings
 from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.move_throttles import FOLLOWER_RATE, LEADER_RATE, REPLICAS
-from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
 from kraft.controller.tenants import decide_delete_tenant
@@ -75,7 +76,7 @@ def test_a_move_ends_in_the_other_cell_with_few_partitions_moving_at_a_time(
     most: int, seed: int, restarts: bool
 ) -> None:
     """Whoever the controller is, and in whatever order replicas catch up, no partition loses its ISR on the way."""
-    policy = replace(POLICY, access=AccessLimits(move_partitions_max=most, move_bytes_per_second=1_000))
+    policy = replace(POLICY, access=TenantSettings(move_partitions_max=most, move_bytes_per_second=1_000))
     image, tenant = moving_tenant()
     rng = random.Random(seed)
     for _ in range(500):

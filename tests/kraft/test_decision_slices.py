@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from common.node_settings.tenants import TenantSettings
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.brokers import decide_heartbeat, decide_registration, decide_unregister
 from kraft.controller.decisions import DECISIONS, Circumstances, decision_of
 from kraft.controller.key_moves import KeyReports
 from kraft.controller.key_ranges import range_step
 from kraft.controller.partitions import alter_partition
-from kraft.controller.policy import AccessLimits, ControllerPolicy
+from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_deletion import deletion_step
 from kraft.controller.tenant_moves import moving
 from kraft.image.delta import replayed
@@ -53,7 +54,7 @@ TENANT, LEAVING, DELETED = "lkc-aaaaaa", "lkc-bbbbbb", "lkc-cccccc"
 POLICY = ControllerPolicy(
     default_replication_factor=3,
     min_insync_replicas=2,
-    access=AccessLimits(users_max=MANY * 4, acls_max=MANY * 8, tenants_max=MANY * 2),
+    access=TenantSettings(users_max=MANY * 4, acls_max=MANY * 8, tenants_max=MANY * 2),
 )
 ISR = (0, 1, 2)
 Decide = Callable[[MetadataImage], Any]

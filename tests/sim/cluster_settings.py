@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig, TierReads
+from broker.audit.config import AuditConfig
+from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig
+from broker.coordination.groups.config import GroupConfig
 from broker.tier.config import TierConfig
+from common.node_settings.controllers import ControllerSettings
+from common.node_settings.tier import TierReads, TierStateSettings
+from common.node_settings.topics import TopicDefaults
 from common.ports import Address
+from common.settings import SettingValues
 from kraft.controller.leader_return import LeaderReturnConfig
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig
@@ -78,6 +84,7 @@ def broker_settings(
     }
     if flushes_each:
         settings["log.flush.interval.messages"] = 1
+    values = SettingValues(settings)
     clients, internal = (name, CLIENT_PORT), (name, INTERNAL_PORT)
     return BrokerConfig(
         node_id=broker,
@@ -85,12 +92,10 @@ def broker_settings(
         controllers=voters(INTERNAL_PORT),
         secret=SECRET,
         rack=rack,
-        broker_session_timeout_ms=900,
-        broker_heartbeat_interval_ms=200,
-        controlled_shutdown_timeout_ms=1_500,
-        auto_create_topics_enable=False,
-        default_replication_factor=REPLICATION_FACTOR,
+        sessions=ControllerSettings(broker_session_timeout_ms=900, broker_heartbeat_interval_ms=200),
+        topics=TopicDefaults(auto_create_topics_enable=False),
         replication=ReplicationConfig(
+            controlled_shutdown_timeout_ms=1_500,
             replica_lag_time_max_ms=800,
             replica_fetch_wait_max_ms=300,
             replica_fetch_backoff_ms=60,
@@ -103,7 +108,10 @@ def broker_settings(
             replay_bytes_max=0 if broker % 2 else 1 << 20,  # after a cut, producers are read in a thread, or at once
             log_retention_check_interval_ms=RETENTION_INTERVAL_MS if chunk_bytes else 300_000,
         ),
+        groups=values.group(GroupConfig),
+        audit=values.group(AuditConfig),
         tier=_TIER if chunk_bytes else TierConfig(),
+        tier_state=values.group(TierStateSettings),
         tier_reads=TierReads(tier_chunk_bytes=chunk_bytes, tier_cache_bytes=CACHE_BYTES, tier_prefetch_bytes=2_048),
         node_settings=settings,
     )

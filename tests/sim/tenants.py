@@ -9,10 +9,10 @@ from typing import Any
 
 from broker.config import BrokerConfig
 from common.errors import ErrorCode
+from common.node_settings.tenants import TenantSettings
 from common.ports import Address, Ports
 from kraft.controller.features import INITIAL_LEVELS
 from kraft.controller.node import ControllerConfig
-from kraft.controller.policy import AccessLimits
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ClusterRecord, FeatureLevelRecord, TenantRecord, TenantState
@@ -41,7 +41,7 @@ def in_its_cell(config: BrokerConfig) -> BrokerConfig:
 
 def with_the_tenant(config: ControllerConfig) -> ControllerConfig:
     """And moves that take their time."""
-    access = AccessLimits(move_partitions_max=1, move_bytes_per_second=200_000)
+    access = TenantSettings(move_partitions_max=1, move_bytes_per_second=200_000)
     driver = replace(config.driver, rebuilt=begun())
     return replace(config, policy=replace(config.policy, access=access), driver=driver)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.broker_settings import NODE_SETTINGS
 from common.machine import MachineClock
+from common.node_settings.catalogue import NODE_SETTINGS
 from object_store.opening import open_store
 from records.audit_event import AuditEvent, AuditKind, AuditSource
 from spark_offload import audit

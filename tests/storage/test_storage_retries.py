@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
+from common.settings import DAY_MS
 from records.batch import BatchHeader, read_header, stamp
 from storage import producer_history
 from storage.batch_walk import walk
 from storage.known_producer import BATCHES_KEPT
-from storage.log_config import DAY_MS, LogConfig
+from storage.log_config import LogConfig
 from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
 from storage.producer_history import MARK_BATCHES, MARKS_KEPT

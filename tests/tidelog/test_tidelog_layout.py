@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import LogDuties, ReplicationConfig, RequestLimits, TierReads, server_limits
+from broker.config import LogDuties, ReplicationConfig
 from broker.coordination.hosted_shard import HostLimits
 from broker.coordinators import host_limits
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.node_settings.connections import ConnectionSettings
+from common.node_settings.tier import TierReads
 from common.settings import SettingError
 from kraft.controller.node import ControllerConfig
 from kraft.quorum.quorum import QuorumConfig
@@ -34,8 +36,6 @@ from tidelog.node_config import (
     parse_voters,
 )
 from tidelog.settings_check import check_settings
-from wire.buffers import HELD_BYTES_MAX, UNSENT_BYTES_MAX
-from wire.connection_limits import ConnectionLimits
 from wire.server import ServerLimits
 
 TIER = {"tidelog.tier.uri": "file:///tier"}
@@ -117,7 +117,7 @@ def test_every_node_of_a_layout_has_a_valid_configuration(tmp_path: Path) -> Non
     for node in layout.brokers:
         config = broker_config(layout.node_settings(node, tmp_path))
         assert config.node_id == node.node_id
-        assert config.broker_session_timeout_ms == 5_000
+        assert config.sessions.broker_session_timeout_ms == 5_000
         assert config.internal_listener.address[1] == node.internal_port
         assert set(config.controllers) == {1000, 1001, 1002}
     for node in layout.controllers:
@@ -203,14 +203,12 @@ def test_addresses_and_voters_are_parsed() -> None:
 def test_a_node_without_settings_has_the_defaults_that_its_parts_are_built_with(tmp_path: Path) -> None:
     layout = prepare_layout(tmp_path, 1, 1, 21_000, {})
     broker, controller = (layout.node_settings(node, tmp_path) for node in (*layout.brokers, *layout.controllers))
-    assert broker_config(broker).limits == RequestLimits()
-    assert broker_config(broker).duties == LogDuties()
-    assert broker_config(broker).replication == ReplicationConfig()
-    assert broker_config(broker).tier_reads == TierReads()
-    assert server_limits(RequestLimits()) == ServerLimits()
+    config = broker_config(broker)
+    assert config.limits == ServerLimits()
+    assert config.duties == LogDuties()
+    assert config.replication == ReplicationConfig()
+    assert config.tier_reads == TierReads()
     built = controller_config(controller)
-    assert built.limits == ServerLimits()
-    assert (built.request_bytes_max, built.reply_bytes_max) == (HELD_BYTES_MAX, UNSENT_BYTES_MAX)
     assert built == ControllerConfig(
         built.node_id, built.voters, built.listener, built.secret, policy=built.policy, quorum=QuorumConfig()
     )
@@ -253,9 +251,18 @@ def test_brokers_and_controllers_bound_their_connections_alike(tmp_path: Path) -
     layout = prepare_layout(tmp_path, 1, 1, 21_000, given)
     broker, controller = (layout.node_settings(node, tmp_path) for node in (*layout.brokers, *layout.controllers))
     built = controller_config(controller)
-    assert built.limits == ServerLimits(40, 5, connection=ConnectionLimits(2_000, 8, 5_000_000, 90_000, 1.2, 3.0))
-    assert built.limits == server_limits(broker_config(broker).limits)
-    assert (built.request_bytes_max, built.reply_bytes_max) == (6_000_000, 1_100_000)
+    connection = ConnectionSettings(
+        frame_bytes_max=2_000,
+        idle_s=3.0,
+        queued_max_request_bytes=6_000_000,
+        held_bytes_max=5_000_000,
+        replies_pending_max=8,
+        unsent_bytes_max=90_000,
+        reply_bytes_max=1_100_000,
+        stall_s=1.2,
+    )
+    assert built.limits == ServerLimits(connections_max=40, connections_per_ip_max=5, connection=connection)
+    assert built.limits == broker_config(broker).limits
 
 
 def test_a_running_cluster_grows_and_shrinks_and_never_gives_an_id_twice(tmp_path: Path) -> None:
@@ -315,4 +322,4 @@ def test_coordinators_give_followers_that_wait_longer_for_data_more_time(
     """Reads need followers that fetched within the freshness: one fetch must not take all of it."""
     layout = prepare_layout(tmp_path, 1, 1, 21_000, {"replica.fetch.wait.max.ms": str(wait_ms)})
     config = broker_config(layout.node_settings(layout.brokers[0], tmp_path))
-    assert host_limits(config, lambda name: 5_000).freshness_s == freshness_s
+    assert host_limits(config).freshness_s == freshness_s

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig, Listen
-from common.broker_settings import NODE_SETTINGS
-from common.settings import SettingError
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.settings import INT_MAX, SettingError
 from tidelog.cluster_layout import grow_layout, load_layout, prepare_layout
 from tidelog.controller_config import controller_config
 from tidelog.node_config import broker_config
-from wire.listeners import UNBOUNDED, ProxyForm, SecurityProtocol
+from wire.listeners import ProxyForm, SecurityProtocol
 
 STORES = {"ssl.keystore.location": "/etc/node.pem", "ssl.truststore.location": "/etc/ca.pem"}
 
@@ -89,9 +89,9 @@ def test_one_listeners_own_values_come_before_everybodys(secret: Path) -> None:
     assert (outside.tls.client_auth, outside.tls.keystore_location) == ("required", "/etc/outside.pem")
     assert (other.tls.client_auth, other.tls.keystore_location) == ("requested", "/etc/node.pem")
     assert (outside.connections_max, outside.creation_rate) == (7, 3)
-    assert (other.connections_max, other.creation_rate) == (UNBOUNDED, UNBOUNDED)
-    assert config.limits.max_connections == 100
-    assert config.limits.max_connections_per_ip_overrides == {"127.0.0.1": 5, "::1": 6}
+    assert (other.connections_max, other.creation_rate) == (INT_MAX, INT_MAX)
+    assert config.limits.connections_max == 100
+    assert config.limits.connections_per_ip == {"127.0.0.1": 5, "::1": 6}
 
 
 def test_a_variable_of_the_environment_names_a_listener() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Buffer, Ports
 from wire.buffers import BufferPool
 from wire.connection import Connection
-from wire.connection_limits import ConnectionLimits
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -203,14 +203,14 @@ class Bench:
     def connect(
         self,
         handler: Callable[..., None] | None = None,
-        limits: ConnectionLimits | None = None,
+        limits: ConnectionSettings | None = None,
         pipe_bytes: int = PIPE_BYTES,
     ) -> tuple[Connection, FakeSocket]:
         """A connection under test and the peer's end of its socket."""
         here, there = socket_pair(pipe_bytes)
         connection = Connection(
             here, self.tick, self.pool, self.watch, handler or self.collect, self.closed.append,
-            lambda _, reason: self.violations.append(reason), limits or ConnectionLimits(),
+            lambda _, reason: self.violations.append(reason), limits or ConnectionSettings(),
         )  # fmt: skip
         return connection, there
 

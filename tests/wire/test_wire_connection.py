@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import MalformedFrame
+from common.node_settings.connections import ConnectionSettings
 from tests.wire.fakes import Bench, FakeFile, FakeRegion, frame, frames_in, turns, until
 from wire.buffers import BUFFER_BYTES, BufferPool
 from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection, Reply
-from wire.connection_limits import ConnectionLimits
 
 
 def echo(connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -96,7 +96,7 @@ async def test_an_idle_or_half_open_connection_owns_no_buffer() -> None:
 @pytest.mark.parametrize("head", [b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0\0\x10\1"])
 async def test_an_absurd_length_closes_with_one_violation(head: bytes) -> None:
     bench = Bench()
-    connection, peer = bench.connect(limits=ConnectionLimits(frame_bytes_max=4096))
+    connection, peer = bench.connect(limits=ConnectionSettings(frame_bytes_max=4096))
     peer.send(head + b"x" * 100)
     await turns()
     assert connection.is_closed
@@ -185,7 +185,7 @@ async def test_one_send_per_turn_however_many_replies() -> None:
 async def test_too_many_waiting_replies_pause_reading_and_lose_nothing() -> None:
     bench = Bench()
     later = Later()
-    _, peer = bench.connect(later, ConnectionLimits(replies_pending_max=8))
+    _, peer = bench.connect(later, ConnectionSettings(replies_pending_max=8))
     peer.send(b"".join(frame(bytes([n])) for n in range(40)))
     await turns()
     assert len(later.replies) == 8
@@ -327,7 +327,7 @@ async def test_closing_releases_the_regions_of_all_replies() -> None:
 
 async def test_a_reader_that_stalls_loses_its_connection_and_others_go_on() -> None:
     bench = Bench()
-    limits = ConnectionLimits(unsent_bytes_max=10_000, stall_s=0.05)
+    limits = ConnectionSettings(unsent_bytes_max=10_000, stall_s=0.05)
     big = frame(b"x" * 3000)
 
     def answer(connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -353,7 +353,7 @@ async def test_a_reader_that_stalls_loses_its_connection_and_others_go_on() -> N
 
 async def test_a_slow_reader_that_makes_progress_keeps_its_connection() -> None:
     bench = Bench()
-    limits = ConnectionLimits(unsent_bytes_max=10_000, stall_s=0.5)
+    limits = ConnectionSettings(unsent_bytes_max=10_000, stall_s=0.5)
     connection, peer = bench.connect(echo, limits, pipe_bytes=2000)
     peer.other.inbox += frame(b"x" * 3000) * 10
     peer.other._poll()
@@ -391,7 +391,7 @@ async def test_reply_bytes_of_all_connections_are_bounded_together() -> None:
 async def test_requests_in_handlers_are_bounded_per_connection() -> None:
     bench = Bench()
     later = Later(held=True)
-    connection, peer = bench.connect(later, ConnectionLimits(held_bytes_max=5000))
+    connection, peer = bench.connect(later, ConnectionSettings(held_bytes_max=5000))
     peer.send(frame(b"x" * 2000) * 10)
     await turns()
     assert len(later.replies) == 3
@@ -427,7 +427,7 @@ async def test_half_frames_wait_in_line_for_memory_and_all_get_through() -> None
 
 async def test_a_stalled_half_frame_at_the_head_of_the_line_is_closed() -> None:
     bench = Bench(pool=BufferPool(held_bytes_max=100_000))
-    limits = ConnectionLimits(stall_s=0.05)
+    limits = ConnectionSettings(stall_s=0.05)
     stalled, stalled_peer = bench.connect(limits=limits, pipe_bytes=1 << 22)
     stalled_peer.send((500_000).to_bytes(4, "big") + bytes(200_000))
     await turns()
@@ -447,7 +447,7 @@ async def test_a_stalled_half_frame_at_the_head_of_the_line_is_closed() -> None:
 
 async def test_idle_connections_are_closed_and_active_ones_are_not() -> None:
     bench = Bench()
-    limits = ConnectionLimits(idle_s=0.2)
+    limits = ConnectionSettings(idle_s=0.2)
     idle, _ = bench.connect(echo, limits)
     busy, busy_peer = bench.connect(echo, limits)
     later = Later()
@@ -484,7 +484,7 @@ async def test_close_after_flush_sends_what_is_left() -> None:
 
 async def test_close_after_flush_gives_up_on_a_stalled_peer() -> None:
     bench = Bench()
-    connection, _ = bench.connect(echo, ConnectionLimits(stall_s=0.03), pipe_bytes=1000)
+    connection, _ = bench.connect(echo, ConnectionSettings(stall_s=0.03), pipe_bytes=1000)
     connection.send([b"y" * 5000])
     connection.close_after_flush()
     await until(lambda: connection.is_closed)

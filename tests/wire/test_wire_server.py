@@ -11,6 +11,7 @@ import pytest
 
 from common.errors import MalformedFrame
 from common.machine import machine_ports
+from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Ports
 from tests.wire.fakes import FakeNetwork, fake_ports, frame, turns, until
 from wire.apis import Features, api_versions
@@ -18,7 +19,6 @@ from wire.buffers import BufferPool
 from wire.client import CallTimeout, ClientConnection, ConnectionLost, TooManyCalls
 from wire.codec import decode_request, encode_request, encode_response
 from wire.connection import Connection
-from wire.connection_limits import ConnectionLimits
 from wire.listeners import ListenerConfig, ListenerKind
 from wire.messages import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from wire.server import Server, ServerLimits
@@ -405,7 +405,7 @@ async def test_over_loopback_long_frames_and_files_are_whole(tmp_path: Path) -> 
 
 async def test_over_loopback_half_open_connections_cost_no_buffers(tmp_path: Path) -> None:
     ports = machine_ports(tmp_path)
-    limits = ServerLimits(connection=ConnectionLimits(idle_s=600))
+    limits = ServerLimits(connection=ConnectionSettings(idle_s=600))
     node = Node(ports, [anywhere(CLIENTS)], limits)
     address = node.server.addresses["PLAINTEXT"]
     count = 400  # within any machine's descriptor limit

@@ -328,11 +328,11 @@ def test_what_does_not_load_is_one_sentence(material: Material, changes: dict[st
 def test_key_and_chain_may_stand_in_the_settings(material: Material) -> None:
     text = material.node.read_text()
     key, _, chain = text.partition("-----END PRIVATE KEY-----\n")
-    config = TlsConfig("", keystore_certificate_chain=chain, keystore_key=key + "-----END PRIVATE KEY-----\n")
+    config = TlsConfig(keystore_certificate_chain=chain, keystore_key=key + "-----END PRIVATE KEY-----\n")
     assert TlsContexts(config, CLOCK).expires_ms == contexts(material).expires_ms
     assert "PRIVATE" not in repr(config)
     with pytest.raises(SettingError, match=r"ssl\.keystore\.key"):
-        TlsContexts(TlsConfig("", keystore_certificate_chain=chain), CLOCK)
+        TlsContexts(TlsConfig(keystore_certificate_chain=chain), CLOCK)
 
 
 @pytest.mark.parametrize(

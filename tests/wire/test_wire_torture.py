@@ -9,10 +9,10 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.node_settings.connections import ConnectionSettings
 from tests.wire.fakes import Bench, FakeFile, FakeRegion, FakeSocket, frame, turns
 from wire.buffers import BufferPool
 from wire.connection import Connection, Reply
-from wire.connection_limits import ConnectionLimits
 
 SIZES = [1, 50, 3000, 60_000, 70_000, 300_000, 600_000]
 ROUNDS_WITHOUT_PROGRESS_MAX = 500  # a muted connection is unmuted in one round of six
@@ -24,7 +24,7 @@ class Talk:
 
     def __init__(self, bench: Bench, rng: random.Random) -> None:
         self.rng = rng
-        limits = ConnectionLimits(
+        limits = ConnectionSettings(
             replies_pending_max=rng.choice([2, 16]),
             held_bytes_max=rng.choice([1000, 1 << 20]),
             unsent_bytes_max=rng.choice([10_000, 1 << 20]),

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from common.machine import machine_ports
+from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Ports
 from tidelog.certificates import CLIENT, NODE, PROXY, Authority, authority, certificate
 from wire.buffers import BufferPool
 from wire.connection import Connection
-from wire.connection_limits import ConnectionLimits
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm, SecurityProtocol
 from wire.server import Server, ServerLimits
 from wire.tick import Tick
@@ -43,7 +43,9 @@ class Material:
         return self.directory / "ca.pem"
 
     def config(self, **changes: Any) -> TlsConfig:
-        return replace(TlsConfig("TEST", keystore_location=str(self.node), truststore_location=str(self.ca)), **changes)
+        return replace(
+            TlsConfig(name="TEST", keystore_location=str(self.node), truststore_location=str(self.ca)), **changes
+        )
 
 
 def make_material(directory: Path) -> Material:
@@ -162,4 +164,4 @@ class TlsClient:
         self.writer.close()
 
 
-STALLS = ConnectionLimits(stall_s=0.3)
+STALLS = ConnectionSettings(stall_s=0.3)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import Setting, SettingError, environment_name
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog.commands.cluster import Json

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from common.broker_settings import NODE_SETTINGS
+from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import SettingError, read_properties
 from tidelog.commands.cluster import parse_assignments
 from tidelog.node_imports import import_node

@@ -7,7 +7,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig, Listen, LogDuties
+from broker.coordination.groups.config import GroupConfig
 from broker.node import BrokerNode
 from broker.security.config import SecurityConfig
 from common.machine import machine_ports
@@ -59,11 +61,9 @@ class GatedNode:
             SECRET,
             duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
             security=self._security,
-            node_settings={
-                "offsets.topic.num.partitions": 1,
-                "offsets.topic.replication.factor": 1,
-                "tidelog.audit.topic.replication.factor": 1,
-            },
+            groups=GroupConfig(offsets_topic_num_partitions=1, offsets_topic_replication_factor=1),
+            audit=AuditConfig(topic_replication_factor=1),
+            node_settings={"offsets.topic.replication.factor": 1, "tidelog.audit.topic.replication.factor": 1},
         )
         self.broker = BrokerNode(machine_ports(self.root / "broker"), broker, self.fatal.append)
         await self.broker.start()

@@ -1,14 +1,13 @@
-"""Settings of Apache Kafka that its tools change on a running broker and that mean nothing here: a part of the
-catalogue of `common.broker_settings`. They are taken, kept and shown, and nothing reads them."""
+"""Settings of Apache Kafka that its tools change on a running broker and that mean nothing here. They are taken, kept
+and shown; no group has them, because nothing reads them."""
 
-from common.settings import LONG_MAX, Setting
+from common.settings import CLUSTER_WIDE, LONG_MAX, READ_ONLY, Setting
 
 _ONE_LOOP = "a broker is one event loop."
-_DYNAMIC = "cluster-wide"
 
 
 def _inert(name: str, type_name: str, default: object, why: str, low: float | None = None, high: float | None = None,
-           update: str = _DYNAMIC, *, per_listener: bool = False) -> Setting:  # fmt: skip
+           update: str = CLUSTER_WIDE, *, per_listener: bool = False) -> Setting:  # fmt: skip
     doc = f"Without effect: {why}"
     return Setting(name, type_name, default, doc, low, high, update=update, per_listener=per_listener, inert=True)
 
@@ -25,7 +24,7 @@ INERT_SETTINGS = [
     _inert("metric.reporters", "list", (), "metrics are at tidelog.metrics.listener."),
     _inert("transaction.partition.verification.enable", "boolean", True, "there are no transactions."),
     _inert("transaction.max.timeout.ms", "int", 0, "there are no transactions, so no timeout is allowed.", 0, 0,
-           "read-only"),
+           READ_ONLY),
     _inert("remote.log.index.file.cache.total.size.bytes", "long", 1 << 30, "tidelog.tier.cache.bytes bounds what is "
            "kept of the tier.", 1),
     _inert("remote.log.manager.copier.thread.pool.size", "int", 10, "tidelog.tier.copy.threads says it.", 1),

@@ -1,0 +1,42 @@
+"""Tenants, cells, and how much of access control a cluster holds."""
+
+from dataclasses import dataclass
+
+from common.settings import INT_MAX, LONG_MAX, setting
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSettings:
+    """What bounds access control, tenants and cells; the last two where they have no limit of their own."""
+
+    # fmt: off
+    acls_max: int = setting("tidelog.acls.max", "int", 100_000,
+        "ACLs of the whole cluster, those of keys' roles included.", 0, INT_MAX)
+    users_max: int = setting("tidelog.users.max", "int", 10_000,
+        "Users with SCRAM credentials, API keys not counted.", 0, INT_MAX)
+    cell: str = setting("tidelog.cell", "string", "default",
+        "The cell that this broker is in; tenants live in one cell each.")
+    tenants_max: int = setting("tidelog.tenants.max", "int", 10_000, "Tenants of the whole cluster.", 0, INT_MAX)
+    tenant_partitions_max: int = setting("tidelog.tenant.partitions.max", "int", 1_000,
+        "Partitions of one tenant that has no limit of its own.", 0, INT_MAX)
+    tenant_connections_max: int = setting("tidelog.tenant.connections.max", "int", 1_000,
+        "Connections of one tenant that has no limit of its own, for each broker and each proxy.", 0, INT_MAX)
+    tenant_connection_rate: int = setting("tidelog.tenant.connection.rate", "int", 100,
+        "New connections a second of one tenant that has no limit of its own, for each broker and each proxy.", 0,
+        INT_MAX)
+    tenant_keys_max: int = setting("tidelog.tenant.keys.max", "int", 100,
+        "API keys of one tenant that has no limit of its own.", 0, 10_000)
+    tenant_acls_max: int = setting("tidelog.tenant.acls.max", "int", 1_000,
+        "ACLs of one tenant that has no limit of its own.", 0, 100_000)
+    cell_replicas_per_broker_max: int = setting("tidelog.cell.replicas.per.broker.max", "int", 4_000,
+        "Replicas that each broker of a cell may have on average, where the cell has no limit of its own.", 1, INT_MAX)
+    cell_tenants_max: int = setting("tidelog.cell.tenants.max", "int", 1_000,
+        "Tenants of a cell that has no limit of its own.", 0, INT_MAX)
+    cell_bandwidth_per_broker: int = setting("tidelog.cell.bandwidth.per.broker", "int", 250_000_000,
+        "Bytes a second that each broker of a cell can receive and send together, where the cell has no limit of its "
+        "own: what is used of it is part of the cell's load; 0 leaves it out.", 0, INT_MAX)
+    move_partitions_max: int = setting("tidelog.tenant.move.partitions.max", "int", 20,
+        "Partitions of one tenant that move to another cell at the same time.", 1, 1_000)
+    move_bytes_per_second: int = setting("tidelog.tenant.move.bytes.per.second", "long", 50_000_000,
+        "Bytes a second that each broker sends and fetches for tenants that move; 0 is without bound.", 0, LONG_MAX)
+    # fmt: on
