@@ -122,10 +122,9 @@ class LogFiles:
     def discard_segment(self, segment: Segment) -> None:
         """Its files go; regions under send keep theirs open. OSError."""
         segment.retire()
-        if segment.exists:
-            for suffix in SEGMENT_SUFFIXES:
-                if suffix != SEGMENT_SUFFIXES[-1] or segment.transaction_bytes:
-                    self.discard(segment.stem + suffix)
+        for suffix in SEGMENT_SUFFIXES:  # also of a segment for which there was no room: some files may have come
+            if suffix != SEGMENT_SUFFIXES[-1] or segment.transaction_bytes:
+                self.discard(segment.stem + suffix)
 
     def discard_snapshot(self, offset: int) -> None:
         self.discard(file_stem(self.directory, offset) + SNAPSHOT_SUFFIX)

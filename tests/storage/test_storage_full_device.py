@@ -168,6 +168,23 @@ async def test_a_log_that_begins_anew_without_room_takes_batches_once_there_is_s
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0 if from_tier else 100, 100, 102)
 
 
+async def test_a_log_that_begins_anew_twice_without_room_keeps_nothing_of_the_first_time(bench: Workbench) -> None:
+    """An empty segment before the first one would pass for a gap at the next start, which cuts off what follows."""
+    log = await bench.log()
+    append(log, produced())
+    fill(bench)
+    for offset in (100, 200):
+        log.truncate_fully_and_start_at(offset)
+    clear(bench)
+    await until(lambda: bench.directory.free_space_state is FreeSpace.PLENTY)
+    append(log, produced())
+    names = {path.name for path in (bench.root / log.directory).iterdir() if not path.name.endswith(".deleted")}
+    assert not [name for name in names if name.startswith("00000000000000000100")]
+    await bench.restart(clean=False)
+    log = await bench.log()
+    assert (log.log_start_offset, log.log_end_offset) == (200, 201)
+
+
 async def test_a_sync_without_room_is_final(bench: Workbench) -> None:
     """The kernel may have dropped the pages; a later sync would say that all is well."""
     log = await bench.log()
