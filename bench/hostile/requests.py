@@ -139,7 +139,8 @@ def _scalar(field: Any, kind: str, version: int, shape: str, names: Names, numbe
     if kind == "float64":
         return 0.0
     if field.is_array():
-        return number if shape != "same" else 0
+        number = 0 if shape == "same" else number
+        return number % 128 if kind == "int8" else number
     if field.name in ("partition_index", "partition"):
         return number if shape == "deep" else 0
     return _NUMBERS.get(field.name, 0)

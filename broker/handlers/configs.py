@@ -1,22 +1,27 @@
-"""Settings as Kafka shows and changes them: DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1.
+"""Settings as Kafka shows and changes them: DescribeConfigs 1-4, AlterConfigs 0-2, IncrementalAlterConfigs 0-1,
+ListConfigResources 0-1.
 
 Behaviour: every declared setting is described from its declaration, with its value's source; synonyms are all places
 that give it a value, the one that holds first. Sensitive values are never shown. Changes are the controller's to
 decide, and answered once this broker's image holds them.
-Versions: DescribeConfigs from 3 on tells types and documentation.
+ListConfigResources names the topics and brokers that have settings. Groups, clients' metrics and loggers can be asked
+for, but have no settings here.
+Versions: DescribeConfigs from 3 on tells types and documentation; ListConfigResources 0 asks for metrics alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import IntEnum
 from typing import Any, TypeVar
 
 from broker.forwarding import Forwarder
 from broker.handlers.certificate_reloads import CertificateReloads
+from broker.handlers.client_view import ClientView
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.catalogue import NODE_SETTINGS
+from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.topic_configs import ConfigSource
@@ -30,10 +35,15 @@ from wire.messages import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 ALTER_CONFIGS_VERSION = 2
 INCREMENTAL_VERSION = 1
+TYPES_FROM = 1  # ListConfigResources
+BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32  # Kafka's numbers of the types that have no settings here
+ROW_COST = 3  # units of `common.pacing`
 
 _Described = DescribeConfigsRequest.DescribeConfigsResource
 _Changed = AlterConfigsRequest.AlterConfigsResource | IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -41,6 +51,8 @@ A = TypeVar("A", AlterConfigsResponse, IncrementalAlterConfigsResponse)
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
+_Listed = ListConfigResourcesResponse.ConfigResource
+_KNOWN = frozenset({*ResourceType, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 
 class ConfigType(IntEnum):
@@ -184,6 +196,30 @@ class ConfigHandlers:
             default = (setting.name, setting.text(setting.default), ConfigSource.DEFAULT)
             found.append((setting, [*self._given_sources(image, setting.name), default], setting.needs_restart))
         return found
+
+    # ListConfigResources -----------------------------------------------------------------------------------
+
+    def list_config_resources(
+        self, context: RequestContext, request: ListConfigResourcesRequest
+    ) -> ListConfigResourcesResponse | Work[ListConfigResourcesResponse]:
+        """No types asked for means all. Tenants have topics alone, as in DescribeConfigs."""
+        types = (set(request.resource_types) or _KNOWN) if context.api_version >= TYPES_FROM else {CLIENT_METRICS}
+        if not types <= _KNOWN:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[])
+        return self._list(context, types)
+
+    def _list(self, context: RequestContext, types: Set[int]) -> Work[ListConfigResourcesResponse]:
+        rows: list[_Listed] = []
+        image, tenant = self._forwarder.image, context.tenant
+        if ResourceType.BROKER in types and tenant is None:
+            brokers = ClientView(image, context.listener, self._node_id).brokers()
+            rows = [_Listed(resource_name=str(one.broker_id), resource_type=ResourceType.BROKER) for one in brokers]
+        if ResourceType.TOPIC in types:
+            names = image.topics.ids if tenant is None else image.topics.names_by_tenant.get(tenant, {})
+            for name in names:
+                rows.append(_Listed(resource_name=name, resource_type=ResourceType.TOPIC))
+                yield ROW_COST
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=rows)
 
     # changes -----------------------------------------------------------------------------------------------
 

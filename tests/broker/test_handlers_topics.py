@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from types import GeneratorType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from broker.handlers.topics import TopicHandlers
 from common.errors import ErrorCode, OutcomeUnknown
 from common.pacing import at_once
 from kraft.controller_channel import ControllerUnavailable
-from kraft.records import ConfigRecord, ResourceType
+from kraft.records import ConfigRecord, ResourceType, TenantRecord
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from wire.messages import (
     AlterConfigsRequest,
@@ -23,6 +24,7 @@ from wire.messages import (
     DescribeConfigsRequest,
     DescribeTopicPartitionsRequest,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 
 _Resource = DescribeConfigsRequest.DescribeConfigsResource
@@ -185,6 +187,45 @@ def describe(handlers: ConfigHandlers, version: int, kind: int, name: str, keys:
     if version >= 3:
         request.include_documentation = True
     return reply_over_the_wire(ctx, handlers.describe_configs(ctx, over_the_wire(version, request))).results[0]
+
+
+async def listed(world: BrokerWorld, *types: int, version: int = 1, tenant: str | None = None) -> Any:
+    ctx = context("ListConfigResources", version)
+    ctx.session.tenant = tenant
+    request = over_the_wire(version, ListConfigResourcesRequest(resource_types=list(types)))
+    answer = configs(world).list_config_resources(ctx, request)
+    return reply_over_the_wire(ctx, at_once(answer) if isinstance(answer, GeneratorType) else answer)
+
+
+async def test_topics_and_brokers_have_settings() -> None:
+    world = BrokerWorld()
+    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=[creatable("a")]))
+    rows = {
+        types: [(row.resource_type, row.resource_name) for row in (await listed(world, *types)).config_resources]
+        for types in ((), (2,), (4,), (8, 16, 32))
+    }
+    brokers = [(4, str(broker)) for broker in sorted(world.image.brokers)]
+    assert brokers
+    assert rows == {(): [*brokers, (2, "a")], (2,): [(2, "a")], (4,): brokers, (8, 16, 32): []}
+
+
+async def test_the_first_version_asks_for_metrics_of_clients_which_there_are_not() -> None:
+    answer = await listed(BrokerWorld(), version=0)
+    assert (answer.error_code, answer.config_resources) == (0, [])
+
+
+async def test_resources_of_an_unknown_type_are_not_listed() -> None:
+    answer = await listed(BrokerWorld(), 2, 3)
+    assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+
+async def test_a_tenant_has_settings_of_its_topics_alone() -> None:
+    world, tenant = BrokerWorld(), "lkc-aaaaaa"
+    names = [creatable("a"), creatable(f"{tenant}_b")]
+    world.replay(TenantRecord(tenant, "t", "default", 1, {}))
+    await topics(world).create_topics(context("CreateTopics", 7), CreateTopicsRequest(topics=names))
+    answer = await listed(world, tenant=tenant)
+    assert [(row.resource_type, row.resource_name) for row in answer.config_resources] == [(2, f"{tenant}_b")]
 
 
 @pytest.mark.parametrize("version", versions_of("DescribeConfigs"))

@@ -78,8 +78,9 @@ def _walk(value: Any, name: str, ids: Ids) -> Any:
 
 
 def _strange(row: dict[str, Any], ids: Ids) -> bool:
-    """A topic that another question has made."""
-    return bool(_MADE.fullmatch(str(row.get("name"))))
+    """A topic that another question has made, or an internal one, of which each system has its own."""
+    resource = str(row.get("resource_name"))
+    return bool(_MADE.fullmatch(str(row.get("name"))) or _MADE.fullmatch(resource)) or resource.startswith("__")
 
 
 async def ask_all(

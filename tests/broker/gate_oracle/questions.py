@@ -257,13 +257,17 @@ def delete_acls(ids: Ids, version: int) -> Any:
     return message("DeleteAcls", filters=[row, row | {"operation": 4}])
 
 
-TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
+TOPIC_RESOURCE, BROKER_RESOURCE, METRICS_RESOURCE, GROUP_RESOURCE = 2, 4, 16, 32
 RESOURCES = [*((TOPIC_RESOURCE, name) for name in NAMED), (BROKER_RESOURCE, "0")]
 
 
 def describe_configs(ids: Ids, version: int, *, resources: list[tuple[int, str]]) -> Any:
     rows = [{"resource_type": kind, "resource_name": name, "configuration_keys": []} for kind, name in resources]
     return message("DescribeConfigs", resources=rows, include_synonyms=False, include_documentation=False)
+
+
+def list_config_resources(ids: Ids, version: int, types: tuple[int, ...]) -> Any:
+    return message("ListConfigResources", resource_types=list(types))
 
 
 def alter_configs(ids: Ids, version: int, *, api: str, resources: list[tuple[int, str]]) -> Any:
@@ -381,6 +385,14 @@ def _about_the_cluster(ask: Ask) -> None:
     ask("DescribeCluster", "brokers", describe_cluster)
     ask("DescribeProducers", "named", describe_producers)
     ask("UnregisterBroker", "unknown", unregister_broker)
+    ask("ListConfigResources", "metrics", partial(list_config_resources, types=(METRICS_RESOURCE,)))
+    ask(
+        "ListConfigResources",
+        "topics, brokers",
+        partial(list_config_resources, types=(TOPIC_RESOURCE, BROKER_RESOURCE)),
+        low=1,
+    )
+    ask("ListConfigResources", "unknown", partial(list_config_resources, types=(99,)), low=1)
     ask("DescribeTopicPartitions", "all", partial(describe_topic_partitions, names=()))
     ask("DescribeTopicPartitions", "named", partial(describe_topic_partitions, names=NAMED))
 
