@@ -99,8 +99,8 @@ class StandaloneCluster:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self._port + 1}/json/", timeout=5) as answer:
                     if is_there(json.load(answer)):
                         return
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                pass
+            except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+                pass  # a master that has just begun answers with an empty page
             time.sleep(0.2)
         raise RuntimeError(f"the Spark cluster does not start\n{self.log()}")
 
