@@ -212,9 +212,7 @@ class Duties:
             try:
                 if log.closed:
                     continue
-                removed = await log.when_in_memory(
-                    partial(log.delete_old_segments, now_ms, partition.high_watermark, partition.tier_end_offset)
-                )
+                removed = await log.when_in_memory(partial(partition.delete_old_segments, now_ms))
                 if removed or (partition.holds_erased and partition.drop_erased(now_ms)):
                     left.append(partition)
                     await self._pacer.rest("retention")

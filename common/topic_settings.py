@@ -79,9 +79,12 @@ class TopicSettings:
     remote_log_copy_disable: bool = topic_setting("remote.log.copy.disable", "boolean", False,
         "Whether segments of a tiered topic are copied no more: the tier stays readable, and brokers keep what is not "
         "in it by retention.ms and retention.bytes.")
+    remote_log_delete_on_disable: bool = topic_setting("remote.log.delete.on.disable", "boolean", False,
+        "Whether remote.storage.enable may be set to false: what the tier holds of the topic is deleted then, and its "
+        "log begins where the brokers' own begins.")
     remote_storage_enable: bool = topic_setting("remote.storage.enable", "boolean", False,
-        "Whether closed segments are copied to the object store. A new topic is given tidelog.tier.enable; it cannot "
-        "be switched off again, copying can: remote.log.copy.disable.")
+        "Whether closed segments are copied to the object store. A new topic is given tidelog.tier.enable. It is "
+        "switched off with remote.log.delete.on.disable=true alone; remote.log.copy.disable keeps what is there.")
     retention_bytes: int = topic_setting("retention.bytes", "long", -1,
         "Bytes kept per partition; -1 is without bound.", "log.retention.bytes", low=-1)
     retention_ms: int = topic_setting("retention.ms", "long", 7 * DAY_MS,
@@ -98,6 +101,8 @@ class TopicSettings:
     tidelog_records_check: str = topic_setting("tidelog.records.check", "string", "head",
         "How far a produced batch is looked into: head, its first records, for next to nothing; all, each record, "
         "which takes the leader many times the CPU.", "tidelog.log.records.check", choices=("head", "all"))
+    tidelog_tier_generation: int = topic_setting("tidelog.tier.generation", "int", 0,
+        "How often tiering was disabled. The controllers count it; nobody else can set it.", low=0)
     unclean_leader_election_enable: bool = topic_setting("unclean.leader.election.enable", "boolean", False,
         "Whether a replica that is not in sync may lead, at the cost of acknowledged records.",
         "unclean.leader.election.enable")

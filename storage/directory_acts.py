@@ -69,5 +69,5 @@ def _load(
 
 def noted_start(log: PartitionLog) -> int | None:
     """The log start where it has to be written down: it follows from no segment's name."""
-    is_noted = log.config.remote_storage_enable or log.log_start_offset > log.segments[0].base_offset
+    is_noted = log.config.may_begin_in_tier or log.log_start_offset > log.segments[0].base_offset
     return log.log_start_offset if is_noted and not log.closed else None

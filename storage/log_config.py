@@ -47,6 +47,11 @@ class LogConfig(TopicSettings):
         return "delete" in self.cleanup_policy
 
     @property
+    def may_begin_in_tier(self) -> bool:
+        """Whether a log may begin below its first segment: also until a tier that was disabled is emptied."""
+        return self.remote_storage_enable or self.tidelog_tier_generation > 0
+
+    @property
     def retention_limits(self) -> RetentionLimits:
         """Of the whole topic, the tier included."""
         return RetentionLimits(self.retention_ms, self.retention_bytes) if self.deletes else KEEP_ALL

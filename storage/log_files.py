@@ -56,7 +56,7 @@ class LogFiles:
             self._context.compacted[self.who] = None
         else:
             self._context.compacted.pop(self.who, None)
-        if config.remote_storage_enable:
+        if config.may_begin_in_tier:
             self._context.checkpoints.note(LOG_STARTS)  # written down from now on: the tier holds what lies below
 
     def bar(self, reason: str) -> None:

@@ -142,7 +142,7 @@ def _load_segments(
         found,
         segments=[_trusted_segment(disk, open_files, given, names, base) for base in bases],
         # The tier holds what lies below the first segment of a tiered log, and knows the start where none was noted.
-        log_start_offset=max(given.log_start_offset, 0 if given.config.remote_storage_enable else bases[0]),
+        log_start_offset=max(given.log_start_offset, 0 if given.config.may_begin_in_tier else bases[0]),
         epochs=found.epochs if epochs is None else epochs,
     )
     loaded, is_damaged = None, False

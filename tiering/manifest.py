@@ -50,6 +50,7 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
 
     `end_offset` is the tier's end, `topic_id` 32 hex digits, `tenant` "" without tenants. `leader_epoch`, `broker_id`
     and `broker_epoch` are the publisher's claim; `tier_state_offset` is the place in `__tier_state` that this shows.
+    `generation` counts how often the tier was emptied, as tiering was disabled: within one the tier's end never falls.
     `dropped_ms` is when the topic was deleted, 0 while it lives: such a manifest is the last but one, and the last one
     names no segments.
     """
@@ -70,6 +71,7 @@ class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
     log_start_offset: int
     end_offset: int
     dropped_ms: int = 0
+    generation: int = 0
     pages: list[PageRef] = []
     segments: list[TieredSegment] = []
 
@@ -208,6 +210,7 @@ def build(
         log_start_offset=record.log_start_offset,
         end_offset=tier.tier_end_offset,
         dropped_ms=record.dropped_ms,
+        generation=record.generation,
         pages=kept,
     )
     return _paged(head, None if empty else tier.held(paged_end), new_uuid)

@@ -73,7 +73,7 @@ class ManifestWriter:
         self._version = -1  # newest known; -1: look first
         self._seen_s = 0.0  # when it was, by the monotonic clock
         self._pages: list[PageRef] = []
-        self._pages_of = -1  # the newest swap when they were known to hold
+        self._pages_of = (-1, -1)  # generation and newest swap when they were known to hold
 
     async def publish(self, *, empty: bool = False) -> ManifestHead:
         """Write the tier as it is now as the next version; does nothing when the last one shows the same already.
@@ -87,7 +87,7 @@ class ManifestWriter:
                 await self._look()
             if self.published is not None and shows(self.published, tier, empty=empty):
                 return self.published
-            if self._pages_of != tier.record.swapped_offset:
+            if self._pages_of != _shape(tier):
                 await self._keep_pages(self._pages)
             work = build(
                 tier,
@@ -140,7 +140,7 @@ class ManifestWriter:
     async def _keep_pages(self, pages: list[PageRef]) -> None:
         """Those of `pages` that hold. Nothing of the tier but its end and log start moves on behind the last look."""
         while True:
-            swapped, kept = self.tier.record.swapped_offset, list[PageRef]()
+            shape, kept = _shape(self.tier), list[PageRef]()
             for page in pages:
                 if page.end_offset <= self.tier.log_start_offset:
                     continue
@@ -148,8 +148,8 @@ class ManifestWriter:
                     break  # pages lie in a row: what comes behind a missing one goes into new ones
                 kept.append(page)
                 await asyncio.sleep(0)
-            if swapped == self.tier.record.swapped_offset:
-                self._pages, self._pages_of = kept, swapped
+            if shape == _shape(self.tier):
+                self._pages, self._pages_of = kept, shape
                 return
             pages = kept
 
@@ -158,14 +158,17 @@ class ManifestWriter:
         services.guard.saw(head.incarnation)
         what = f"version {head.version} of {head.topic}-{head.partition}"
         if head.incarnation < services.guard.incarnation:
-            if head.end_offset and (not record.adopted_version or record.adopting):
+            was_emptied = head.generation > 0 and not (head.pages or head.segments)
+            if head.end_offset and not was_emptied and (not record.adopted_version or record.adopting):
                 raise ManifestContested(f"{what} is of an earlier incarnation and has to be adopted first")
             return
         if head.leader_epoch > record.leader_epoch:
             raise Deposed(f"{what} is of leader epoch {head.leader_epoch}; this leader has {record.leader_epoch}")
         if head.dropped_ms and not self.tier.is_dropped:
             raise Deposed(f"{what} says that the topic was deleted")
-        if head.end_offset > self.tier.tier_end_offset or head.log_start_offset > self.tier.log_start_offset:
+        shows_more = head.end_offset > self.tier.tier_end_offset and head.generation == record.generation
+        shows_more |= head.generation > record.generation and not record.adopted_version
+        if shows_more or head.log_start_offset > self.tier.log_start_offset:
             span = f"[{self.tier.log_start_offset}, {self.tier.tier_end_offset})"
             raise Deposed(
                 f"{what} shows [{head.log_start_offset}, {head.end_offset}), but __tier_state only {span}: it has lost "
@@ -176,6 +179,11 @@ class ManifestWriter:
         record, incarnation = self.tier.record, self._services.guard.incarnation
         mine = (incarnation, record.leader_epoch, record.broker_id, record.broker_epoch)
         return mine == (head.incarnation, head.leader_epoch, head.broker_id, head.broker_epoch)
+
+
+def _shape(tier: PartitionTier) -> tuple[int, int]:
+    """What changes when segments go, or are replaced, above the log start."""
+    return tier.generation, tier.record.swapped_offset
 
 
 def shows(head: ManifestHead, tier: PartitionTier, *, empty: bool = False) -> bool:

@@ -20,6 +20,7 @@ from tiering.tier_records import (
     STATES,
     KeyKind,
     PartitionRecord,
+    SegmentRecord,
     SwapRecord,
     TierRecord,
     decode_key,
@@ -44,6 +45,7 @@ class TierBefore(NamedTuple):
     record: PartitionRecord
     state_offset: int
     swap: bytes | None
+    generation: int
     segments: list[tuple[SegmentId, bytes | None]]
 
 
@@ -60,6 +62,7 @@ class PartitionTier:
         "_max_timestamps",
         "_others",
         "_recent",
+        "generation",
         "log_bytes",
         "partition",
         "record",
@@ -76,6 +79,8 @@ class PartitionTier:
         """The claim, log start and the rest that is not a segment's."""
         self.state_offset = -1
         """Of the newest record in `__tier_state` that this reflects; -1 before the first."""
+        self.generation = 0
+        """How often it was emptied: what is finished is of this generation, see `PartitionRecord`."""
         self.log_bytes = 0
         """Of all finished segments."""
         self.rewritten_count = 0
@@ -192,6 +197,9 @@ class PartitionTier:
 
     def get(self, segment: SegmentId) -> TieredSegment | None:
         """In whatever state it is."""
+        other = self._others.get(segment)
+        if other is not None:
+            return self._other(segment, other)
         value = self.value_of(segment)
         return None if value is None else decode_segment(segment, value)
 
@@ -206,7 +214,10 @@ class PartitionTier:
     def state_offset_of(self, segment: SegmentId) -> int:
         """Of the record that brought it into its state; -1 when it is not known."""
         value = self.value_of(segment)
-        return -1 if value is None else decode_segment_record(value).state_offset
+        if value is None:
+            return -1
+        record = decode_segment_record(value)
+        return self.record.emptied_offset if self._is_emptied(record) else record.state_offset
 
     def value_of(self, segment: SegmentId) -> bytes | None:
         """Its encoded record."""
@@ -260,6 +271,7 @@ class PartitionTier:
 
     def replay_partition(self, value: bytes | None) -> None:
         self.record = PartitionRecord("", "") if value is None else decode_partition(value)
+        self._begin_generation(self.record.generation)
         self.state_offset = max(self.state_offset, self.record.state_offset)
 
     def replay_segment(self, segment: SegmentId, value: bytes | None) -> None:
@@ -268,7 +280,8 @@ class PartitionTier:
         if record is None or value is None:
             return
         self.state_offset = max(self.state_offset, record.state_offset)
-        if record.state != _FINISHED:
+        self._begin_generation(record.generation)
+        if record.state != _FINISHED or self._is_emptied(record):
             self._others[segment] = value
             return
         at = bisect_left(self._bases, segment.base_offset)
@@ -292,11 +305,34 @@ class PartitionTier:
             segment = self.get(SegmentId(base_offset, uuid.hex()))
             if segment is not None:
                 gone = replace(segment, state=SegmentState.DELETE_STARTED, changed_ms=swap.changed_ms)
-                self.replay_segment(segment.id, encode_segment(gone, swap.state_offset))
+                self.replay_segment(segment.id, encode_segment(gone, swap.state_offset, self.generation))
         for base_offset, uuid, encoded in swap.outputs:
             self.replay_segment(SegmentId(base_offset, uuid.hex()), encoded)
         self.record = after_swap(self.record, swap)
         self.state_offset = max(self.state_offset, swap.state_offset)
+
+    def _begin_generation(self, generation: int) -> None:
+        """What was finished before is to be deleted, at once, however many segments it has: their own records still say
+        COPY_FINISHED. Compaction may have left the record of a newer segment before the partition's own."""
+        if generation <= self.generation:
+            return
+        self.generation = generation
+        for at in range(len(self._finished)):
+            self._others[self._id(at)] = self._finished[at][16:]
+        self._finished.clear()
+        for numbers in (self._bases, self._ends, self._max_timestamps, self._log_bytes, self._aborting):
+            del numbers[:]
+        self.log_bytes = self.rewritten_count = 0
+
+    def _revive(self) -> None:
+        """What a higher generation has emptied is finished after all."""
+        for segment, value in list(self._others.items()):
+            record = decode_segment_record(value)
+            if record.state == _FINISHED and not self._is_emptied(record):
+                self.replay_segment(segment, value)
+
+    def _is_emptied(self, record: SegmentRecord) -> bool:
+        return record.state == _FINISHED and record.generation < self.generation
 
     def _forget(self, segment: SegmentId) -> None:
         if self._others.pop(segment, None) is not None or self.value_of(segment) is None:
@@ -313,12 +349,16 @@ class PartitionTier:
     def before(self, touched: list[SegmentId]) -> TierBefore:
         """All that a record which touches these segments may change, as it is now."""
         segments = [(segment, self.value_of(segment)) for segment in touched]
-        return TierBefore((self.topic_id, self.partition), self.record, self.state_offset, self.swap, segments)
+        identity = (self.topic_id, self.partition)
+        return TierBefore(identity, self.record, self.state_offset, self.swap, self.generation, segments)
 
     def take_back(self, before: TierBefore) -> None:
         """Undo the record that was replayed last."""
         for segment, _ in before.segments:  # all of them first: an output may begin where an input does
             self._forget(segment)
+        if before.generation < self.generation:
+            self.generation = before.generation
+            self._revive()
         for segment, value in before.segments:
             self.replay_segment(segment, value)
         self.record, self.state_offset, self.swap = before.record, before.state_offset, before.swap
@@ -346,7 +386,14 @@ class PartitionTier:
         return segment
 
     def _other_segments(self) -> list[TieredSegment]:
-        return [decode_segment(segment, self._others[segment]) for segment in sorted(self._others)]
+        return [self._other(segment, self._others[segment]) for segment in sorted(self._others)]
+
+    def _other(self, segment: SegmentId, value: bytes) -> TieredSegment:
+        """Of those that are not finished, or of a lower generation, which are DELETE_STARTED whatever they say."""
+        found = decode_segment(segment, value)
+        if found.state is not SegmentState.COPY_FINISHED:
+            return found
+        return replace(found, state=SegmentState.DELETE_STARTED, changed_ms=self.record.emptied_ms)
 
 
 class HeldSegments:

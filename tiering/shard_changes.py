@@ -49,6 +49,7 @@ class Changes:
         self.records: list[TierRecord] = []
         self._tier = tier
         self._moment = moment
+        self._generation = tier.generation
         if tier.swap is not None:
             for touched in decode_swap(tier.swap).segment_ids():
                 segment = tier.get(touched)
@@ -66,16 +67,20 @@ class Changes:
         return self._moment.next_offset + len(self.records)
 
     def put_partition(self, record: PartitionRecord) -> None:
+        self._generation = max(self._generation, record.generation)
         value = encode_value(replace(record, state_offset=self.offset))
         self.records.append(TierRecord(partition_key(self._tier.topic_id, self._tier.partition), value))
 
     def put_segment(self, segment: TieredSegment, state: SegmentState) -> None:
-        value = encode_segment(replace(segment, state=state, changed_ms=self._moment.now_ms), self.offset)
+        value = self._encoded(replace(segment, state=state, changed_ms=self._moment.now_ms))
         self.records.append(TierRecord(self._key(segment.id), value))
 
     def keep_segment(self, segment: TieredSegment) -> None:
         """As it is, the time of its last change included."""
-        self.records.append(TierRecord(self._key(segment.id), encode_segment(segment, self.offset)))
+        self.records.append(TierRecord(self._key(segment.id), self._encoded(segment)))
+
+    def _encoded(self, segment: TieredSegment) -> bytes:
+        return encode_segment(segment, self.offset, self._generation)
 
     def forget_segment(self, segment: SegmentId) -> None:
         self.records.append(TierRecord(self._key(segment), None))

@@ -48,7 +48,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim"):
 class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
     """Take finished segments out of manifest `manifest_version` (for restored and rebuilt partitions, in pieces of at
     most SEGMENTS_PER_REQUEST_MAX, ascending; `final` ends it). Refused unless the partition's tier is empty, or began
-    with this version. Segments that are there already are passed over."""
+    with this version. Segments that are there already are passed over. They are of `generation`."""
 
     leader_epoch: int
     broker_epoch: int
@@ -56,6 +56,17 @@ class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
     log_start_offset: int
     segments: list[TieredSegment]
     final: bool
+    generation: int = 0
+
+
+class Empty(msgspec.Struct, frozen=True, tag="empty"):
+    """Begin `generation`, as tiering was disabled: the tier holds nothing any more, and the log, and with it the tier,
+    begins at `log_start_offset`, or above it where it did before. All segments become DELETE_STARTED."""
+
+    leader_epoch: int
+    broker_epoch: int
+    generation: int
+    log_start_offset: int
 
 
 class StartCopy(msgspec.Struct, frozen=True, tag="start_copy"):
@@ -173,7 +184,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Mutation = Adopt | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart | Swap
+Mutation = Adopt | Empty | StartCopy | FinishCopy | StartDelete | FinishDelete | MoveLogStart | Swap
 """What a claimed leader may ask."""
 
 Request = Claim | Mutation | Describe | DropPartition | ForgetPartition

@@ -39,7 +39,9 @@ def decide_swap(tier: PartitionTier, request: Swap, changes: Changes) -> Decisio
     swap = SwapRecord(
         proposal=request.proposal,
         inputs=[(one.base_offset, bytes.fromhex(one.uuid)) for one in inputs],
-        outputs=[(one.base_offset, bytes.fromhex(one.uuid), encode_segment(one, at)) for one in outputs],
+        outputs=[
+            (one.base_offset, bytes.fromhex(one.uuid), encode_segment(one, at, tier.generation)) for one in outputs
+        ],
         changed_ms=changes.now_ms,
         erase_end=request.erase_end,
         state_offset=at,

@@ -72,6 +72,7 @@ def _fields(state: PartitionRecord) -> dict[str, Any]:
         "log_start_offset": state.log_start_offset,
         "tier_end_offset": state.tier_end_offset,
         "adopting": state.adopting,
+        "generation": state.generation,
         "dropped_ms": state.dropped_ms,
     }
 

@@ -65,6 +65,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     is under way. `dropped_ms` is when the topic was found deleted, 0 while it lives. `state_offset` is this record's
     own offset in `__tier_state`.
 
+    `generation` counts how often the tier was emptied, as tiering was disabled: segments of lower ones are no part of
+    the partition any more, since the record at `emptied_offset`, made at `emptied_ms` (wall clock).
+
     `swapped_offset` is the state offset of the newest swap, -1 before the first. Below `erased_end_offset` records were
     erased at `erased_ms` (wall clock): no copy of what was there before then is to stay anywhere.
     """
@@ -85,10 +88,14 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True):
     swapped_offset: int = -1
     erased_end_offset: int = 0
     erased_ms: int = 0
+    generation: int = 0
+    emptied_offset: int = -1
+    emptied_ms: int = 0
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
-    """`sections` are (name, position, length, crc32c); base offset and uuid are in the key."""
+    """`sections` are (name, position, length, crc32c); base offset and uuid are in the key. `generation` is the
+    partition's when this was written."""
 
     state: int
     end_offset: int
@@ -105,6 +112,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
     records: int | None
     state_offset: int = -1
     rewritten: bool = False
+    generation: int = 0
 
 
 class SwapRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -184,7 +192,7 @@ def encode_value(record: PartitionRecord | SwapRecord) -> bytes:
     return _encoder.encode(record)
 
 
-def encode_segment(segment: TieredSegment, state_offset: int) -> bytes:
+def encode_segment(segment: TieredSegment, state_offset: int, generation: int = 0) -> bytes:
     record = SegmentRecord(
         _STATE_NUMBERS[segment.state],
         segment.end_offset,
@@ -201,6 +209,7 @@ def encode_segment(segment: TieredSegment, state_offset: int) -> bytes:
         segment.records,
         state_offset,
         segment.rewritten,
+        generation,
     )
     return _encoder.encode(record)
 

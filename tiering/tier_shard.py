@@ -8,8 +8,8 @@ askers believe:
 - finished segments of a partition neither overlap nor leave a hole above the log start: a copy begins at the tier's
   end, one at a time;
 - a segment's epochs continue those of the segment before it;
-- a finished segment is deleted only once the log start has passed it or others have taken its place over the same
-  offsets, and its entry is forgotten only after that.
+- a finished segment is deleted only once the log start has passed it, others have taken its place over the same
+  offsets or the tier was emptied, and its entry is forgotten only after that.
 
 Any beginning of a decision's records is a legal state too: its host may append them in several batches.
 """
@@ -34,6 +34,7 @@ from tiering.shard_protocol import (
     Description,
     Done,
     DropPartition,
+    Empty,
     FinishCopy,
     FinishDelete,
     ForgetPartition,
@@ -48,6 +49,9 @@ from tiering.shard_protocol import (
 )
 from tiering.swap_decision import decide_swap
 from tiering.tier_records import KeyKind, TierRecord, decode_key, decode_swap, encode_value, partition_key, swap_key
+
+DISABLED = "tiering disabled"
+"""The cause of a log start."""
 
 PartitionId = tuple[bytes, int]
 """Topic id (16 bytes) and partition."""
@@ -199,6 +203,8 @@ def _mutate(tier: PartitionTier, request: Mutation, moment: Moment) -> Decision[
     match request:
         case Adopt():
             return _adopt(tier, request, changes)
+        case Empty():
+            return _empty(tier, request, changes)
         case StartCopy():
             return _start_copy(tier, request.segment, changes)
         case FinishCopy():
@@ -296,6 +302,7 @@ def _adopt(tier: PartitionTier, request: Adopt, changes: Changes) -> Decision[Ti
         tier_end_offset=tier.tier_end_offset,
         adopted_version=request.manifest_version,
         adopting=True,
+        generation=max(record.generation, request.generation),
     )
     changes.put_partition(adopting)
     previous, end_offset = tier.last(), tier.tier_end_offset
@@ -355,6 +362,31 @@ def _finish_delete(tier: PartitionTier, segments: Sequence[SegmentId], changes: 
     if known:
         changes.put_partition(tier.record)
     return changes.done(segments)
+
+
+def _empty(tier: PartitionTier, request: Empty, changes: Changes) -> Decision[TierRecord, Reply]:
+    """The partition's record alone says all of it, however many segments there are: see `PartitionTier`."""
+    record = tier.record
+    if record.adopting:
+        raise RefusedError(RefusalCode.ILLEGAL_TRANSITION, "the adoption has not ended")
+    if request.generation <= tier.generation:
+        return changes.done()
+    log_start = max(tier.log_start_offset, request.log_start_offset)
+    moved = log_start > tier.log_start_offset
+    changes.put_partition(
+        replace(
+            record,
+            log_start_offset=log_start,
+            log_start_cause=DISABLED if moved else record.log_start_cause,
+            tier_end_offset=log_start,
+            generation=request.generation,
+            emptied_offset=changes.offset,
+            emptied_ms=changes.now_ms,
+        )
+    )
+    for segment in tier.copying():
+        changes.put_segment(segment, SegmentState.DELETE_STARTED)
+    return changes.done()
 
 
 # deleted topics --------------------------------------------------------------------------------------------

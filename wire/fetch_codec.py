@@ -38,6 +38,9 @@ FETCH_VERSIONS = (4, 18)
 NO_TIER_END = -1
 TIER_END_TAG = 10_000  # far from Apache Kafka's; only ever sent to followers, on the internal listener
 ERASED_END_TAG = 10_001  # likewise
+TIER_GENERATION_TAG = 10_002  # likewise
+HELD_TAG = 10_000  # of a partition in a follower's request
+HELD = Struct(">iq")  # the two fields of FetchPart
 _SESSIONS_FROM, _RACK_FROM, _FLEXIBLE_FROM, _IDS_FROM, _STATE_FROM, _ENDPOINTS_FROM = 7, 11, 12, 13, 15, 16
 _TAG_CLUSTER, _TAG_REPLICA = 0, 1
 
@@ -48,12 +51,17 @@ _SESSION = Struct(">hi")
 _ROW_4, _ROW_5 = Struct(">ihqq"), Struct(">ihqqq")
 _ROW_12 = Struct(">ihqqqBi")  # without aborted transactions
 _TIER_END_HEAD = put_uvarint(TIER_END_TAG) + b"\x08"
+_TIER_GENERATION_HEAD = put_uvarint(TIER_GENERATION_TAG) + b"\x04"
 _ERASED_END_HEAD = put_uvarint(ERASED_END_TAG) + b"\x08"
 _EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct(">qi"), Struct(">qq")
 
 
 class FetchPart(NamedTuple):
-    """Epochs and log start are -1 where the version lacks them or the client does not say."""
+    """Epochs and log start are -1 where the version lacks them or the client does not say.
+
+    A follower of a topic for which tiering was disabled also says of which generation of its tier it knows, and below
+    which offset its disk lacks records from its log start on; 0 when it lacks none.
+    """
 
     topic: bytes
     partition: int
@@ -62,6 +70,8 @@ class FetchPart(NamedTuple):
     last_fetched_epoch: int
     log_start_offset: int
     bytes_max: int
+    tier_generation: int = 0
+    lacks_below: int = 0
 
 
 class FetchCall(NamedTuple):
@@ -98,6 +108,7 @@ class FetchedRow(NamedTuple):
     snapshot: tuple[int, int] | None = None  # (end offset, epoch)
     tier_end: int = NO_TIER_END  # to followers of a tiered partition: up to where the tier holds everything
     erased_end: int = 0  # to the same, if not 0: below it no local copy of records is to stay
+    tier_generation: int = 0  # of `tier_end`
 
 
 def _read_parts(
@@ -105,9 +116,13 @@ def _read_parts(
 ) -> int:
     if version >= _FLEXIBLE_FROM:
         for _ in range(count):
-            parts.append(FetchPart(topic, *_PART_12.unpack_from(buffer, at)))
+            part = FetchPart(topic, *_PART_12.unpack_from(buffer, at))
             at += _PART_12.size
-            at = skip_tags(buffer, at, end) if buffer[at] else at + 1
+            if buffer[at]:
+                part, at = _tagged(part, buffer, at, end)
+            else:
+                at += 1
+            parts.append(part)
         return at
     layout = _PART_9 if version >= 9 else _PART_5 if version >= 5 else _PART_4
     for _ in range(count):
@@ -118,6 +133,20 @@ def _read_parts(
         log_start = values[-2] if version >= 5 else -1
         parts.append(FetchPart(topic, values[0], epoch, offset, -1, log_start, values[-1]))
     return at
+
+
+def _tagged(part: FetchPart, buffer: bytearray, at: int, end: int) -> tuple[FetchPart, int]:
+    """`part` with the tagged fields at `at`, and the position behind them."""
+    count, at = tag_count(buffer, at)
+    for _ in range(count):
+        tag, at, stop = tag_head(buffer, at, end)
+        if tag == HELD_TAG:
+            if stop - at != HELD.size:
+                raise MalformedFrame("fetch: tagged field")
+            generation, lacks_below = HELD.unpack_from(buffer, at)
+            part = part._replace(tier_generation=generation, lacks_below=lacks_below)
+        at = stop
+    return part, at
 
 
 def _read_forgotten(
@@ -322,7 +351,7 @@ def _end(frame: bytearray, head: bytearray, sent: int, version: int, endpoints: 
 
 
 def _row_head(version: int, row: FetchedRow) -> bytes:
-    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, _, _, _, _, _ = row
+    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, _, _, _, _, _, _ = row
     if aborted is None and version >= _FLEXIBLE_FROM:
         return _ROW_12.pack(index, error, high_watermark, stable, log_start, 0, preferred)
     if version >= 5:
@@ -354,4 +383,6 @@ def _row_tags(row: FetchedRow) -> bytes:
         tags.append(_TIER_END_HEAD + INT64.pack(tier_end))
     if erased_end:
         tags.append(_ERASED_END_HEAD + INT64.pack(erased_end))
+    if row.tier_generation and tier_end != NO_TIER_END:
+        tags.append(_TIER_GENERATION_HEAD + INT32.pack(row.tier_generation))
     return put_uvarint(len(tags)) + b"".join(tags)

@@ -8,7 +8,15 @@ from struct import error as struct_error
 from typing import NamedTuple
 
 from common.errors import MalformedFrame
-from wire.fetch_codec import ERASED_END_TAG, FETCH, NO_TIER_END, TIER_END_TAG
+from wire.fetch_codec import (
+    ERASED_END_TAG,
+    FETCH,
+    HELD,
+    HELD_TAG,
+    NO_TIER_END,
+    TIER_END_TAG,
+    TIER_GENERATION_TAG,
+)
 from wire.primitives import (
     INT32,
     INT64,
@@ -28,7 +36,8 @@ REPLICA_FETCH_VERSION = 17
 _CLIENT_ID = b"replica"
 _REQUEST_HEAD = Struct(">ihhih")
 _FETCH_HEAD = Struct(">iiibii")
-_PART = Struct(">iiqiqiB")  # the last byte: no tagged fields
+_PART = Struct(">iiqiqiB")  # the last byte: how many tagged fields follow
+_HELD_HEAD = put_uvarint(HELD_TAG) + bytes([HELD.size])
 _REPLICA_STATE = Struct(">BBBiqB")  # one tagged field: tag 1, 13 bytes, no tags within
 _RESPONSE_HEAD = Struct(">ihi")
 _ROW = Struct(">ihqqq")
@@ -38,7 +47,10 @@ _TAG_DIVERGING, _TAG_LEADER, _TAG_SNAPSHOT = 0, 1, 2
 
 
 class ReplicaPart(NamedTuple):
-    """Where a follower stands. `last_fetched_epoch` lets the leader find divergence (KIP-595); -1 for an empty log."""
+    """Where a follower stands. `last_fetched_epoch` lets the leader find divergence (KIP-595); -1 for an empty log.
+
+    The last two are as in `FetchPart`.
+    """
 
     partition: int
     leader_epoch: int
@@ -46,6 +58,8 @@ class ReplicaPart(NamedTuple):
     last_fetched_epoch: int
     log_start_offset: int
     bytes_max: int
+    tier_generation: int = 0
+    lacks_below: int = 0
 
 
 class ReplicatedRow(NamedTuple):
@@ -63,6 +77,7 @@ class ReplicatedRow(NamedTuple):
     snapshot: tuple[int, int] | None  # (end offset, epoch)
     tier_end: int = NO_TIER_END  # news of where the tier ends; NO_TIER_END: none
     erased_end: int = 0  # news of below where no local copy of records is to stay; 0: none
+    tier_generation: int = 0  # of `tier_end`
 
 
 class ReplicaFetched(NamedTuple):
@@ -94,8 +109,11 @@ def encode_replica_fetch(
     for topic_id, rows in topics.items():
         out += topic_id
         out += put_uvarint(len(rows) + 1)
-        for index, epoch, offset, last_epoch, log_start, part_max in rows:
-            out += _PART.pack(index, epoch, offset, last_epoch, log_start, part_max, 0)
+        for index, epoch, offset, last_epoch, log_start, part_max, generation, lacks_below in rows:
+            out += _PART.pack(index, epoch, offset, last_epoch, log_start, part_max, generation > 0)
+            if generation:
+                out += _HELD_HEAD
+                out += HELD.pack(generation, lacks_below)
         out.append(0)
     out += put_uvarint(len(forgotten) + 1)
     for topic_id, indexes in forgotten.items():
@@ -166,13 +184,14 @@ class _RowTags(NamedTuple):
     snapshot: tuple[int, int] | None
     tier_end: int
     erased_end: int
+    tier_generation: int
 
 
 def _row_tags(buffer: bytearray, at: int, end: int) -> tuple[_RowTags, int]:
     diverging: tuple[int, int] | None = None
     leader: LeaderHint | None = None
     snapshot: tuple[int, int] | None = None
-    tier_end, erased_end = NO_TIER_END, 0
+    tier_end, erased_end, generation = NO_TIER_END, 0, 0
     count, at = tag_count(buffer, at)
     for _ in range(count):
         tag, at, stop = tag_head(buffer, at, end)
@@ -193,8 +212,11 @@ def _row_tags(buffer: bytearray, at: int, end: int) -> tuple[_RowTags, int]:
         elif tag == ERASED_END_TAG:
             (erased_end,) = INT64.unpack_from(buffer, at)
             at += INT64.size
+        elif tag == TIER_GENERATION_TAG:
+            (generation,) = INT32.unpack_from(buffer, at)
+            at += INT32.size
         else:
             at = stop
         if at != stop:
             raise MalformedFrame("fetch response: tagged field")
-    return _RowTags(diverging, leader, snapshot, tier_end, erased_end), at
+    return _RowTags(diverging, leader, snapshot, tier_end, erased_end, generation), at

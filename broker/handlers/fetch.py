@@ -330,7 +330,7 @@ class PendingFetch:
             if quota is not None and read.size and position.partition is not None and quota.covers(position.partition):
                 quota.record(read.size)
             if row.tier_end != NO_TIER_END:
-                position.sent_tier_end = row.tier_end
+                position.sent_tier_end, position.sent_tier_generation = row.tier_end, row.tier_generation
             if row.erased_end:
                 position.sent_erased_end = row.erased_end
             if session is not None:

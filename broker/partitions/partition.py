@@ -129,6 +129,7 @@ class Partition(Replica):
             self.role = Role.LEADER
             self.leader_id = self.node_id
             self.leader_epoch = image.leader_epoch
+            self.doubt_tier_end()
             self.epoch_start_offset = self.log.log_end_offset
             self.log.leader_epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.replica_set = ReplicaSet(
@@ -141,17 +142,10 @@ class Partition(Replica):
                 image.settled_replica_count,
             )
         elif self.replica_set is not None:
-            self._adopt(self.replica_set, image)
+            self.replica_set.heard(image.replicas, image.isr, image.partition_epoch, image.settled_replica_count)
         self._isr_changed()
         self._notify(committed=True)
         return begins
-
-    @staticmethod
-    def _adopt(replicas: ReplicaSet, image: PartitionImage) -> None:
-        if image.partition_epoch > replicas.partition_epoch:
-            replicas.adopt(image.replicas, image.isr, image.partition_epoch, image.settled_replica_count)
-        elif image.partition_epoch == replicas.partition_epoch:  # adopted from the controller's answer, which lacks it
-            replicas.settled = image.settled_replica_count
 
     def become_follower(self, image: PartitionImage) -> bool:
         """Follow `image.leader` (-1: no leader at present). Returns whether leader or epoch changed."""
@@ -189,7 +183,7 @@ class Partition(Replica):
 
     def configure(self, config: LogConfig) -> None:
         """The topic's settings changed."""
-        self.log.update_config(config)
+        super().configure(config)
         self._produce_limits = config.produce_limits()
         if self.replica_set is not None:
             self.replica_set.min_insync = config.min_insync_replicas
@@ -403,7 +397,8 @@ class Partition(Replica):
 
     def _consider_joining(self, replicas: ReplicaSet, follower: Follower) -> None:
         follower.eligible = self._host.is_eligible(follower.node, follower.broker_epoch)
-        if replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now()):
+        may_join = replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now())
+        if may_join and self.admits(follower.held):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
 
     def review(self, stalled_s: float = 0.0) -> Outlook:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Protocol
 
+from broker.partitions.replica_set import Held
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
 from storage.audit_trail import AuditPending
 from storage.leader_epochs import EpochEnd
+from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog, Reason
 from storage.region import Region
 
@@ -37,7 +39,9 @@ class Replica:
     """Base of `Partition`. Invariant: `high_watermark <= log.log_end_offset`.
 
     `tier_end_offset` is up to where the tier is known to hold everything, -1 when nothing is known: local retention
-    stops there. It never falls, under any leader, because what the tier holds is committed.
+    stops there. It never falls within a generation of the tier, under any leader, because what the tier holds is
+    committed. Each time that tiering is disabled another generation begins, with the settings that say so: then what
+    was known is forgotten, until a leader says where the emptied tier ends.
 
     Records below `erased_end_offset` were erased from the tier by their keys: what this disk holds of them is to go.
     """
@@ -91,16 +95,59 @@ class Replica:
         check(self.role is Role.FOLLOWER, "only a follower appends what was fetched")
         return self.log.append_as_follower(view, at, end) is not None
 
+    @property
+    def tier_generation(self) -> int:
+        """How often tiering was disabled, to this replica's knowledge."""
+        return self.log.config.tidelog_tier_generation
+
+    @property
+    def lacks_below(self) -> int:
+        """This disk lacks records from the log's start up to this offset; 0 when it lacks none."""
+        first = self.log.segments[0].base_offset
+        return first if first > self.log.log_start_offset else 0
+
+    @property
+    def lacks_untiered(self) -> bool:
+        """Whether it lacks what the tier, since it was emptied, does not hold either."""
+        known = self.tier_generation > 0 and self.tier_end_offset != NO_TIER_END
+        return known and self.lacks_below > self.tier_end_offset
+
+    def configure(self, config: LogConfig) -> None:
+        """The topic's settings changed."""
+        before = self.tier_generation
+        self.log.update_config(config)
+        if self.tier_generation != before:
+            self.tier_end_offset = NO_TIER_END
+            self._moved_late()
+
+    def doubt_tier_end(self) -> None:
+        """It begins to lead. Followers that lack what an emptied tier lacks will act on what it says of the tier: so it
+        says nothing until the tier's shard has answered."""
+        if self.tier_generation:
+            self.tier_end_offset = NO_TIER_END
+
+    def admits(self, held: Held) -> bool:
+        """Whether a follower that holds this lacks nothing on its disk but what is in the tier: once tiering was
+        disabled, the tier may have been emptied. Until it is known how far it reaches since, what this leader lacks
+        itself is the measure: a replica in sync lacks no more than was given up."""
+        generation = self.tier_generation
+        if not generation:
+            return True
+        allowed = max(self.tier_end_offset, self.log.log_start_offset, self.lacks_below)
+        return held.tier_generation >= generation and held.lacks_below <= allowed
+
     def leader_said(
         self,
         high_watermark: int,
         log_start_offset: int,
         tier_end_offset: int = NO_TIER_END,
         erased_end_offset: int = 0,
+        tier_generation: int = 0,
     ) -> None:
         """Take over what a fetch response tells of the leader. The high watermark only rises."""
         log = self.log
-        self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
+        if tier_generation == self.tier_generation:
+            self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
         self.erased_end_offset = max(self.erased_end_offset, erased_end_offset)
         if log.log_start_offset < log_start_offset <= log.log_end_offset:
             self._start_at_leaders(log_start_offset)
@@ -136,7 +183,7 @@ class Replica:
         self._moved_late()
 
     def _moved_late(self) -> None:
-        """The log's start has moved outside an answer of the leader's, who is to hear of it."""
+        """The log's start or the tier's generation changed outside an answer of the leader's, who is to hear of it."""
 
     def _reason(self, cause: str) -> Reason:
         return Reason(cause, f"broker-{self.leader_id}", self.leader_epoch)
@@ -152,10 +199,10 @@ class Replica:
         self.log.note_high_watermark()
         self._notify(committed=True)
 
-    def start_again_at(self, offset: int) -> None:
+    def start_again_at(self, offset: int, cause: str = "the leader's log begins above this one's end") -> None:
         """Give up everything and begin at `offset`, the leader's log start."""
         check(self.role is Role.FOLLOWER, "only a follower starts again")
-        self.log.truncate_fully_and_start_at(offset, self._reason("the leader's log begins above this one's end"))
+        self.log.truncate_fully_and_start_at(offset, self._reason(cause))
         self.high_watermark = offset
         self.log.note_high_watermark()
         self._notify(committed=True)
@@ -170,6 +217,10 @@ class Replica:
         self.log.note_high_watermark()
         self.tier_end_offset = max(self.tier_end_offset, offset)
         self._notify(committed=True)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """See `PartitionLog.delete_old_segments`; by what is known of the tier at this moment."""
+        return self.log.delete_old_segments(now_ms, self.high_watermark, self.tier_end_offset)
 
     def log_start_moved(self) -> None:
         """Readers and followers hear of the log's new start."""

@@ -29,6 +29,16 @@ class FetchingSession(Protocol):
     def fetched_at(self) -> float: ...
 
 
+class Held(NamedTuple):
+    """What a follower says of its disk: see `wire.fetch_codec.FetchPart`."""
+
+    tier_generation: int = 0
+    lacks_below: int = 0
+
+
+LACKS_NOTHING = Held()
+
+
 class Follower:
     """What the leader knows of one other replica in its present epoch."""
 
@@ -38,6 +48,7 @@ class Follower:
         "eligible",
         "end_offset",
         "fetched_at",
+        "held",
         "join_after",
         "leader_end_at_fetch",
         "log_start_offset",
@@ -49,6 +60,7 @@ class Follower:
         self.node = node
         self.end_offset = UNKNOWN_END
         self.log_start_offset = -1
+        self.held = LACKS_NOTHING
         self.broker_epoch = NO_BROKER_EPOCH
         self.caught_up_at = caught_up_at
         self.fetched_at = float("-inf")
@@ -131,6 +143,13 @@ class ReplicaSet:
         self.partition_epoch = partition_epoch
         self.proposal = None
         self._recount()
+
+    def heard(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, settled: int) -> None:
+        """Take over what the image says."""
+        if partition_epoch > self.partition_epoch:
+            self.adopt(replicas, isr, partition_epoch, settled)
+        elif partition_epoch == self.partition_epoch:  # adopted from the controller's answer, which lacks it
+            self.settled = settled
 
     @property
     def maximal_isr(self) -> frozenset[int]:

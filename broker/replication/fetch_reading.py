@@ -15,6 +15,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
+from broker.partitions.replica_set import Held
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import Doubts, ReadableReplica, Redirections, preferred_replica
@@ -25,7 +26,7 @@ from storage.cold_reads import PagesMissing, PageWait
 from storage.partition_log import PartitionLog
 from storage.region import Region
 from tiering.downloads import Ticket
-from wire.hot_codec import FetchCall, FetchedRow, LeaderHint
+from wire.hot_codec import NO_TIER_END, FetchCall, FetchedRow, LeaderHint
 
 READ_COMMITTED = 1
 READ_FROM_FOLLOWERS_FROM = 11
@@ -130,6 +131,9 @@ class FetchReader:
         try:
             in_range = partition.log.log_start_offset <= position.offset <= partition.log.log_end_offset
             if in_range and partition.diverging_epoch(position.offset, position.last_fetched_epoch) is None:
+                follower = None if partition.replica_set is None else partition.replica_set.followers.get(call.replica)
+                if follower is not None:
+                    follower.held = Held(position.tier_generation, position.lacks_below)
                 partition.follower_fetched(
                     call.replica, position.offset, position.log_start_offset, call.replica_epoch, session
                 )
@@ -159,6 +163,9 @@ class FetchReader:
             region = partition.read_as_replica(
                 position.offset, bytes_max, at_least_one=at_least_one, only_in_memory=True
             )
+        tier_end, generation = partition.tier_end_offset, partition.tier_generation
+        if tier_end == position.sent_tier_end and generation == position.sent_tier_generation:
+            tier_end = NO_TIER_END
         row = FetchedRow(
             position.topic,
             position.index,
@@ -168,8 +175,9 @@ class FetchReader:
             partition.log.log_start_offset,
             region,
             diverging=diverging,
-            tier_end=partition.tier_end_offset if partition.tier_end_offset != position.sent_tier_end else -1,
+            tier_end=tier_end,
             erased_end=partition.erased_end_offset if partition.erased_end_offset != position.sent_erased_end else 0,
+            tier_generation=generation,
         )
         size = region.length if region is not None else 0
         return Read(row, size, diverging is not None, position.offset < partition.log.readable_end_offset)

@@ -67,6 +67,7 @@ class Position:
     __slots__ = (
         "bytes_max",
         "index",
+        "lacks_below",
         "last_fetched_epoch",
         "leader_epoch",
         "log_start_offset",
@@ -77,6 +78,8 @@ class Position:
         "sent_high_watermark",
         "sent_log_start",
         "sent_tier_end",
+        "sent_tier_generation",
+        "tier_generation",
         "topic",
     )
 
@@ -87,7 +90,7 @@ class Position:
         self.partition: Partition | None = None
         self.sent_high_watermark = UNSENT
         self.sent_log_start = UNSENT
-        self.sent_tier_end = UNSENT
+        self.sent_tier_end = self.sent_tier_generation = UNSENT
         self.sent_erased_end = 0
         self.update(part)
 
@@ -97,6 +100,10 @@ class Position:
         self.last_fetched_epoch = part.last_fetched_epoch
         self.log_start_offset = part.log_start_offset
         self.bytes_max = part.bytes_max
+        self.tier_generation = part.tier_generation
+        self.lacks_below = part.lacks_below
+        if part.tier_generation:  # where the tier ends may have reached it before it heard of this generation
+            self.sent_tier_generation = UNSENT
 
     def watch(self, partition: Partition | None) -> None:
         """Watch `partition` from now on, and nothing else."""

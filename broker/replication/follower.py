@@ -175,7 +175,8 @@ class FollowedPartitions:
             if exceeded and not followed.in_sync and quota.covers(followed.partition):
                 self._take_out(key, followed, quota.next_look())
                 continue
-            log = followed.partition.log
+            partition = followed.partition
+            log = partition.log
             if log.written_end_offset < log.log_end_offset:  # acknowledged once it is written: see `written`
                 if self._unsend(followed):
                     self._forget[key] = None
@@ -189,6 +190,8 @@ class FollowedPartitions:
                 log.leader_epochs.latest_epoch,
                 log.log_start_offset,
                 self._partition_bytes_max,
+                partition.tier_generation,
+                partition.lacks_below if partition.tier_generation else 0,
             )
             topics.setdefault(key[0], []).append(part)
         if session_is_new:

@@ -370,7 +370,15 @@ class LeaderLink:
             return
         if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
-        partition.leader_said(row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end)
+        partition.leader_said(
+            row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end, row.tier_generation
+        )
+        if partition.lacks_untiered and not _is_member(partition):
+            event, end = "the tier was emptied of what our disk lacks", partition.log.log_end_offset
+            self._tell(logging.WARNING, event, partition, end, offset=row.log_start_offset)
+            partition.start_again_at(row.log_start_offset, event)
+            self.followed.progressed(followed, moved=True)
+            return
         if (row.erased_end or row.tier_end != NO_TIER_END) and partition.holds_erased:
             self._services.drop_erased(partition)
         self.followed.appended(followed, row.end - row.start, row.high_watermark)
@@ -434,3 +442,9 @@ class LeaderLink:
         else:
             self._nudge()
         self._arm_rest()
+
+
+def _is_member(partition: Partition) -> bool:
+    """Whether a replica is in the ISR or the ELR, to its own knowledge."""
+    image = partition.image
+    return image is None or partition.node_id in image.isr or partition.node_id in image.elr

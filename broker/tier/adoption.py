@@ -50,5 +50,6 @@ async def adopt(led: LedPartition, store: ObjectStore, root: TierRoot, calls: Ti
             head.log_start_offset,
             list(segments[at : at + size]),
             at + size >= len(segments),
+            led.partition.tier_generation,
         )
         await led.change(calls, lambda _, request=request: request)  # type: ignore[misc]

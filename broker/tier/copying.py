@@ -253,7 +253,9 @@ def _needless(led: LedPartition, segment: TieredSegment) -> str:
     """Why the upload that is next is not to be made any more; empty when it is."""
     if led.known.log_start_offset >= segment.end_offset:
         return "the segment lies below the log's start by now"
-    return "copying was disabled" if led.partition.log.config.remote_log_copy_disable else ""
+    if led.is_outdated:
+        return "tiering was disabled"
+    return "" if led.copies else "copying was disabled"
 
 
 def _epochs(led: LedPartition) -> tuple[int, int]:

@@ -135,6 +135,12 @@ class Deleter:
             led.partition.log_start_moved()
             self._manifests.changed(led.known.topic_id, led.known.partition)
 
+    def next_s(self, led: LedPartition) -> float:
+        """In how many seconds the next object may go, at the earliest; infinite when none is to."""
+        tier, now_ms = led.known, self._clock.wall_ms()
+        due = (one.changed_ms + self._delays.of(tier, one) - now_ms for one in tier.deleting())
+        return max(min(due, default=float("inf")), 0.0) / 1000
+
     async def retain(self, led: LedPartition) -> None:
         """Move the log start to where retention has it. Raises as `move_log_start`."""
         log, now_ms = led.partition.log, self._clock.wall_ms()

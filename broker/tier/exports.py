@@ -69,6 +69,7 @@ class BrokerExports:
                 "log_start_offset": partition.log.log_start_offset,
                 "high_watermark": partition.high_watermark,
                 "tier_end_offset": None if view is None else view.tier_end_offset,
+                "tier_generation": None if view is None else view.generation,
             }
 
 

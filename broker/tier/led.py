@@ -134,15 +134,36 @@ class LedPartition:
         return partition.leader_epoch == self.leader_epoch and (partition.is_leader or self.held)
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether tiering was disabled since, and the tier is still to be emptied."""
+        return self.known.generation < self.partition.tier_generation
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether the tier is to be emptied, or is left as it is until the topic is tiered again."""
+        partition = self.partition
+        return self.is_outdated or (partition.tier_generation > 0 and not partition.log.config.remote_storage_enable)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the topic's closed segments are copied."""
+        config = self.partition.log.config
+        return config.remote_storage_enable and not config.remote_log_copy_disable
+
+    @property
     def may_copy(self) -> bool:
         """Whether the log has closed segments behind the tier's end, and they are to be copied."""
-        log = self.partition.log
-        return not log.config.remote_log_copy_disable and log.active.base_offset > self.known.tier_end_offset
+        return self.copies and self.partition.log.active.base_offset > self.known.tier_end_offset
+
+    def tell_end(self) -> None:
+        """Have readers and followers hear where the tier ends, unless that end is to go."""
+        if self.known.generation == self.partition.tier_generation:
+            self.partition.tier_reaches(self.known.tier_end_offset)
 
     @property
     def uncopied_bytes(self) -> int:
         """Of closed segments that wait to be copied: none do while copying is disabled."""
-        if self.partition.log.config.remote_log_copy_disable:
+        if not self.copies:
             return 0
         tier_end = self.view.tier_end_offset if self.view is not None else self.partition.tier_end_offset
         lag, segments = 0, self.partition.log.segments
@@ -161,7 +182,7 @@ class LedPartition:
         log = self.partition.log
         age_ms = wall_ms - log.active.created_ms if log.active.size else 0
         rolls_at = now + max(log.config.tier_roll_ms - age_ms + 1, 0) / 1000
-        if log.config.remote_log_copy_disable:
+        if not self.copies:
             rolls_at = float("inf")
         return min(self.look_at, max(self.retained_at + config.retention_interval_ms / 1000, now), rolls_at)
 

@@ -21,6 +21,7 @@ from broker.tier.config import TierConfig
 from broker.tier.copy_lag import CopyLag
 from broker.tier.copying import Copier, next_segment
 from broker.tier.deletion import DeleteDelays, Deleter, erased_objects
+from broker.tier.disabling import Disabling
 from broker.tier.erasing import LocalErasure
 from broker.tier.led import Fenced, LedPartition, NotNow
 from broker.tier.services import TierServices
@@ -69,6 +70,7 @@ class TierService:
             services.manifests,
             services.audit,
         )
+        self._disabling = Disabling(services, self.deleter)
         self._led: dict[Partition, LedPartition] = {}
         self._starting: dict[Partition, asyncio.Task[None]] = {}
         self.erasure = LocalErasure(self._clock)
@@ -133,7 +135,7 @@ class TierService:
     def role_changed(self, partition: Partition) -> None:
         """See `hosted.Tier`."""
         led = self._led.get(partition)
-        wanted = partition.is_leader and _is_tiered(partition)
+        wanted = partition.is_leader and (_is_tiered(partition) or self._disabling.concerns(partition))
         if led is not None and (not wanted or not led.is_current):
             if led.held and led.is_current:
                 return
@@ -141,7 +143,9 @@ class TierService:
             led = None
         if wanted:
             self.starts.forget(partition)
-        if led is None and wanted:
+        if led is not None:
+            self._look_soon(led)  # its topic's settings may have changed
+        elif wanted:
             self._lead(LedPartition(partition, partition.leader_epoch, self._services.broker_epoch(), held=False))
 
     def removed(self, partition: Partition) -> None:
@@ -149,6 +153,7 @@ class TierService:
         led = self._led.get(partition)
         if led is not None:
             self._forget(led)
+        self._disabling.removed(partition)
         self.erasure.removed(partition)
         self.starts.forget(partition)
         starting = self._starting.get(partition)
@@ -246,6 +251,8 @@ class TierService:
         elif led.view is None or not led.settled:
             if not led.looking_after and self._agenda.may_begin(led, "claim"):
                 self._begin(led, "claim", self._claim(led))
+        elif led.is_disabled:
+            self._look_disabled(led, now)
         else:
             try:
                 led.partition.log.roll_for_tier(self._clock.wall_ms())
@@ -260,6 +267,14 @@ class TierService:
             if not led.looking_after and led.is_due(self._config, now) and self._agenda.may_begin(led, "delete"):
                 self._begin(led, "delete", self._look_after(led))
             self._agenda.at(led, led.due_at(self._config, now, self._clock.wall_ms()), now)
+
+    def _look_disabled(self, led: LedPartition, now: float) -> None:
+        if self._disabling.has_ended(led.partition):
+            self._forget(led)
+            return
+        if not led.looking_after and self._disabling.is_due(led, now) and self._agenda.may_begin(led, "delete"):
+            self._begin(led, "delete", self._disabling.go_on(led))
+        self._agenda.at(led, max(led.look_at, now), now)
 
     def _consider_copy(self, led: LedPartition) -> None:
         if led.copying or not led.may_copy:
@@ -328,7 +343,7 @@ class TierService:
 
     async def _copy(self, led: LedPartition) -> None:
         if await self.copier.copy_next(led):
-            led.partition.tier_reaches(led.known.tier_end_offset)
+            led.tell_end()
             if led.partition.holds_erased:
                 self.drop_erased(led.partition)
             self._services.manifests.changed(led.known.topic_id, led.known.partition)
@@ -396,7 +411,7 @@ class TierService:
             incarnation = self._hosted.image.incarnation
             await adopt(led, self._services.store, self._services.root, self._calls, incarnation)
         await tier_start.settled(partition.log)  # it may have begun there as a follower
-        if lost_committed(led):
+        if (led.held or _is_tiered(partition)) and lost_committed(led):
             await self._begin_again(led)
         if led.held:
             led.held = False
@@ -450,13 +465,16 @@ class TierService:
     async def _start_follower(self, partition: Partition) -> None:
         """The fetch that follows begins at the tier's end."""
         async with self._start_places:
-            epoch, log_end = partition.leader_epoch, partition.log.log_end_offset
+            log_end, generation = partition.log.log_end_offset, partition.tier_generation
+            known = (partition.leader_epoch, log_end, generation)
 
             def still() -> bool:
-                unchanged = partition.leader_epoch == epoch and partition.log.log_end_offset == log_end
-                return unchanged and partition.role is Role.FOLLOWER
+                now = (partition.leader_epoch, partition.log.log_end_offset, partition.tier_generation)
+                return now == known and partition.role is Role.FOLLOWER
 
             tier = await self._calls.describe(partition.topic_id, partition.index)
+            if tier.generation != generation:
+                raise NotNow("tiering was disabled, and the tier is still to be emptied")
             if tier.tier_end_offset <= log_end:
                 raise NotNow(f"the tier ends at {tier.tier_end_offset}, this log at {log_end}")
             end = await read_end(self._services.store, self._services.root, tier)
@@ -471,10 +489,8 @@ class TierService:
                     offset=end.offset,
                 )
             self.started_from_tier += 1
-            logger.info(
-                "a replica begins where the tier ends",
-                extra={"partition": repr(partition), "offset": end.offset, "log_start_offset": end.log_start_offset},
-            )
+            extra = {"partition": repr(partition), "offset": end.offset, "log_start_offset": end.log_start_offset}
+            logger.info("a replica begins where the tier ends", extra=extra)
 
 
 def _is_tiered(partition: Partition) -> bool:

@@ -111,7 +111,7 @@ async def settle(led: LedPartition, calls: TierCalls) -> None:
             calls, lambda view: MoveLogStart(led.leader_epoch, led.broker_epoch, start, "claim") if start else None
         )
     await audited(lambda: log.advance_log_start(min(start, log.log_end_offset), "the tier's log start"))
-    partition.tier_reaches(tier.tier_end_offset)
+    led.tell_end()
     led.settled = True
 
 

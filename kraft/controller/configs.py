@@ -20,7 +20,7 @@ from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import MIN_ISR, UNCLEAN_ELECTION, ControllerPolicy
 from kraft.controller.setting_effects import with_effects
 from kraft.controller.static_settings import STATIC_NAMES
-from kraft.controller.tier_configs import check_tier, check_tier_defaults
+from kraft.controller.tier_configs import GENERATION, check_generation, check_tier, check_tier_defaults, with_generation
 from kraft.controller.topic_configs import topic_config
 from kraft.image.configs import CLUSTER_DEFAULT, ResourceKey
 from kraft.image.metadata import MetadataImage
@@ -183,8 +183,11 @@ def _resource_records(
     changed = {n: v for n, v in target.items() if current.get(n) != v}
     if resource_type is ResourceType.TOPIC:
         check_topic_configs(changed)
+        check_generation(changed)
         check_together(image, policy, current, target)
         check_tier(image, policy, name, current, target)
+        target = with_generation(current, target)
+        changed.update({n: v for n, v in target.items() if n == GENERATION and current.get(n) != v})
     else:
         check_broker_configs(name, changed)
         check_tier_defaults(image, policy, name, current, target)

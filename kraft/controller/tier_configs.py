@@ -18,6 +18,8 @@ from kraft.image.metadata import MetadataImage
 
 REMOTE_STORAGE = declared(TopicSettings, "remote_storage_enable").name
 COPY_DISABLE = declared(TopicSettings, "remote_log_copy_disable").name
+DELETE_ON_DISABLE = declared(TopicSettings, "remote_log_delete_on_disable").name
+GENERATION = declared(TopicSettings, "tidelog_tier_generation").name
 TIER_URI = declared(TierSettings, "uri").name
 TIER_ENABLE = declared(TierSettings, "enable").name
 AS_TOTAL, UNLIMITED = -2, -1
@@ -50,10 +52,11 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
         if setting.parse(topic_config(image, after, policy, setting)[0] or "") != ("compact",):
             raise _refused(f"cleanup.policy of {topic} stays compact: by it the cluster finds what is in the tier.")
     was_tiered, is_tiered = (_is_true(overrides.get(REMOTE_STORAGE)) for overrides in (before, after))
-    if was_tiered and not is_tiered:
+    if was_tiered and not is_tiered and not _is_true(after.get(DELETE_ON_DISABLE)):
         raise _refused(
-            f"{REMOTE_STORAGE} cannot be switched off: what the topic has in the tier could not be read any more. "
-            f"Delete the topic, or keep it tiered with {COPY_DISABLE}=true, so that nothing more is copied."
+            f"It is invalid to disable remote storage without deleting remote data. To keep what is in the tier and "
+            f"copy nothing more, set {REMOTE_STORAGE}=true,{COPY_DISABLE}=true. To disable it and delete all remote "
+            f"data, set {REMOTE_STORAGE}=false,{DELETE_ON_DISABLE}=true."
         )
     if not is_tiered:
         return
@@ -78,6 +81,21 @@ def check_tier(image: MetadataImage, policy: ControllerPolicy, topic: str, befor
         return  # the whole topic has no bound
     for local_name, total_name in _LIMITS:
         _check_limits(local_name, value(local_name), total_name, value(total_name))
+
+
+def check_generation(configs: Overrides) -> None:
+    """Raises INVALID_CONFIG when somebody sets what the controllers count."""
+    if GENERATION in configs:
+        raise _refused(f"{GENERATION} cannot be set: the controllers count how often tiering was disabled.")
+
+
+def with_generation(before: Overrides, after: dict[str, str | None]) -> dict[str, str | None]:
+    """`after` with the count of how often tiering was disabled, which no alteration takes away: brokers know by it what
+    they have to forget of the tier, whatever they have missed meanwhile."""
+    count = int(before.get(GENERATION) or 0)
+    if _is_true(before.get(REMOTE_STORAGE)) and not _is_true(after.get(REMOTE_STORAGE)):
+        count += 1
+    return after | {GENERATION: str(count)} if count else after
 
 
 def check_tier_defaults(

@@ -19,7 +19,7 @@ from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import Home, TenantTopics, check_owner
-from kraft.controller.tier_configs import check_tier, default_tier_overrides
+from kraft.controller.tier_configs import check_generation, check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
 from kraft.controller.topic_names import (
     AUDIT_TOPIC,
@@ -163,6 +163,7 @@ class _Creation:
         image, name = self._image, topic.name
         tenant = yield from check_new_name(image, name, self._names)
         overrides = topic_overrides(topic.configs or ())
+        check_generation(overrides)
         overrides |= default_tier_overrides(image, self._policy, name, overrides)
         check_together(image, self._policy, {}, overrides)
         check_tier(image, self._policy, name, {}, overrides)

@@ -33,11 +33,13 @@ PROPOSALS_MAX = 10_000
 
 
 class Position(NamedTuple):
-    """A partition as its leader told it at `told_ms`; the end is None where it was not known."""
+    """A partition as its leader told it at `told_ms`; the end is None where it was not known, and is that of
+    `tier_generation`, as in the manifest."""
 
     told_ms: int
     log_start_offset: int
     tier_end_offset: int | None
+    tier_generation: int = 0
 
 
 @dataclass(slots=True)
@@ -201,7 +203,8 @@ def _position(event: Event, told_ms: int) -> tuple[tuple[bytes, int], Position] 
             return None
         place = (bytes.fromhex(event["topic_id"]), int(event["partition"]))
         end = event.get("tier_end_offset")
-        return place, Position(told_ms, int(event["log_start_offset"]), None if end is None else int(end))
+        generation = int(event.get("tier_generation") or 0)
+        return place, Position(told_ms, int(event["log_start_offset"]), None if end is None else int(end), generation)
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -118,6 +118,8 @@ def _check_stale(partition: PartitionFound, manifest: Manifest, now_ms: int, pla
     told, head = partition.position, manifest.head
     if told is None or head.dropped_ms or told.told_ms > now_ms - STALE_AFTER_MS:
         return
+    if told.tier_generation != head.generation:  # the tier was emptied in between: its end begins anew
+        return
     if told.tier_end_offset is not None and told.tier_end_offset > head.end_offset:
         text = f"the manifest ends at {head.end_offset}; a broker's export said {told.tier_end_offset} before"
         findings.fail(Check.MANIFEST_STALE, place.problem(Check.MANIFEST_STALE, text))

@@ -26,7 +26,8 @@ def partition(index: int) -> Any:
     log = SimpleNamespace(
         written_end_offset=0, log_end_offset=0, log_start_offset=0, leader_epochs=SimpleNamespace(latest_epoch=-1)
     )
-    return SimpleNamespace(topic_id=TOPIC_ID, index=index, leader_epoch=0, role=Role.FOLLOWER, log=log)
+    known = {"leader_epoch": 0, "tier_generation": 0, "role": Role.FOLLOWER, "log": log}
+    return SimpleNamespace(topic_id=TOPIC_ID, index=index, **known)
 
 
 def followed() -> FollowedPartitions:

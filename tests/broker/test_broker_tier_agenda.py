@@ -18,7 +18,9 @@ from storage.log_config import LogConfig
 def led(*, size: int = 0, created_ms: int = 0, sizes: tuple[int, ...] = ()) -> LedPartition:
     active = SimpleNamespace(size=size, created_ms=created_ms)
     segments = [SimpleNamespace(base_offset=number, size=one) for number, one in enumerate(sizes)]
-    log = SimpleNamespace(active=active, segments=segments, config=LogConfig(tier_roll_ms=600_000))
+    log = SimpleNamespace(
+        active=active, segments=segments, config=LogConfig(tier_roll_ms=600_000, remote_storage_enable=True)
+    )
     return LedPartition(cast(Partition, SimpleNamespace(log=log)), 1, 1, held=False)
 
 

@@ -85,7 +85,8 @@ def test_tiering_is_not_switched_off(value: str | None) -> None:
     image, _ = create(TIERED)
     reply = alter(image, {"remote.storage.enable": value})
     assert reply.error_code == ErrorCode.INVALID_CONFIG
-    assert "could not be read" in reply.error_message
+    assert "remote.log.copy.disable=true" in reply.error_message
+    assert "remote.log.delete.on.disable=true" in reply.error_message
     resource = AlterConfigsRequest.AlterConfigsResource
     request = AlterConfigsRequest(resources=[resource(resource_type=2, resource_name="t", configs=[])])
     assert decide_alter_configs(image, request, WITH_TIER).reply.responses[0].error_code == ErrorCode.INVALID_CONFIG
@@ -201,3 +202,66 @@ def test_the_tiers_own_state_stays_compacted(configs: dict[str, str]) -> None:
     replaced = AlterConfigsRequest(resources=[resource(resource_type=2, resource_name="__tier_state", configs=[])])
     assert decide_alter_configs(image, replaced, WITH_TIER).reply.responses[0].error_code == ErrorCode.INVALID_CONFIG
     assert alter(image, {"segment.bytes": "2048"}, name="__tier_state").error_code == ErrorCode.NONE
+
+
+GENERATION = "tidelog.tier.generation"
+DELETE = "remote.log.delete.on.disable"
+
+
+def altered(image: MetadataImage, configs: Mapping[str, str | None]) -> MetadataImage:
+    """After an alteration that is taken."""
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    changes = [
+        resource.AlterableConfig(name=name, config_operation=0 if value is not None else 1, value=value)
+        for name, value in configs.items()
+    ]
+    rows = [resource(resource_type=ResourceType.TOPIC, resource_name="t", configs=changes)]
+    request = IncrementalAlterConfigsRequest(resources=rows, validate_only=False)
+    decision = decide_incremental_alter_configs(image, request, WITH_TIER)
+    assert decision.reply.responses[0].error_code == ErrorCode.NONE, decision.reply
+    return replayed(image, decision.records)
+
+
+@pytest.mark.parametrize("value", [None, "false"])
+@pytest.mark.parametrize("is_earlier", [True, False])
+def test_tiering_is_switched_off_where_what_is_tiered_may_go(value: str | None, is_earlier: bool) -> None:
+    image, _ = create(TIERED)
+    if is_earlier:
+        image = altered(image, {DELETE: "true"})
+    assert GENERATION not in image.configs.topic("t")
+    image = altered(image, {"remote.storage.enable": value} | ({} if is_earlier else {DELETE: "true"}))
+    assert image.configs.topic("t")[GENERATION] == "1"
+
+
+def test_each_time_that_tiering_is_disabled_is_counted_and_the_count_stays() -> None:
+    image, _ = create(TIERED | {DELETE: "true"})
+    for count in ("1", "2"):
+        image = altered(image, {"remote.storage.enable": "false"})
+        image = altered(image, {"remote.storage.enable": "false", "segment.ms": "7"})
+        image = altered(image, TIERED)
+        assert image.configs.topic("t")[GENERATION] == count
+    resource = AlterConfigsRequest.AlterConfigsResource
+    rows = [
+        resource(
+            resource_type=ResourceType.TOPIC,
+            resource_name="t",
+            configs=[resource.AlterableConfig(name="segment.ms", value="9")],
+        )
+    ]
+    refused = decide_alter_configs(image, AlterConfigsRequest(resources=rows, validate_only=False), WITH_TIER)
+    assert refused.reply.responses[0].error_code == ErrorCode.INVALID_CONFIG, "it would lose both settings"
+    rows[0].configs.append(resource.AlterableConfig(name=DELETE, value="true"))
+    replacing = decide_alter_configs(image, AlterConfigsRequest(resources=rows, validate_only=False), WITH_TIER)
+    image = replayed(image, replacing.records)
+    assert image.configs.topic("t") == {"segment.ms": "9", DELETE: "true", GENERATION: "3"}
+
+
+@pytest.mark.parametrize("value", ["0", "5", None])
+def test_nobody_but_the_controllers_counts(value: str | None) -> None:
+    image, _ = create(TIERED | {DELETE: "true"})
+    image = altered(image, {"remote.storage.enable": "false"})
+    if value is not None:
+        assert alter(image, {GENERATION: value}).error_code == ErrorCode.INVALID_CONFIG
+        assert create({GENERATION: value})[1].error_code == ErrorCode.INVALID_CONFIG
+    else:
+        assert altered(image, {GENERATION: None}).configs.topic("t")[GENERATION] == "1"

@@ -157,9 +157,11 @@ class Cluster:
             return Intent(brokers[name], {(p.topic, p.index): p.leader_epoch for p in hosted if p.is_leader})
 
         bucket.intent = intent
-        return TierWatch(
+        tier = TierWatch(
             bucket, watch.committed, watch.coverage, self._root, self.world.trace, lossy=self.plan.loses_data
         )
+        tier.records.emptied = watch.tier_emptied
+        return tier
 
     def _root(self) -> TierRoot:
         return TierRoot(self.watch.newest.cluster_id or "unknown")

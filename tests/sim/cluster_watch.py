@@ -141,6 +141,23 @@ class ClusterWatch:
         tier = self.tier.tier_of(partition) if self.tier is not None else None
         return 0 if tier is None else tier.tier_end
 
+    def tier_emptied(self, key: TopicPartition) -> None:
+        """What is left of the log is on the disks of all replicas that count."""
+        self.coverage.add("tiers emptied")
+        partition = self.newest.partition_by_name(*key)
+        if partition is None or key[0] in self._lossy:
+            return
+        for role, members in (("ISR", partition.isr), ("ELR", partition.elr)):
+            for broker in members:
+                if broker not in self.promise.unregistered:
+                    self._in_sync.changed(key, broker, role, self.files(broker, key))
+
+    def _is_useless(self, broker: int, key: TopicPartition, files: ReplicaFiles) -> bool:
+        """Whether a replica that does not count lacks what the emptied tier lacks: it is to start again."""
+        partition = self.newest.partition_by_name(*key)
+        counts = partition is None or broker in partition.isr or broker in partition.elr
+        return not counts and files.first_offset > self.committed.floors.get(key, 0)
+
     def _told(self, partition: TopicPartition, files: ReplicaFiles, number: int) -> None:
         """A batch is committed."""
         if partition[0] == AUDIT_TOPIC:
@@ -280,9 +297,10 @@ class ClusterWatch:
             self.coverage.add("truncations")
             self.world.trace(f"{node.name} cuts {key[0]}-{key[1]} to {end}")
             files = self.files(broker, key)
-            held = list(files.batches)
+            held, was_useless = list(files.batches), self._is_useless(broker, key, files)
             files.look()
-            self._stays.cut(node.name, key, held, end)
+            if not was_useless:
+                self._stays.cut(node.name, key, held, end)
 
     def _partition_changed(self, node: Node, memory: BrokerMemory, partition: Partition) -> None:
         broker, key = self.brokers[node.name], (partition.topic, partition.index)
@@ -316,7 +334,9 @@ class ClusterWatch:
             self._knows_producers.led(state, offsets, self.log_start(key))
         if before is None or state.high_watermark != before.high_watermark:
             before_end = self.committed.end(key)
-            self._stays.advanced(state, files)
+            files.look()
+            if state.is_leader or not self._is_useless(broker, key, files):
+                self._stays.advanced(state, files)
             if self.committed.end(key) > before_end:
                 self.world.trace(f"{node.name}: {key[0]}-{key[1]} is committed up to {state.high_watermark}")
                 replica_files = {number: self.files(number, key) for number in self._replicas(partition)}

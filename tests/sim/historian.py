@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from common.errors import ErrorCode
-from kraft.controller.tier_configs import AS_TOTAL, COPY_DISABLE
+from kraft.controller.tier_configs import AS_TOTAL, COPY_DISABLE, DELETE_ON_DISABLE, REMOTE_STORAGE
 from records.builder import build_batch
 from records.record import Record
 from tests.sim.client_links import EARLIEST, LATEST, ClusterLinks, Unreachable
@@ -128,6 +128,8 @@ class Archivist:
                 tasks.create_task(self._doomed_topic())
             if self._plan.switches:
                 tasks.create_task(self._switch_copying())
+            if self._plan.leaves:
+                tasks.create_task(self._switch_tiering())
         while True:  # a client that ended would be no node any more
             await self._links.pause(REST_S)
 
@@ -169,11 +171,26 @@ class Archivist:
 
     async def _configure(self, *, disabled: bool) -> bool:
         """Whether the cluster said yes."""
-        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
         local = AS_TOTAL if disabled else self._plan.local_bytes
+        return await self._set({COPY_DISABLE: str(disabled).lower(), "local.retention.bytes": str(local)})
+
+    # tiering that is disabled -----------------------------------------------------------------------------
+
+    async def _switch_tiering(self) -> None:
+        links, disabled, rng = self._links, False, self._links.ports.random
+        while not self._history.all_healed:
+            await links.pause(rng.choice((0.1, 0.4, 1.0)) if disabled else rng.choice((0.5, 1.0, 2.0)))
+            if await self._set({REMOTE_STORAGE: str(disabled).lower(), DELETE_ON_DISABLE: "true"}):
+                disabled = not disabled
+                self._history.counts[f"tiering {'disabled' if disabled else 'enabled'}"] += 1
+        while not await self._set({REMOTE_STORAGE: "true"}):
+            await links.pause()
+
+    async def _set(self, settings: dict[str, str]) -> bool:
+        """Whether the cluster said yes."""
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
         configs = [
-            resource.AlterableConfig(name=name, config_operation=0, value=value)
-            for name, value in ((COPY_DISABLE, str(disabled).lower()), ("local.retention.bytes", str(local)))
+            resource.AlterableConfig(name=name, config_operation=0, value=value) for name, value in settings.items()
         ]
         rows = [resource(resource_type=2, resource_name=self._partitions[0][0], configs=configs)]
         request = IncrementalAlterConfigsRequest(resources=rows, validate_only=False)

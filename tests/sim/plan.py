@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from tests.sim import nemesis
@@ -18,6 +18,7 @@ from tests.sim.world import World
 TOPIC, GROUP = "t", "g"
 MOVES_SHARE = 0.3
 TENANT_SHARE = 0.25  # of those with neither moves nor a tier
+LEAVES_SHARE = 0.5  # of those where nothing else takes records
 TIER_SHARE = 0.5
 PEEKS_SHARE = 0.25
 FAULTS_MS = 4_500
@@ -37,6 +38,7 @@ class TierPlan:
     rewrites: bool = False  # a job replaces segments
     unclean: bool = False
     switches: bool = False  # copying is disabled and enabled again
+    leaves: bool = False  # tiering is; then no record goes but with the tier
 
     @property
     def topic_configs(self) -> dict[str, str]:
@@ -152,7 +154,7 @@ def draw_tier(rng: random.Random) -> TierPlan | None:
     if rng.random() >= TIER_SHARE:
         return None
     local_bytes = rng.choice((1_024, 2_048, 6_000))
-    return TierPlan(
+    tier = TierPlan(
         segment_bytes=rng.choice((1_024, 2_048)),
         local_bytes=local_bytes,
         total_bytes=rng.choice((-1, -1, local_bytes + 6_000, local_bytes + 12_000)),
@@ -161,3 +163,5 @@ def draw_tier(rng: random.Random) -> TierPlan | None:
         deletes_records=rng.random() < 0.4,
         rewrites=rng.random() < 0.5,
     )
+    keeps_all = tier.total_bytes == -1 and not tier.deletes_records
+    return replace(tier, leaves=keeps_all and rng.random() < LEAVES_SHARE)

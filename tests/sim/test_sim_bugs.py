@@ -127,6 +127,7 @@ FAULTS: dict[str, Callable[[int], list[Fault]]] = {
     "delete_objects_with_the_swap": lambda seed: [],
     "flush_beside_the_flusher": leaders_die_on_slow_disks,
     "take_a_loss_for_compaction": power_lost_on_a_slow_disk,
+    "keep_the_old_tier_end": lambda seed: [],
 }
 
 
@@ -138,6 +139,8 @@ def plan_of(bug: str, seed: int) -> Plan:
         unclean, moves = bug == "ignore_lineage", bug == "begin_without_producers"
         keeps_all = unclean or moves or bug == "deny_the_log_to_old_readers"
         tier = TierPlan(1_024, 1_024, -1 if keeps_all else 3_000, SMALL_CHUNK_BYTES, unclean=unclean)
+        if bug == "keep_the_old_tier_end":
+            tier = replace(tier, leaves=True, total_bytes=-1)
         tier = replace(tier, rewrites=bug in SWAP_BUGS, total_bytes=-1 if bug in SWAP_BUGS else tier.total_bytes)
         plan = replace(plan, tier=tier, moves=moves, brokers=4 if moves else 3)
     if bug == "move_before_the_copy":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.coordination.tier.client import TierClient
+from broker.partitions.replica import Replica, Role
 from broker.replication import cold_reading
 from broker.replication.fetch_reading import FetchReader
 from broker.tier import deletion, settling
@@ -148,6 +149,19 @@ def take_a_loss_for_compaction(replace: Replace) -> None:
     replace(LogScan, "_is_hole", lambda self, segment, end_offset: segment.base_offset < end_offset)
 
 
+def keep_the_old_tier_end(replace: Replace) -> None:
+    """A follower goes by where the tier ended before it was emptied."""
+    right = Replica.configure
+
+    def configure(self: Replica, config: Any) -> None:
+        known = self.tier_end_offset
+        right(self, config)
+        if self.role is Role.FOLLOWER:
+            self.tier_end_offset = known
+
+    replace(Replica, "configure", configure)
+
+
 SWAP_BUGS = ("swap_inputs_that_changed", "delete_objects_with_the_swap")
 TIER_BUGS: dict[str, Callable[[Replace], None]] = {
     plant.__name__: plant
@@ -163,5 +177,6 @@ TIER_BUGS: dict[str, Callable[[Replace], None]] = {
         delete_objects_with_the_swap,
         flush_beside_the_flusher,
         take_a_loss_for_compaction,
+        keep_the_old_tier_end,
     )
 }

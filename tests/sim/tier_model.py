@@ -6,6 +6,7 @@ It knows nothing of the product's own replay: a partition's history is a list of
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -81,6 +82,7 @@ class TierRecordsAreLegal:
         """`lossy`: the topic may lose what was acknowledged, so that bytes and high watermark prove nothing."""
         self.tiers: dict[Identity, ModelledTier] = {}
         self.forgotten: dict[Identity, ModelledTier] = {}
+        self.emptied: Callable[[TopicPartition], None] = lambda key: None  # called with each tier that was
         self._committed, self._lossy = committed, lossy
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
@@ -122,8 +124,21 @@ class TierRecordsAreLegal:
             raise InvariantBroken(self, f"{tier.key}: log start {record.log_start_offset} is past {end}")
         tier.claims.add(claimed)
         tier.record = record
+        if record.generation > before.generation:
+            self._empty(tier, before)
         tier.note(offset)
         self._floor(tier)
+
+    def _empty(self, tier: ModelledTier, before: PartitionRecord) -> None:
+        """From here on replicas hold all that is above the log start themselves; nothing goes that was not tiered."""
+        for identity, segment in tier.segments.items():
+            if segment.state is SegmentState.COPY_FINISHED:
+                tier.segments[identity] = replace(segment, state=SegmentState.DELETE_STARTED)
+        if tier.log_start > max(tier.tier_end, before.log_start_offset) and not self._lossy:
+            raise InvariantBroken(self, f"{tier.key}: it is emptied up to {tier.log_start} of {tier.tier_end}")
+        tier.tier_end = tier.record.tier_end_offset
+        self._committed.floors[tier.key] = tier.log_start
+        self.emptied(tier.key)
 
     def _forget(self, tier: ModelledTier, segment: SegmentId) -> None:
         known = tier.segments.pop(segment, None)

@@ -29,7 +29,7 @@ from tiering.manifest import (
 )
 from tiering.manifest_publisher import ManifestPublisher, PublisherLimits
 from tiering.manifest_writer import Deposed, ManifestContested, ManifestWriter
-from tiering.shard_protocol import Adopt, Done, Swap
+from tiering.shard_protocol import Adopt, Done, Empty, Swap
 from tiering.sweeper import Sweeper, SweepLimits, SweepReport
 from tiering.tier_records import PartitionRecord, encode_value, partition_key
 
@@ -208,6 +208,25 @@ async def test_a_state_that_lost_committed_segments_is_not_published(world: Tier
     forgetful.replay([(partition_key(TOPIC_ID, 0), value)])
     with pytest.raises(Deposed, match="has lost"):
         await ManifestWriter(world.services, forgetful).publish()
+
+
+async def test_an_emptied_tier_is_published_without_its_pages_under_any_leader(world: TierWorld) -> None:
+    world.claim(1)
+    world.copy(range(1_100), 1)
+    view = world.view()
+    writer = ManifestWriter(world.services, view)
+    assert (await writer.publish()).pages
+    assert isinstance(world.ask(Empty(1, 10, 1, 1_150)), Done)
+    other = ManifestWriter(world.services, world.view())
+    view.become(world.view())
+    head = await writer.publish()
+    assert (head.log_start_offset, head.end_offset, head.generation) == (1_150, 1_150, 1)
+    assert (head.pages, head.segments) == ([], [])
+    assert await other.publish() == head
+    world.copy([1_150], 10)
+    assert [one.base_offset for one in (await ManifestWriter(world.services, world.view()).publish()).segments] == [
+        1_150
+    ]
 
 
 async def test_a_manifest_with_altered_bytes_is_named(world: TierWorld) -> None:

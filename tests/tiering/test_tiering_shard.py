@@ -20,6 +20,7 @@ from tiering.shard_protocol import (
     Description,
     Done,
     DropPartition,
+    Empty,
     FinishCopy,
     FinishDelete,
     ForgetPartition,
@@ -330,3 +331,69 @@ def test_compaction_keeps_the_state(driver: ShardDriver) -> None:
     for keep_tombstones in (True, False):
         short = compacted(driver.log, rng.randrange(len(driver.log)), keep_tombstones=keep_tombstones)
         assert list(replayed(short).records()) == list(driver.shard.records())
+
+
+# tiering is disabled ---------------------------------------------------------------------------------------
+
+
+def test_an_emptied_tier_begins_anew_at_its_log_start(driver: ShardDriver) -> None:
+    driver.claim(1)
+    for base in (0, 10, 20):
+        driver.copy(base, base + 10)
+    driver.now_ms = 5_000
+    done = driver.done(Empty(1, 10, 1, 15))
+    tier = driver.tier
+    assert len(done.records) == 1, "however many segments there are"
+    assert (tier.log_start_offset, tier.tier_end_offset, tier.generation) == (15, 15, 1)
+    assert (list(tier.segments(0)), tier.log_bytes, tier.find(15)) == ([], 0, None)
+    assert [(one.base_offset, one.state, one.changed_ms) for one in tier.deleting()] == [
+        (base, SegmentState.DELETE_STARTED, 5_000) for base in (0, 10, 20)
+    ]
+    assert {tier.state_offset_of(one.id) for one in tier.deleting()} == {tier.record.emptied_offset}
+    assert driver.refused(StartCopy(1, 10, segment(30, 40, state=STARTED))) == "NOT_AT_TIER_END"
+    driver.copy(15, 25, number=99)
+    driver.done(FinishDelete(1, 10, [one.id for one in tier.deleting()]))
+    assert [one.base_offset for one in tier.segments(0)] == [15]
+    assert not tier.deleting()
+
+
+def test_a_tier_is_emptied_once_per_generation(driver: ShardDriver) -> None:
+    driver.claim(1)
+    driver.copy(0, 10)
+    driver.done(Empty(1, 10, 2, 5))
+    driver.copy(5, 12, number=99)
+    assert driver.done(Empty(1, 10, 2, 9)).tier_state_offset == driver.tier.state_offset
+    assert driver.done(Empty(1, 10, 1, 12)).records
+    assert (driver.tier.log_start_offset, driver.tier.tier_end_offset) == (5, 12)
+    driver.claim(2)
+    assert driver.refused(Empty(1, 10, 3, 12)) == "FENCED"
+
+
+def test_a_copy_that_is_under_way_does_not_outlive_the_emptying(driver: ShardDriver) -> None:
+    driver.claim(1)
+    driver.copy(0, 10)
+    driver.done(StartCopy(1, 10, segment(10, 20, state=STARTED)))
+    driver.done(Empty(1, 10, 1, 10))
+    assert driver.refused(FinishCopy(1, 10, segment(10, 20))) == "ILLEGAL_TRANSITION"
+    assert {one.base_offset for one in driver.tier.deleting()} == {0, 10}
+
+
+def test_segments_of_before_do_not_come_back_with_a_compacted_log(driver: ShardDriver) -> None:
+    """The partition's own record moves behind those of segments of either generation."""
+    driver.claim(1)
+    for base in (0, 10):
+        driver.copy(base, base + 10)
+    driver.done(Empty(1, 10, 1, 10))
+    driver.copy(10, 25, number=99)
+    driver.done(MoveLogStart(1, 10, 12, "retention"))
+    for upto in range(len(driver.log) + 1):
+        again = replayed(compacted(driver.log, upto, keep_tombstones=False)).partitions[TOPIC_ID, 0]
+        assert contents(again) == contents(driver.tier)
+        assert [one.uuid for one in again.segments(0)] == [uuid_of(99)]
+
+
+def test_what_is_adopted_is_of_the_generation_that_its_leader_knows(driver: ShardDriver) -> None:
+    driver.claim(7)
+    driver.done(Adopt(7, 10, 3, 0, [segment(0, 10)], True, generation=2))
+    assert (driver.tier.generation, driver.tier.tier_end_offset) == (2, 10)
+    assert replayed(driver.log).partitions[TOPIC_ID, 0].tier_end_offset == 10

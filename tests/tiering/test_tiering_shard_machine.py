@@ -21,6 +21,7 @@ from tiering.shard_protocol import (
     Description,
     Done,
     DropPartition,
+    Empty,
     FinishCopy,
     FinishDelete,
     MoveLogStart,
@@ -68,6 +69,7 @@ class TierShardMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.uuids = 0
         self.objects: dict[str, TieredSegment] = {}
+        self.generation = 0
         self.highest_end = 0
         self.highest_start = 0
 
@@ -230,6 +232,15 @@ class TierShardMachine(RuleBasedStateMachine):
         if isinstance(reply, Refused):
             del self.objects[output.uuid]
 
+    @rule(broker=LEADERS, by=st.integers(-9, 1), reply_lost=st.booleans())
+    def empty(self, broker: int, by: int, reply_lost: bool) -> None:
+        """Tiering was disabled."""
+        leader = self.leaders[broker]
+        if leader.epoch:
+            generation = leader.view.generation + 1
+            start = max(leader.view.tier_end_offset + by, 0)
+            self.ask(leader, Empty(leader.epoch, 1, generation, start), reply_lost=reply_lost)
+
     # the shard's host --------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.committed < len(self.log))
@@ -284,6 +295,9 @@ class TierShardMachine(RuleBasedStateMachine):
             shard.replay(*record)
         tier = shard.partitions.get((TOPIC_ID, 0))
         if tier is not None:
+            assert tier.generation >= self.generation
+            if tier.generation > self.generation:
+                self.generation, self.highest_end = tier.generation, self.highest_start
             assert tier.tier_end_offset >= self.highest_end
             assert tier.log_start_offset >= self.highest_start
             self.highest_end, self.highest_start = tier.tier_end_offset, tier.log_start_offset
