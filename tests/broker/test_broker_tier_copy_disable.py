@@ -109,8 +109,9 @@ async def test_retention_by_time_reaches_the_active_segment(tmp_path: Path) -> N
         assert lab.bucket.tier.log_start_offset == end
         assert lab.partition().log.local_log_start_offset == end
         lab.controller.elect(1)
+        configure(lab, retention_ms="-1")  # else what is produced now goes as well
         await filled(lab, 5, node=1)
-        configure(lab, retention_ms="-1", remote_log_copy_disable="false")
+        configure(lab, remote_log_copy_disable="false")
         await filled(lab, 5, node=1)
         await lab.copied(1)
         assert next(lab.bucket.tier.segments()).base_offset == end
