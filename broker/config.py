@@ -17,9 +17,10 @@ from common.node_settings.proxy import ProxySettings
 from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
-from common.node_settings.topics import BrokerLogSettings, TopicDefaults
+from common.node_settings.topics import TopicDefaults
 from common.ports import Address
-from common.settings import KIB, MIB, same
+from common.settings import MIB, same
+from storage.log_context import DirectoryConfig
 from wire.listeners import ProxyForm, SecurityProtocol
 from wire.server import ServerLimits
 from wire.tls import TlsConfig
@@ -48,10 +49,9 @@ class ReplicationConfig(ReplicationSettings):
 
 
 @dataclass(slots=True, frozen=True)
-class LogDuties(BrokerLogSettings):
+class LogDuties(DirectoryConfig):
     """How a broker keeps its logs and looks into what is written to them."""
 
-    replay_bytes_max: int = 128 * KIB
     recompressions_at_once_max: int = 2
     recompression_bytes_queued_max: int = 64 * MIB
 

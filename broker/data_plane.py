@@ -31,7 +31,6 @@ from broker.tenancy.scope import ProxyAddress
 from common.pacing import Pacer
 from common.ports import Ports
 from storage.directory_health import FreeSpace
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
 from wire.tick import Tick
@@ -49,21 +48,6 @@ class Machinery:
     pool: BufferPool
     watch: Watch
     pacer: Pacer
-
-
-def directory_config(config: BrokerConfig) -> DirectoryConfig:
-    """The log directory's share of a broker's settings."""
-    duties = config.duties
-    return DirectoryConfig(
-        open_files_max=duties.open_files_max,
-        slow_write_s=duties.slow_write_ms / 1000,
-        unwritten_bytes_max=duties.unwritten_bytes_max,
-        free_bytes_min=duties.log_dir_free_bytes_min,
-        checkpoint_interval_ms=duties.log_flush_offset_checkpoint_interval_ms,
-        producers_max=duties.producers_max,
-        recovery_threads=duties.num_recovery_threads_per_data_dir,
-        replay_bytes_max=duties.replay_bytes_max,
-    )
 
 
 class DataPlane:

@@ -29,6 +29,7 @@ from broker.security.plane import Security
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
 from common.lifecycle import end_tasks
+from common.node_settings.connections import ConnectionSettings
 from common.pacing import Pacer
 from wire.apis import ApiKey, api_versions_unsupported, served
 from wire.codec import UnsupportedRequest, decode_request, request_start
@@ -36,7 +37,6 @@ from wire.connection import Connection, Reply
 from wire.hot_codec import FETCH, FETCH_VERSIONS, PRODUCE, PRODUCE_VERSIONS, request_head
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 from wire.outgoing import Part
-from wire.paced_codec import ANSWER_BYTES_MAX
 from wire.primitives import INT32
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Dispatcher:
         fatal: Callable[[str], None],
         pacer: Pacer,
         security: Security | None = None,
-        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        answer_bytes_max: int = ConnectionSettings().answer_bytes_max,
     ) -> None:
         """`fatal` is called when an invariant broke: the node has to stop. Without `security` no listener has SASL."""
         self._produce = produce

@@ -15,7 +15,7 @@ from broker.apis import FIELD_CLASSES, routes
 from broker.audit.plane import AuditPlane, open_journal
 from broker.config import BrokerConfig
 from broker.coordinators import Coordinators
-from broker.data_plane import DataPlane, Machinery, directory_config
+from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.forwarding import Forwarder, ForwardLimits
@@ -115,7 +115,7 @@ class BrokerNode:
         )
         links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit)
-        self.logs = LogDirectory(ports, "", config.node_id, journal, directory_config(config), self.pacer)
+        self.logs = LogDirectory(ports, "", config.node_id, journal, config.duties, self.pacer)
         self.logs.on_failed = self._storage_failed
         self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
         self._load = LoadMeter(asyncio.get_running_loop().time, ports.cpu_s, lambda: machinery.pool.moved)
@@ -186,7 +186,7 @@ class BrokerNode:
         try:
             image = self.observer.image
             settings = self.data_plane.settings
-            threads = settings.under(image, self._config.duties).num_recovery_threads_per_data_dir
+            threads = settings.under(image, self._config.duties).recovery_threads
             await self.logs.recover(lambda topic: settings.config_of(image, topic), self._recovering, threads)
             broker_epoch = await registering
             if self.logs.previous_broker_epoch != claimed:  # the scan has found that records are gone
@@ -279,7 +279,7 @@ class BrokerNode:
         )
         self.tier.register(self.metrics)
         self.audit.export_to(self.tier, config.export_interval_ms / 1000)
-        reads, free_bytes_min = self._config.tier_reads, 2 * self._config.duties.log_dir_free_bytes_min
+        reads, free_bytes_min = self._config.tier_reads, 2 * self._config.duties.free_bytes_min
         tier = self.tier
         self.cold = ColdPlane(self._ports, reads, free_bytes_min, tier.store, tier.root, tier.service)
         self.data_plane.fetch.reader.cold = self.cold.reading

@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 from common.errors import ErrorCode, OutcomeUnknown
 from common.lifecycle import duty, end_task
+from common.node_settings.controllers import ControllerSettings
+from common.node_settings.replication import ReplicationSettings
 from common.ports import Ports
+from common.settings import same, seconds
 from kraft.controller_channel import ControllerChannel, ControllerUnavailable
 from kraft.records import Endpoint
 from wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest, schema_uuid
@@ -60,13 +63,13 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleConfig:
-    """Seconds; the settings that set them stand beside."""
+    """Seconds."""
 
-    heartbeat_interval_s: float = 0.5  # broker.heartbeat.interval.ms
+    heartbeat_interval_s: float = same(ControllerSettings, "broker_heartbeat_interval_ms", seconds)
     call_timeout_s: float = 1.5
     registration_pause_s: float = 0.1
     duplicate_patience_s: float = 10.0  # longer than any session of this broker's last run can live on
-    shutdown_timeout_s: float = 20.0  # tidelog.controlled.shutdown.timeout.ms
+    shutdown_timeout_s: float = same(ReplicationSettings, "controlled_shutdown_timeout_ms", seconds)
     shutdown_poll_s: float = 0.05
     retry_s: float = 0.05
 

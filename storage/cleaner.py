@@ -11,7 +11,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from common.errors import ProtocolError
+from common.node_settings.topics import BrokerLogSettings, TopicDefaults
 from common.pacing import Work
+from common.settings import same
 from common.whole_files import join, read_whole, replace_file
 from storage.checkpoint_files import (
     CLEANER_OFFSETS,
@@ -41,10 +43,10 @@ IDLE_MAX = 200_000  # logs that are remembered
 class CleanerConfig:
     """Limits of the cleaner; sizes in bytes."""
 
-    backoff_ms: int = 15_000  # log.cleaner.backoff.ms
-    dedupe_buffer_bytes: int = 128 << 20  # log.cleaner.dedupe.buffer.size
-    io_bytes_per_second_max: float = 1e12  # log.cleaner.io.max.bytes.per.second
-    inflated_bytes_max: int = 64 << 20  # of one batch; a longer one is kept as it is
+    backoff_ms: int = same(BrokerLogSettings, "log_cleaner_backoff_ms")
+    dedupe_buffer_bytes: int = same(BrokerLogSettings, "log_cleaner_dedupe_buffer_size")
+    io_bytes_per_second_max: float = same(BrokerLogSettings, "log_cleaner_io_max_bytes_per_second")
+    inflated_bytes_max: int = same(TopicDefaults, "inflated_bytes_max")  # of one batch; a longer one is kept as it is
     reports_max: int = 10  # unreadable batches named per pass; the others are counted
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
+from common.node_settings.topics import BrokerLogSettings
 from common.pacing import Pacer
 from common.ports import Clock, Disk
 from storage.audit_trail import AuditTrail
@@ -12,28 +13,19 @@ from storage.checkpoints import Checkpoints
 from storage.directory_health import DirectoryHealth
 from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
-from storage.open_files import OPEN_FILES_MAX, OpenFiles
+from storage.open_files import OpenFiles
 from storage.producer_bound import ProducerBound
 from storage.producer_reload import ProducerReloads
 from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash
 
-PRODUCERS_MAX = 1_000_000
-
 
 @dataclass(slots=True, frozen=True)
-class DirectoryConfig:
+class DirectoryConfig(BrokerLogSettings):
     """Limits of one log directory; sizes in bytes, times as their suffix says."""
 
-    open_files_max: int = OPEN_FILES_MAX  # tidelog.log.open.files.max
-    slow_write_s: float = 0.05  # tidelog.log.slow.write.ms: a longer write sends the next ones to a thread
-    unwritten_bytes_max: int = 64 << 20  # tidelog.log.unwritten.bytes.max: what may wait for that thread
-    free_bytes_min: int = 256 << 20  # log.dir.free.bytes.min: appends are refused below, throttled below twice that
     upkeep_interval_ms: int = 1_000  # how often free space, flush.ms and deleted files are looked at
-    checkpoint_interval_ms: int = 60_000  # log.flush.offset.checkpoint.interval.ms
-    recovery_threads: int = 2  # num.recovery.threads.per.data.dir
     recovery_chunk_logs: int = 64  # logs per turn of a recovery thread
-    producers_max: int = PRODUCERS_MAX  # tidelog.producers.max: remembered of all logs together
     replay_bytes_max: int = 128 << 10  # a cut reads so much on the loop to know its producers; more in a thread
 
 
@@ -55,7 +47,7 @@ class LogContext:
     checkpoints: Checkpoints
     reloads: ProducerReloads
     snapshots: SnapshotWrites
-    producers: ProducerBound = field(default_factory=lambda: ProducerBound(PRODUCERS_MAX, 0))
+    producers: ProducerBound = field(default_factory=lambda: ProducerBound(DirectoryConfig().producers_max, 0))
     beginnings: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # under way, by directory: `tier_start`
     rolled: dict[TopicPartition, None] = field(default_factory=dict)
     """Tiered logs that have begun a segment, or have other settings. The tier takes them out."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
+from common.node_settings.topics import BrokerLogSettings
 from common.ports import Disk, File
 from storage.cold_reads import ColdReads, PagesMissing, PageWait
 from storage.directory_health import is_out_of_files
 
-OPEN_FILES_MAX = 2_000
+OPEN_FILES_MAX = BrokerLogSettings().open_files_max
 PINNED_SHARE = 2  # from one in so many files on that replies pin, there are too many of them
 GIVEN_UP_AT_ONCE = 16  # files, when the system has no more
 

@@ -17,7 +17,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from common.node_settings.tier import TierReads
 from common.ports import Disk, File, FileIdentity
+from common.settings import same
 from storage.cold_reads import ColdReads, PageWait
 from storage.open_files import FileHandle, OpenFiles
 from storage.region import Region
@@ -40,8 +42,8 @@ class CacheLimits:
     One chunk may be larger than `bytes_max`; then it is there alone.
     """
 
-    bytes_max: int = 1 << 30
-    open_files_max: int = 128
+    bytes_max: int = same(TierReads, "tier_cache_bytes")
+    open_files_max: int = same(TierReads, "tier_cache_open_files_max")
     free_bytes_min: int = 512 << 20
 
 

@@ -20,6 +20,8 @@ from typing import NamedTuple, Protocol
 from common.backoff import Backoff
 from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import end_tasks
+from common.node_settings.tier import TierReads
+from common.settings import same
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +67,8 @@ class Task(Protocol):
 class DownloadLimits:
     """`tidelog.tier.read.concurrency`, `tidelog.tier.read.memory.bytes`. One download may be larger than all memory."""
 
-    concurrency: int = 8
-    memory_bytes: int = 64 << 20
+    concurrency: int = same(TierReads, "tier_read_concurrency")
+    memory_bytes: int = same(TierReads, "tier_read_memory_bytes")
 
 
 class Failure(NamedTuple):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from common.node_settings.tier import TierReads
+from common.settings import same
+
 ACTIVE_S = 10.0  # a reader that asked for nothing this long no longer shares what may be ahead
 READERS_MAX = 1_000
 
@@ -41,9 +44,9 @@ class Sequence:
 class PrefetchLimits:
     """`window_bytes`: ahead of one reader (`tidelog.tier.prefetch.bytes`); `total_bytes`: ahead of all together."""
 
-    window_bytes: int = 16 << 20
+    window_bytes: int = same(TierReads, "tier_prefetch_bytes")
     total_bytes: int = 256 << 20
-    first_bytes: int = 4 << 20
+    first_bytes: int = same(TierReads, "tier_chunk_bytes")
 
 
 class Sequences(Generic[Place]):

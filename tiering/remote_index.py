@@ -17,7 +17,9 @@ from typing import NamedTuple, TypeVar
 
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
+from common.node_settings.tier import TierReads
 from common.ports import File
+from common.settings import same
 from object_store.errors import ObjectAltered, ObjectMissing, ObjectTruncated, StoreError
 from object_store.store import ObjectStore
 from storage import offset_index, time_index, transaction_index
@@ -88,8 +90,8 @@ T = TypeVar("T", ChunkPlan, TimeEntries, AbortedEntries)
 class IndexLimits:
     """`memory_bytes`: `tidelog.tier.index.bytes`; `chunk_bytes`: `tidelog.tier.chunk.bytes`, of the plans."""
 
-    memory_bytes: int = 32 << 20
-    chunk_bytes: int = 4 << 20
+    memory_bytes: int = same(TierReads, "tier_index_bytes")
+    chunk_bytes: int = same(TierReads, "tier_chunk_bytes")
     timeout_s: float = 120.0
 
 

@@ -26,7 +26,7 @@ PART_BYTES = 64 << 10
 _ELEMENT_BYTES_FIRST = 256
 LIGHT_ELEMENTS = 64  # a struct with no more below it is written in one go
 STRUCT_COST, BYTES_PER_UNIT = 4, 4_096
-ANSWER_BYTES_MAX = 64 << 20  # tidelog.answer.bytes.max
+ANSWER_BYTES_MAX = 64 << 20  # where no other bound is given, and of one element of an answer
 
 _Weigh = Callable[[Any], int]
 _Write = Callable[["_Writer", Any], Work[None]]

@@ -28,7 +28,9 @@ from broker.coordination.shard import (
 )
 from broker.coordination.snapshots import Progress
 from common.errors import ErrorCode, ProtocolError, StorageFailure
+from common.node_settings.groups import GroupSettings
 from common.ports import Clock
+from common.settings import same, seconds
 from records.builder import build_batch
 from records.record import Record
 
@@ -47,7 +49,7 @@ class HostLimits:
     requests that wait for others, `unsettled_bytes_max` the records that wait for their followers, `stale_reads_max`
     the reads that wait for the followers' word."""
 
-    commit_timeout_s: float = 5.0
+    commit_timeout_s: float = same(GroupSettings, "offsets_commit_timeout_ms", seconds)
     freshness_s: float = 1.0
     stale_read_timeout_s: float = 2.0
     stale_read_poll_s: float = 0.05

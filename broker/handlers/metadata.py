@@ -21,7 +21,9 @@ from broker.handlers.topic_rows import OPERATIONS_FROM, Rows, RowTable, TopicRow
 from broker.request import RequestContext, WrittenRows
 from broker.security.authorizer import Access
 from common.errors import ErrorCode, ProtocolError, known_error
+from common.node_settings.topics import TopicDefaults
 from common.pacing import Work
+from common.settings import same
 from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
@@ -48,7 +50,7 @@ class MetadataConfig:
     """Kafka's settings node.id and auto.create.topics.enable; sizes of created topics are the controller's."""
 
     node_id: int
-    auto_create_topics_enable: bool = True
+    auto_create_topics_enable: bool = same(TopicDefaults, "auto_create_topics_enable")
 
 
 class MetadataHandler:

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
+from common.node_settings.connections import ConnectionSettings
 from common.pacing import Work
 from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.topics import TopicImage
@@ -21,7 +22,7 @@ from wire.messages import MetadataResponse, schema_uuid
 from wire.paced_codec import element_work
 
 OPERATIONS_FROM, TAGS_FROM = 8, 9
-TABLE_BYTES_MAX = 64 << 20  # tidelog.metadata.cache.bytes.max
+TABLE_BYTES_MAX = ConnectionSettings().metadata_cache_bytes_max
 PARTITION_COST, PARTITIONS_PER_STEP = 6, 32
 JOINED_MAX = 16  # answers with all topics that one table keeps
 ENTRY_BYTES = 250  # of memory beside the row

@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.settings import CLUSTER_WIDE, DAY_MS, HOUR_MS, KIB, MIB, MINUTE_MS, Declared, declared, field_of, setting
+from common.settings import (
+    CLUSTER_WIDE,
+    DAY_MS,
+    HOUR_MS,
+    KIB,
+    MIB,
+    MINUTE_MS,
+    Declared,
+    declared,
+    field_of,
+    seconds,
+    setting,
+)
 from common.topic_settings import TOPIC_SETTINGS
 
 
@@ -63,7 +75,7 @@ class BrokerLogSettings:
     log_segment_delete_delay_ms: int = topic_default("file.delete.delay.ms", "How long a deleted segment's file stays.")
     log_flush_interval_messages: int = topic_default("flush.messages", "An fsync after this many records.")
     log_flush_interval_ms: int = topic_default("flush.ms")
-    log_flush_offset_checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", "int", 60_000,
+    checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", "int", 60_000,
         "How often recovery points are written.", 1)
     log_message_timestamp_type: str = topic_default("message.timestamp.type", "Whose time is kept.")
     log_message_timestamp_before_max_ms: int = topic_default("message.timestamp.before.max.ms",
@@ -90,16 +102,17 @@ class BrokerLogSettings:
         "The longest time a record stays uncompacted.")
     log_records_check: str = topic_default("tidelog.records.check",
         "How far a produced batch is looked into: its first records (head) or each of them (all).")
-    log_dir_free_bytes_min: int = setting("log.dir.free.bytes.min", "long", 256 * MIB,
+    free_bytes_min: int = setting("log.dir.free.bytes.min", "long", 256 * MIB,
         "Free bytes of the disk below which Produce is refused; below twice as many it is throttled.", 0)
-    num_recovery_threads_per_data_dir: int = setting("num.recovery.threads.per.data.dir", "int", 2,
+    recovery_threads: int = setting("num.recovery.threads.per.data.dir", "int", 2,
         "Threads that recover logs after an unclean stop; a change counts from the next start.", 1, 64,
         update=CLUSTER_WIDE)
     open_files_max: int = setting("tidelog.log.open.files.max", "int", 2_000, "Segment and index files kept open.", 16)
     unwritten_bytes_max: int = setting("tidelog.log.unwritten.bytes.max", "long", 64 * MIB,
         "Bytes that wait for a slow disk before appends are refused.", 1 * MIB)
-    slow_write_ms: int = setting("tidelog.log.slow.write.ms", "int", 50,
-        "A write longer than this sends the next ones to a thread.", 1)
+    slow_write_s: float = setting("tidelog.log.slow.write.ms", "int", 50,
+        "A write longer than this sends the next ones to a thread.", 1,
+        read_as=seconds)
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms", "int", DAY_MS,
         "How long an idle producer's sequence state is kept.", 1, update=CLUSTER_WIDE)
     producers_per_partition_max: int = setting("tidelog.producers.per.partition.max", "int", 100_000,

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.apis import routes
 from broker.config import BrokerConfig, Listen, LogDuties, ReplicationConfig
-from broker.data_plane import DataPlane, Machinery, directory_config
+from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.handlers.list_offsets import ListOffsets
 from broker.handlers.log_dirs import DescribeLogDirs
@@ -198,11 +198,11 @@ class LabBroker:
         )
         config = BrokerConfig(
             self.node_id, listeners, {}, SECRET, self.rack, replication=self._replication,
-            duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
+            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
         )  # fmt: skip
         ports = machine_ports(self.lab.root / f"broker-{self.node_id}")
         self.machinery = Machinery(ports, Tick(), BufferPool(), Watch(), Pacer())
-        self.logs = LogDirectory(ports, "", self.node_id, self.audit, directory_config(config))
+        self.logs = LogDirectory(ports, "", self.node_id, self.audit, config.duties)
         await self.logs.open(CLUSTER_ID)
         chain = open_chain()
         self.plane = DataPlane(config, self.machinery, self.logs, self.lab.controller, lambda: self.broker_epoch, chain)

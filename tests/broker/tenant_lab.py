@@ -127,7 +127,7 @@ class TenantLab:
             SECRET,
             log_dirs=INSIDE_DIRECTORY,
             topics=TopicDefaults(auto_create_topics_enable=False),
-            duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
+            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
             proxy_domain=DOMAIN,
             proxy_port=PROXY_PORT,
             security=SecurityConfig(authorizer=AuthorizerConfig(frozenset({ANONYMOUS}))),

@@ -129,7 +129,7 @@ async def test_logs_are_recovered_by_as_many_threads_as_was_said_while_the_broke
         assert await altered(wire, ALL, {"num.recovery.threads.per.data.dir": "9"}) is ErrorCode.NONE
         settings, partitions = lab.broker.data_plane.settings, lab.broker.partitions
         started_with = LogDuties()
-        await eventually(lambda: settings.under(partitions.image, started_with).num_recovery_threads_per_data_dir == 9)
+        await eventually(lambda: settings.under(partitions.image, started_with).recovery_threads == 9)
         assert told == [2]  # by the image that it started with
 
 

@@ -158,7 +158,7 @@ class Cluster:
             (Listen("PLAINTEXT", clients, clients), Listen("INTERNAL", internal, internal, "internal")),
             self._controllers,
             SECRET,
-            duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
+            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
             groups=GroupConfig(offsets_topic_num_partitions=PARTITIONS),
         )
         node = BrokerNode(machine_ports(self._root / f"broker-{number}"), config, self.fatal.append)

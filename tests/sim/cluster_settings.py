@@ -104,7 +104,7 @@ def broker_settings(
         ),
         duties=LogDuties(
             log_cleaner_enable=False,
-            log_dir_free_bytes_min=1 << 20,
+            free_bytes_min=1 << 20,
             replay_bytes_max=0 if broker % 2 else 1 << 20,  # after a cut, producers are read in a thread, or at once
             log_retention_check_interval_ms=RETENTION_INTERVAL_MS if chunk_bytes else 300_000,
         ),

@@ -59,7 +59,7 @@ class GatedNode:
             ),
             {100: listener},
             SECRET,
-            duties=LogDuties(log_dir_free_bytes_min=0, log_cleaner_enable=False),
+            duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
             security=self._security,
             groups=GroupConfig(offsets_topic_num_partitions=1, offsets_topic_replication_factor=1),
             audit=AuditConfig(topic_replication_factor=1),
