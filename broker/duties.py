@@ -32,7 +32,6 @@ STALL_MIN_S = 0.5  # a review that comes so much later than it was due tells of 
 PARTITIONS_PER_TURN = 128
 QUIET_PER_ROUND = 512  # partitions looked after of those that only lack replicas which do not fetch
 PARTITION_COST = 1  # of a partition that is looked at and left alone
-PRODUCERS_EXPIRE_S = 600.0  # producer.id.expiration.check.interval.ms
 
 
 def cleaner_config(config: BrokerLogSettings, inflated_bytes_max: int) -> CleanerConfig:
@@ -101,7 +100,7 @@ class Duties:
         self._begin("review-followers", self._review_s, self._review)
         self._begin("checkpoint-high-watermarks", self._high_watermark_checkpoint_s, self.checkpoint_high_watermarks)
         self._begin("retention", config.log_retention_check_interval_ms / 1000, self._retain)
-        self._begin("expire-producers", PRODUCERS_EXPIRE_S, self._expire_producers)
+        self._begin("expire-producers", config.producers_expire_s, self._expire_producers)
         if config.log_cleaner_enable:
             self._cleaner = LogCleaner(
                 self._logs.context,

@@ -115,6 +115,8 @@ class BrokerLogSettings:
         read_as=seconds)
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms", "int", DAY_MS,
         "How long an idle producer's sequence state is kept.", 1, update=CLUSTER_WIDE)
+    producers_expire_s: float = setting("producer.id.expiration.check.interval.ms", "int", 600_000,
+        "How often producers that were idle for producer.id.expiration.ms are looked for.", 1, read_as=seconds)
     producers_per_partition_max: int = setting("tidelog.producers.per.partition.max", "int", 100_000,
         "Producers whose state one partition keeps.", 10)
     producers_max: int = setting("tidelog.producers.max", "int", 1_000_000,

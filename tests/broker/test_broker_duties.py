@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from common.machine import machine_ports
 from common.node_settings.replication import ReplicationSettings
-from common.pacing import Pacer
+from common.pacing import Pacer, Work
 from storage.audit_trail import NoTrail
 from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
@@ -78,6 +79,28 @@ def test_the_reviews_after_a_stall_give_its_time_back_to_followers(tmp_path: Pat
     for stalls in given.values():
         assert stalls[0] == 0
         assert 2.8 < stalls[-1] < 3.1
+
+
+def test_idle_producers_are_looked_for_at_the_interval_that_is_set(tmp_path: Path) -> None:
+    looks: list[Hashable] = []
+
+    class Noting(Pacer):
+        async def run(self, work: Work[Any], lane: Hashable = None, *, own: bool = False) -> Any:
+            looks.append(lane)
+            return await super().run(work, lane, own=own)
+
+    async def rounds() -> None:
+        ports, pacer = machine_ports(tmp_path), Noting()
+        logs = LogDirectory(ports, "", 0, NoTrail(), DirectoryConfig())
+        hosted = HostedPartitions(0, logs, LogSettings(0, {}), lambda: 0.0, ReplicationSettings(), pacer)
+        config = LogDuties(log_cleaner_enable=False, producers_expire_s=0.5)
+        duties = Duties(hosted, logs, ports.clock, config, 60.0, 60.0, 1 << 20, 10.0, pacer)
+        duties.start()
+        await asyncio.sleep(2.2)
+        await duties.stop()
+
+    run(rounds())
+    assert looks.count("expire-producers") == 4
 
 
 def test_several_duties_tell_of_one_stall_once_and_it_is_forgotten() -> None:
