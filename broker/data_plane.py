@@ -66,6 +66,7 @@ class DataPlane:
         loop = asyncio.get_running_loop()
         lag_max_s = replication.replica_lag_time_max_ms / 1000
         self._logs = logs
+        self._has_started = False
         self.settings = LogSettings(config.node_id, config.node_settings)
         self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, replication, machinery.pacer)
         self.deadlines = Deadlines()
@@ -135,6 +136,8 @@ class DataPlane:
         )
 
     def start(self) -> None:
+        """Call it once all replicas have their roles."""
+        self._has_started = True
         self.isr_changes.start()
         self.duties.start()
 
@@ -148,7 +151,7 @@ class DataPlane:
         await self.inspection.close()
         self.sessions.close()
         self.deadlines.close()
-        if self._logs.offline is None:
+        if self._logs.offline is None and self._has_started:  # else it would forget those that are not hosted yet
             await self.duties.checkpoint_high_watermarks()
 
     def _start_from_tier(self, partition: Partition) -> None:

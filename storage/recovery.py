@@ -102,6 +102,8 @@ def _load(disk: Disk, open_files: OpenFiles, audit: AuditPermits, given: Recover
     )
     bases = [int(stem) for stem in _stems(names, LOG_SUFFIX)]
     loaded = _load_segments(disk, open_files, audit, given, found, names, bases) if bases else found
+    if not any(segment.size for segment in loaded.segments):  # a clean stop flushes nothing of a log without records
+        loaded = replace(loaded, is_new=True, names_changed=True)
     return _without_strays(disk, loaded, names)
 
 

@@ -14,12 +14,15 @@ from kraft.records import BrokerRegistrationChangeRecord, PartitionChangeRecord,
 from records.batch import CRC_FROM
 from records.builder import build_batch
 from records.record import Record
+from storage.checkpoint_files import HIGH_WATERMARKS, decode_offsets
 from storage.directory_health import FreeSpace
 from tests.broker.replication_lab import (
     NEVER_MS,
     PATIENCE_S,
+    TOPIC,
     TOPIC_ID,
     Lab,
+    LabBroker,
     batch,
     eventually,
     fetch,
@@ -422,3 +425,25 @@ async def test_what_was_decided_is_appended_and_what_would_not_fit_is_told_befor
         with pytest.raises(ProtocolError) as caught:
             partition.check_room(1)
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_start_that_is_broken_off_keeps_the_high_watermarks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Lab(tmp_path, 1) as lab:
+        lab.controller.create_topic((0,))
+        await produce(await lab[0].connect(), batch(b"one", b"two"))
+        await lab[0].stop()
+        checkpoint = tmp_path / "broker-0" / HIGH_WATERMARKS
+        said = checkpoint.read_bytes()
+        assert decode_offsets(said) == {(TOPIC, 0): 2}
+
+        def stop(_: LabBroker) -> None:
+            raise InterruptedError
+
+        monkeypatch.setattr(lab, "prepare", stop)
+        with pytest.raises(InterruptedError):
+            await lab[0].start()
+        await lab[0].plane.stop()
+        await lab[0].logs.close()
+        assert checkpoint.read_bytes() == said

@@ -351,3 +351,19 @@ async def test_whose_log_it_is_is_flushed_by_the_next_run_if_not_by_that_which_m
     await log.flush()
     assert bench.disk.fsyncs.count("t-0/partition.metadata") == 1
     await bench.directory.close()
+
+
+async def test_a_clean_stop_leaves_a_log_without_records_to_the_next_run(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path)
+    await bench.log()
+    log = await bench.restart(clean=True)
+    assert bench.disk.fsyncs.count("t-0/partition.metadata") == 0
+    for _ in range(2):
+        append(log, produced())
+        await log.flush()
+        assert bench.disk.fsyncs.count("t-0/partition.metadata") == 1
+    await bench.restart(clean=True)
+    append(await bench.log(), produced())
+    assert await bench.directory.logs["t", 0].flush() == 3
+    assert bench.disk.fsyncs.count("t-0/partition.metadata") == 1
+    await bench.directory.close()
