@@ -214,11 +214,11 @@ class MetadataHandler:
             return {}
         missing = await context.paced(self._missing_names(asked, access))
         failed: dict[str, ErrorCode] = {}
-        wanted: list[str] = []
-        for name in missing:
-            if name in self._internal_topics:
-                failed.update(await self._create_internal(name))
-            elif name in self._creating or len(wanted) >= min(CREATED_PER_REQUEST, CREATING_MAX - len(self._creating)):
+        for name in [name for name in missing if name in self._internal_topics]:
+            failed.update(await self._create_internal(name))
+        wanted: list[str] = []  # in one turn of the loop, until they are noted: no other request wants them, too
+        for name in [name for name in missing if name not in self._internal_topics]:
+            if name in self._creating or len(wanted) >= min(CREATED_PER_REQUEST, CREATING_MAX - len(self._creating)):
                 failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
             else:
                 wanted.append(name)

@@ -181,6 +181,35 @@ async def test_a_request_for_very_many_unknown_topics_creates_them_over_several_
         assert set(codes) <= {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
 
 
+async def test_a_topic_that_two_requests_want_is_created_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, call, made = BrokerWorld(), BrokerWorld.call, asyncio.Event()
+    asked: list[bytes] = []
+
+    async def gated(self: BrokerWorld, request: Any, version: int, **limits: Any) -> Any:
+        asked.append(bytes(request.request_data))
+        await made.wait()
+        return await call(self, request, version, **limits)
+
+    monkeypatch.setattr(BrokerWorld, "call", gated)
+    shared = handler(world)
+    internal_too, alone = (
+        asyncio.create_task(
+            shared.metadata(
+                context("Metadata", 12),
+                over_the_wire(12, MetadataRequest(topics=[_Asked(name=name) for name in names])),
+            )
+        )
+        for names in (["new", GROUP_TOPIC], ["new"])
+    )
+    while len(asked) < 2:  # noqa: ASYNC110  what is awaited has no event
+        await asyncio.sleep(0)
+    made.set()
+    await asyncio.gather(internal_too, alone)
+    assert [b"new" in one for one in asked] == [False, True]
+    response = await ask(world, 12, [_Asked(name="new")])
+    assert response.topics[0].error_code == 0
+
+
 async def test_the_group_topic_is_made_as_an_internal_topic() -> None:
     world = BrokerWorld()
     response = await ask(world, 12, [_Asked(name=GROUP_TOPIC)])
