@@ -54,6 +54,15 @@ class _Scram(SaslMechanismScram):  # type: ignore[misc]
         self._has_answered = True
 
 
+class _OAuth(SaslMechanismOAuth):  # type: ignore[misc]
+    def receive(self, received: bytes) -> None:
+        """Raises LoginFailed."""
+        try:
+            super().receive(received)
+        except UnicodeDecodeError:
+            raise LoginFailed("the server's answer to the token is malformed") from None
+
+
 class _Token(AbstractTokenProvider):  # type: ignore[misc]
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -69,7 +78,7 @@ def begin(login: Login) -> SaslMechanism:
     if login.mechanism == PLAIN:
         return SaslMechanismPlain(sasl_plain_username=login.user, sasl_plain_password=login.secret)
     if login.mechanism == OAUTHBEARER:
-        return SaslMechanismOAuth(sasl_oauth_token_provider=_Token(login.secret))
+        return _OAuth(sasl_oauth_token_provider=_Token(login.secret))
     return _Scram(login)
 
 

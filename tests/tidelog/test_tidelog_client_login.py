@@ -119,6 +119,13 @@ def test_a_token_that_is_not_taken_is_no_login() -> None:
     assert not client.is_done() and client.auth_bytes() == b"\x01"
 
 
+def test_an_answer_to_a_token_that_is_no_text_is_no_login() -> None:
+    client = begin(Login(OAUTHBEARER, "", "eyJ.eyJ.sig"))
+    with pytest.raises(LoginFailed, match="malformed"):
+        client.receive(b"\xff")
+    assert not client.is_authenticated()
+
+
 def test_the_library_logs_in_so_and_is_told_no_secret() -> None:
     mechanism = "SCRAM-SHA-512"
     before = get_sasl_mechanism(mechanism)
