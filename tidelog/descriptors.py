@@ -34,10 +34,9 @@ def divide(config: BrokerConfig, limit: int) -> BrokerConfig:
         raise SettingError(f"open files: the system allows {limit} (ulimit -n), a broker needs at least {least}")
     cached = min(config.tier_reads.tier_cache_open_files_max, (limit - least) // 8)
     logs = min(config.duties.open_files_max, max(LOGS_MIN, (limit - OWN - cached) // 2))
-    clients = min(config.limits.connections_max, limit - OWN - cached - logs)
     return replace(
         config,
         duties=replace(config.duties, open_files_max=logs),
         tier_reads=replace(config.tier_reads, tier_cache_open_files_max=max(cached, CACHE_MIN)),
-        limits=replace(config.limits, connections_max=clients),
+        limits=replace(config.limits, files_max=limit - OWN - cached - logs),
     )

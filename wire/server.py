@@ -12,6 +12,7 @@ from common.errors import MalformedFrame
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.listeners import AcceptSettings
 from common.ports import Address, Listener, Ports, Socket
+from common.settings import INT_MAX
 from common.token_bucket import TokenBucket
 from wire.buffers import BufferPool
 from wire.connection import ClosedHandler, Connection, FrameHandler, ViolationHandler
@@ -37,6 +38,7 @@ class ServerLimits(AcceptSettings):
     is closed.
     """
 
+    files_max: int = INT_MAX  # connections that fit into the limit of open files, whatever max.connections says
     strangers_max: int = 64  # connections to internal listeners whose peer has not proven itself
     handshake_s: float = 5.0  # what a peer may take to prove itself
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -174,6 +176,8 @@ class Server:
         if listener.kind is not ListenerKind.INTERNAL:
             if self._clients >= self._limits.connections_max:
                 reached = "max.connections"
+            elif self._clients >= self._limits.files_max:
+                reached = "the limit of open files (ulimit -n)"
             elif listener.proxies is ProxyForm.NONE and self._ip_is_full(ip):
                 reached = "max.connections.per.ip"
         if reached:

@@ -29,9 +29,10 @@ def test_the_finest_unit_of_retention_that_is_given_counts(given: dict[str, int]
 
 
 def test_what_no_override_says_stays_as_the_broker_started_with_it() -> None:
-    """Its limits fit the open files that it may have; a change of another setting must not lift them."""
+    """Its connections fit the open files that it may have: no setting lifts that bound, `max.connections` included."""
     delta = MetadataDelta(with_brokers(1))
     delta.replay(ConfigRecord(ResourceType.BROKER, "", "max.connections.per.ip", "5"))
-    started_with = ServerLimits(connections_max=300, strangers_max=7)
+    delta.replay(ConfigRecord(ResourceType.BROKER, "", "max.connections", "900"))
+    started_with = ServerLimits(connections_max=200, files_max=300, strangers_max=7)
     limits = LogSettings(0, {}).under(delta.image(), started_with)
-    assert limits == ServerLimits(connections_max=300, strangers_max=7, connections_per_ip_max=5)
+    assert limits == ServerLimits(connections_max=900, files_max=300, strangers_max=7, connections_per_ip_max=5)

@@ -24,9 +24,9 @@ def config(tmp_path: Path) -> BrokerConfig:
 def test_the_parts_fit_into_the_whole(config: BrokerConfig, limit: int) -> None:
     divided = divide(config, limit)
     cached = divided.tier_reads.tier_cache_open_files_max
-    assert divided.duties.open_files_max + divided.limits.connections_max + cached + OWN <= limit + CACHE_MIN
+    assert divided.duties.open_files_max + divided.limits.files_max + cached + OWN <= limit + CACHE_MIN
     assert divided.duties.open_files_max >= 64
-    assert divided.limits.connections_max >= 64
+    assert divided.limits.files_max >= 64
 
 
 def test_what_was_asked_for_is_not_exceeded(config: BrokerConfig) -> None:
@@ -37,7 +37,7 @@ def test_what_was_asked_for_is_not_exceeded(config: BrokerConfig) -> None:
 
 
 def test_ten_thousand_clients_fit_beside_the_logs(config: BrokerConfig) -> None:
-    assert divide(config, 20_000).limits.connections_max > 10_000
+    assert divide(config, 20_000).limits.files_max > 10_000
 
 
 def test_too_few_for_any_broker_are_refused(config: BrokerConfig) -> None:

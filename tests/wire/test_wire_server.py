@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,17 @@ async def test_connection_limits_hold_and_spare_the_nodes() -> None:
     await turns()
     third = await network.connect(CLIENTS.address)
     assert not third.ended
+    await node.stop()
+
+
+async def test_no_setting_lifts_the_bound_of_open_files() -> None:
+    network = FakeNetwork()
+    node = Node(fake_ports(network), limits=ServerLimits(files_max=2))
+    node.server.limit_connections(replace(node.server.limits, connections_max=9))
+    clients = [await network.connect(CLIENTS.address) for _ in range(3)]
+    assert [socket.ended for socket in clients] == [False, False, True]
+    assert node.server.failures.counts == {"the limit of open files (ulimit -n) is reached": 1}
+    await node.connect(NODES.address, secret=SECRET, cluster="c1")
     await node.stop()
 
 
