@@ -169,7 +169,7 @@ def create_partitions(ids: Ids, version: int) -> Any:
 
 def describe_topic_partitions(ids: Ids, version: int, *, names: tuple[str, ...]) -> Any:
     return message("DescribeTopicPartitions", topics=[{"name": name} for name in names],
-                   response_partition_limit=100, cursor=None)  # fmt: skip
+                   response_partition_limit=2_000, cursor=None)  # fmt: skip
 
 
 # groups ----------------------------------------------------------------------------------------------------
