@@ -80,14 +80,14 @@ class Coordinators:
         self.internal_topics = InternalTopics(_topics(config), lambda: partitions.image, create_topics, ports.clock)
         self.tiers = TierCoordinator(self.runtime, lambda: partitions.image)
         self.tier_client = TierClient(
-            config.node_id,
-            lambda: partitions.image,
-            self.tiers,
-            self.internal_topics,
-            links,
-            config.internal_listener.name,
-            ports.random,
-            TierClientLimits(),
+            node_id=config.node_id,
+            image=lambda: partitions.image,
+            local=self.tiers,
+            topics=self.internal_topics,
+            links=links,
+            listener_name=config.internal_listener.name,
+            rng=ports.random,
+            limits=TierClientLimits(),
         )
 
         def followed() -> list[CoordinatedPartition]:

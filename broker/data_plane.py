@@ -68,7 +68,14 @@ class DataPlane:
         self._logs = logs
         self._has_started = False
         self.settings = LogSettings(config.node_id, config.node_settings)
-        self.partitions = HostedPartitions(config.node_id, logs, self.settings, loop.time, replication, machinery.pacer)
+        self.partitions = HostedPartitions(
+            node_id=config.node_id,
+            logs=logs,
+            settings=self.settings,
+            now=loop.time,
+            replication=replication,
+            pacer=machinery.pacer,
+        )
         self.deadlines = Deadlines()
         self.sessions = FetchSessionCache(
             replication.max_incremental_fetch_session_cache_slots,
@@ -81,23 +88,16 @@ class DataPlane:
         hints = LeaderHints(self.partitions, ProxyAddress(config.proxy_domain, config.proxy_port))
         self.produce = ProduceHandler(
             ProduceServices(
-                self.partitions, hints, self.inspection, self.deadlines, chain.throttle, ports.clock, self._disk_pause
+                hosted=self.partitions,
+                hints=hints,
+                inspection=self.inspection,
+                deadlines=self.deadlines,
+                throttle=chain.throttle,
+                clock=ports.clock,
+                disk_pause_ms=self._disk_pause,
             )
         )
-        self.fetch = FetchHandler(
-            FetchServices(
-                self.partitions,
-                hints,
-                self.sessions,
-                FetchReader(self.partitions, hints, replication.rack_aware_reads),
-                self.deadlines,
-                machinery.tick,
-                chain.throttle,
-                replication.fetch_max_bytes,
-                logs.context.open_files,
-                config.tier_reads.remote_fetch_max_wait_ms,
-            )
-        )
+        self.fetch = FetchHandler(self._fetch_services(config, machinery, hints, chain))
         self.fetchers = Fetchers(
             self._link_services(config, machinery, broker_epoch), self.partitions, config.internal_listener.name
         )
@@ -107,32 +107,48 @@ class DataPlane:
         self.producer_ids = ProducerIds(channel, config.node_id, broker_epoch)
         self.partitions.following, self.partitions.isr_changes = self.fetchers, self.isr_changes
         self.duties = Duties(
-            self.partitions,
-            logs,
-            ports.clock,
-            duties,
-            replication.replica_high_watermark_checkpoint_interval_ms / 1000,
-            min(REVIEW_S, lag_max_s / 2),
-            config.topics.inflated_bytes_max,
-            lag_max_s,
-            machinery.pacer,
+            hosted=self.partitions,
+            logs=logs,
+            clock=ports.clock,
+            config=duties,
+            high_watermark_checkpoint_s=replication.replica_high_watermark_checkpoint_interval_ms / 1000,
+            review_s=min(REVIEW_S, lag_max_s / 2),
+            inflated_bytes_max=config.topics.inflated_bytes_max,
+            lag_max_s=lag_max_s,
+            pacer=machinery.pacer,
+        )
+
+    def _fetch_services(
+        self, config: BrokerConfig, machinery: Machinery, hints: LeaderHints, chain: RequestChain
+    ) -> FetchServices:
+        return FetchServices(
+            hosted=self.partitions,
+            hints=hints,
+            sessions=self.sessions,
+            reader=FetchReader(self.partitions, hints, config.replication.rack_aware_reads),
+            deadlines=self.deadlines,
+            tick=machinery.tick,
+            throttle=chain.throttle,
+            fetch_bytes_max=config.replication.fetch_max_bytes,
+            open_files=self._logs.context.open_files,
+            remote_wait_ms=config.tier_reads.remote_fetch_max_wait_ms,
         )
 
     def _link_services(
         self, config: BrokerConfig, machinery: Machinery, broker_epoch: Callable[[], int]
     ) -> LinkServices:
         return LinkServices(
-            machinery.ports,
-            machinery.tick,
-            machinery.pool,
-            machinery.watch,
-            config.node_id,
-            config.secret,
-            config.cluster_id,
-            config.replication,
-            broker_epoch,
-            self._start_from_tier,
-            self._drop_erased,
+            ports=machinery.ports,
+            tick=machinery.tick,
+            pool=machinery.pool,
+            watch=machinery.watch,
+            node_id=config.node_id,
+            secret=config.secret,
+            cluster=config.cluster_id,
+            config=config.replication,
+            broker_epoch=broker_epoch,
+            start_from_tier=self._start_from_tier,
+            drop_erased=self._drop_erased,
         )
 
     def start(self) -> None:

@@ -19,27 +19,7 @@ from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.forwarding import Forwarder, ForwardLimits
-from broker.handlers.acls import AclHandlers
-from broker.handlers.audit import AppendAudit
-from broker.handlers.cells import CellHandlers
-from broker.handlers.certificate_reloads import CertificateReloads
-from broker.handlers.cluster import ClusterHandlers
-from broker.handlers.configs import ConfigHandlers
-from broker.handlers.group_offsets import GroupOffsetHandlers
-from broker.handlers.groups import GroupHandlers
-from broker.handlers.key_imports import ImportKeys
-from broker.handlers.list_offsets import ListOffsets
-from broker.handlers.log_dirs import DescribeLogDirs
-from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
-from broker.handlers.metadata import MetadataConfig, MetadataHandler
-from broker.handlers.producers import DescribeProducers, InitProducerId
-from broker.handlers.reassignments import ReassignmentHandlers
-from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import TenantHandlers
-from broker.handlers.tier_description import TierDescriptions
-from broker.handlers.tier_state import TierStateHandler
-from broker.handlers.topic_rows import TopicRows
-from broker.handlers.topics import TopicHandlers
+from broker.handler_set import handlers
 from broker.load_meter import LoadMeter
 from broker.node_listeners import secured
 from broker.node_metrics import register_metrics
@@ -48,7 +28,6 @@ from broker.replication.cold_plane import ColdPlane
 from broker.request import RequestChain
 from broker.room_watch import RoomWatch
 from broker.security.plane import Security
-from broker.security.topic_gates import TopicDeletion
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress
@@ -57,7 +36,6 @@ from broker.tier.plane import TierPlane
 from common.identifiers import random_uuid
 from common.lifecycle import duty
 from common.metrics import Metrics
-from common.node_settings.catalogue import NODE_SETTINGS
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
@@ -73,6 +51,7 @@ from object_store.opening import open_store
 from storage.audit_journal import AuditJournal
 from storage.log_directory import LogDirectory
 from wire.buffers import BufferPool
+from wire.listeners import ListenerConfig
 from wire.server import Server
 from wire.tick import Tick
 from wire.violation_log import ViolationLog
@@ -115,19 +94,11 @@ class BrokerNode:
         )
         links = _links(config, machinery)
         journal = open_journal(ports, config.node_id, config.audit)
-        self.logs = LogDirectory(ports, "", config.node_id, journal, config.duties, self.pacer)
+        self.logs = LogDirectory(ports, "", config.node_id, journal, config.duties, pacer=self.pacer)
         self.logs.on_failed = self._storage_failed
         self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
         self._load = LoadMeter(asyncio.get_running_loop().time, ports.cpu_s, lambda: machinery.pool.moved)
-        self.observer = MetadataObserver(
-            ports,
-            links,
-            config.controllers,
-            ObserverConfig(config.node_id, METADATA_DIRECTORY, config.cluster_id or None),
-            self.pacer,
-            fatal,
-            self.logs.fail,
-        )
+        self.observer = self._make_observer(links)
         self._channel, self._heartbeats = (
             ControllerChannel(links, config.controllers, ports.random, ChannelConfig(), self._active_controller)
             for _ in range(2)
@@ -136,25 +107,26 @@ class BrokerNode:
         self._giving_up: asyncio.Task[None] | None = None
         self.security = self._make_security()
         chain = self._make_chain()
-        self.data_plane = DataPlane(config, machinery, self.logs, self._channel, self._broker_epoch, chain)
+        self.data_plane = DataPlane(
+            config=config,
+            machinery=machinery,
+            logs=self.logs,
+            channel=self._channel,
+            broker_epoch=self._broker_epoch,
+            chain=chain,
+        )
         forwarder = self._forwarder = self._make_forwarder()
-        self.coordinators = Coordinators(config, machinery, self.partitions, forwarder, links, lambda: self.lifecycle)
+        self.coordinators = Coordinators(
+            config=config,
+            machinery=machinery,
+            partitions=self.partitions,
+            forwarder=forwarder,
+            links=links,
+            lifecycle=lambda: self.lifecycle,
+        )
         self.audit = self._make_audit(journal, links)
         self.dispatcher = self._make_dispatcher(chain)
-        self.server = Server(
-            ports,
-            listeners,
-            self.dispatcher.frame,
-            self.dispatcher.closed,
-            ViolationLog(logger, limits.violation_lines_max).report,
-            config.limits,
-            machinery.tick,
-            machinery.pool,
-            machinery.watch,
-            secret=config.secret,
-            cluster=config.cluster_id,
-            began=self.dispatcher.began,
-        )
+        self.server = self._make_server(listeners, machinery)
         self._dynamic = DynamicSettings(config, self.data_plane, self.server)
         register_metrics(self.metrics, self)
         self.security.register(self.metrics)
@@ -211,21 +183,40 @@ class BrokerNode:
         if self.lifecycle is not None:
             await self.lifecycle.wait_unfenced()
 
+    def _make_observer(self, links: NodeLinks) -> MetadataObserver:
+        config = self._config
+        return MetadataObserver(
+            ports=self._ports,
+            links=links,
+            controllers=config.controllers,
+            config=ObserverConfig(config.node_id, METADATA_DIRECTORY, config.cluster_id or None),
+            pacer=self.pacer,
+            on_fatal=self._fatal,
+            on_disk_failed=self.logs.fail,
+        )
+
     def _make_security(self) -> Security:
         config = self._config
         return Security(
-            config.security,
-            self._ports,
-            lambda: self.observer.image,
-            config.secret,
-            config.limits.connection.frame_bytes_max,
-            asyncio.get_running_loop().time,
-            config.node_id,
+            config=config.security,
+            ports=self._ports,
+            image=lambda: self.observer.image,
+            secret=config.secret,
+            frame_bytes_max=config.limits.connection.frame_bytes_max,
+            now=asyncio.get_running_loop().time,
+            broker_id=config.node_id,
         )
 
     def _make_forwarder(self) -> Forwarder:
         roles = self.partitions.roles
-        return Forwarder(self._channel, self.observer, self._ports.clock, ForwardLimits(), self.pacer, roles)
+        return Forwarder(
+            channel=self._channel,
+            observer=self.observer,
+            clock=self._ports.clock,
+            limits=ForwardLimits(),
+            pacer=self.pacer,
+            roles=roles,
+        )
 
     def _make_chain(self) -> RequestChain:
         config = self._config
@@ -245,18 +236,35 @@ class BrokerNode:
             answer_bytes_max=self._config.limits.connection.answer_bytes_max,
         )
 
+    def _make_server(self, listeners: list[ListenerConfig], machinery: Machinery) -> Server:
+        limits = self._config.limits
+        return Server(
+            ports=self._ports,
+            listeners=listeners,
+            handler=self.dispatcher.frame,
+            closed=self.dispatcher.closed,
+            violated=ViolationLog(logger, limits.connection.violation_lines_max).report,
+            limits=limits,
+            tick=machinery.tick,
+            pool=machinery.pool,
+            watch=machinery.watch,
+            secret=self._config.secret,
+            cluster=self._config.cluster_id,
+            began=self.dispatcher.began,
+        )
+
     def _make_audit(self, journal: AuditJournal, links: NodeLinks) -> AuditPlane:
         config = self._config
         return AuditPlane(
-            self._ports,
-            config.node_id,
-            config.audit,
-            journal,
-            self.logs,
-            self.partitions,
-            self.coordinators.internal_topics,
-            links,
-            config.internal_listener.name,
+            ports=self._ports,
+            node_id=config.node_id,
+            config=config.audit,
+            journal=journal,
+            logs=self.logs,
+            hosted=self.partitions,
+            topics=self.coordinators.internal_topics,
+            links=links,
+            listener_name=config.internal_listener.name,
         )
 
     def _make_tier(self, cluster_id: str) -> None:
@@ -265,23 +273,30 @@ class BrokerNode:
             return
         client, shards = self.coordinators.tier_client, self.coordinators.tiers
         self.tier = TierPlane(
-            self._ports,
-            config,
-            self.partitions,
-            client,
-            shards,
-            self.coordinators.groups,
-            cluster_id,
-            self._broker_epoch,
-            self.audit.journal,
-            self._open_store,
-            self.pacer,
+            ports=self._ports,
+            config=config,
+            hosted=self.partitions,
+            client=client,
+            coordinator=shards,
+            groups=self.coordinators.groups,
+            cluster_id=cluster_id,
+            broker_epoch=self._broker_epoch,
+            audit=self.audit.journal,
+            open_store=self._open_store,
+            pacer=self.pacer,
         )
         self.tier.register(self.metrics)
         self.audit.export_to(self.tier, config.export_interval_ms / 1000)
         reads, free_bytes_min = self._config.tier_reads, 2 * self._config.duties.free_bytes_min
         tier = self.tier
-        self.cold = ColdPlane(self._ports, reads, free_bytes_min, tier.store, tier.root, tier.service)
+        self.cold = ColdPlane(
+            ports=self._ports,
+            reads=reads,
+            free_bytes_min=free_bytes_min,
+            store=tier.store,
+            root=tier.root,
+            views=tier.service,
+        )
         self.data_plane.fetch.reader.cold = self.cold.reading
         self.cold.register(self.metrics)
         tier.service.erasure.forget_read = self.cold.remote.cache.forget_all
@@ -303,19 +318,19 @@ class BrokerNode:
             config.cell,
         )
         return BrokerLifecycle(
-            self._ports,
-            self._heartbeats,
-            registration,
-            LifecycleConfig(
+            ports=self._ports,
+            channel=self._heartbeats,
+            registration=registration,
+            config=LifecycleConfig(
                 heartbeat_interval_s=config.sessions.broker_heartbeat_interval_ms / 1000,
                 call_timeout_s=config.sessions.broker_session_timeout_ms / 2000,
                 shutdown_timeout_s=config.replication.controlled_shutdown_timeout_ms / 1000,
                 duplicate_patience_s=SESSIONS_UNTIL_DUPLICATE * config.sessions.broker_session_timeout_ms / 1000,
             ),
-            lambda: self.partitions.applied_offset,
-            self._fatal,
-            self.room.look,
-            self._load.look,
+            metadata_offset=lambda: self.partitions.applied_offset,
+            on_fatal=self._fatal,
+            lacks_room=self.room.look,
+            load=self._load.look,
         )
 
     async def _take_roles(self) -> None:
@@ -419,62 +434,19 @@ class BrokerNode:
     # parts -------------------------------------------------------------------------------------------------
 
     def _handlers(self) -> list[object]:
-        """Whose methods the rows of `broker.apis` name."""
-        config, partitions, forwarder = self._config, self.partitions, self._forwarder
-        coordinators, data_plane = self.coordinators, self.data_plane
-        given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
-        return [
-            self.security,
-            TopicDeletion(lambda: self.observer.image),
-            ListOffsets(
-                hosted=partitions,
-                cold=lambda: data_plane.fetch.reader.cold,
-                remote_timeout_ms=lambda: self._dynamic.tier_reads.remote_list_offsets_request_timeout_ms,
-            ),
-            MetadataHandler(
-                forwarder=forwarder,
-                internal_topics=coordinators.internal_topics,
-                config=MetadataConfig(config.node_id, config.topics.auto_create_topics_enable),
-                is_doubted=data_plane.fetchers.is_doubted,
-                rows=TopicRows(config.limits.connection.metadata_cache_bytes_max),
-            ),
-            GroupOffsetHandlers(coordinators.groups, lambda: partitions.image),
-            ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id),
-            GroupHandlers(coordinators.groups),
-            TopicHandlers(forwarder, config.node_id),
-            DeleteRecords(partitions),
-            InitProducerId(data_plane.producer_ids),
-            OffsetForLeaderEpoch(partitions),
-            ConfigHandlers(
-                forwarder=forwarder,
-                node_id=config.node_id,
-                given=given,
-                certificates=CertificateReloads(config.node_id, lambda: self.server.tls_contexts),
-            ),
-            DescribeLogDirs(
-                hosted=partitions,
-                disk=self._ports.disk,
-                directory=config.log_dirs,
-            ),
-            DescribeProducers(partitions),
-            ReassignmentHandlers(forwarder),
-            TierStateHandler(coordinators.tiers),
-            TierDescriptions(
-                node_id=config.node_id,
-                plane=lambda: self.tier,
-                client=coordinators.tier_client,
-                coordinator=coordinators.tiers,
-                forwarder=forwarder,
-                clock=self._ports.clock,
-                cold=lambda: self.cold.reading if self.cold is not None else None,
-            ),
-            AppendAudit(self.audit.host),
-            AclHandlers(forwarder, authorizes=config.security.authorizer is not None),
-            ScramHandlers(forwarder),
-            TenantHandlers(forwarder),
-            CellHandlers(forwarder),
-            ImportKeys(coordinators.keys),
-        ]
+        return handlers(
+            config=self._config,
+            ports=self._ports,
+            data_plane=self.data_plane,
+            coordinators=self.coordinators,
+            forwarder=self._forwarder,
+            security=self.security,
+            audit=self.audit,
+            tier=lambda: self.tier,
+            cold=lambda: self.cold.reading if self.cold is not None else None,
+            remote_list_offsets_ms=lambda: self._dynamic.tier_reads.remote_list_offsets_request_timeout_ms,
+            tls_contexts=lambda: self.server.tls_contexts,
+        )
 
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch if self.lifecycle is not None else -1

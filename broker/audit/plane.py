@@ -44,7 +44,15 @@ class AuditPlane:
         self.journal = journal
         self.host = AuditTopicHost(hosted, ports.clock)
         self.shipper = AuditShipper(
-            node_id, journal, lambda: hosted.image, self.host, topics, links, listener_name, ports.random, config
+            node_id=node_id,
+            journal=journal,
+            image=lambda: hosted.image,
+            local=self.host,
+            topics=topics,
+            links=links,
+            listener_name=listener_name,
+            rng=ports.random,
+            config=config,
         )
         self.exporter: AuditExporter | None = None
         self._ports = ports

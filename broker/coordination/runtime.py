@@ -120,7 +120,14 @@ class CoordinatorRuntime:
         def make(topic: str, index: int) -> Shard:
             return self._makers[topic](index)
 
-        self._standbys = Standbys(followed, make, self._config.load, limits, self._pacer, self._snapshots)
+        self._standbys = Standbys(
+            followed=followed,
+            make_shard=make,
+            load=self._config.load,
+            limits=limits,
+            pacer=self._pacer,
+            snapshots=self._snapshots,
+        )
         self._standbys.start()
 
     @property
@@ -189,14 +196,14 @@ class CoordinatorRuntime:
             return  # the election that follows loads it again
         slot.load = None
         hosted: HostedShard[Any] = HostedShard(
-            shard,
-            partition,
-            self._clock,
-            self._config.host,
-            end,
-            lambda: self._arm(hosted),
-            lambda: self._shard_broke(slot, hosted),
-            self._holds_lease,
+            shard=shard,
+            partition=partition,
+            clock=self._clock,
+            limits=self._config.host,
+            loaded_end=end,
+            deadline_moved=lambda: self._arm(hosted),
+            broken=lambda: self._shard_broke(slot, hosted),
+            holds_lease=self._holds_lease,
         )
         slot.hosted = hosted
         fields = {"topic": partition.topic, "partition": partition.index, "epoch": slot.leader_epoch, "end": end}

@@ -69,11 +69,26 @@ class TierPlane:
             probe_name=lambda: random_uuid(ports.random).hex(),
         )
         self.manifest_services = ManifestServices(
-            self.store, self.root, self.guard, ports.clock, ports.random, pacer, config.sweep_age_ms / 2_000
+            store=self.store,
+            root=self.root,
+            guard=self.guard,
+            clock=ports.clock,
+            random=ports.random,
+            pacer=pacer,
+            sight_s=config.sweep_age_ms / 2_000,
         )
         self.publisher = ManifestPublisher(self.manifest_services, PublisherLimits())
         services = TierServices(
-            ports, hosted, self.store, self.root, client, self.guard, self.publisher, broker_epoch, audit, pacer
+            ports=ports,
+            hosted=hosted,
+            store=self.store,
+            root=self.root,
+            calls=client,
+            guard=self.guard,
+            manifests=self.publisher,
+            broker_epoch=broker_epoch,
+            audit=audit,
+            pacer=pacer,
         )
         self.service = TierService(services, config)
         self.proposals = Proposals(services, self.service, config)

@@ -58,17 +58,18 @@ class TierService:
         self.node_id = services.hosted.node_id
         self._loop = asyncio.get_running_loop()
         self.copier = Copier(
-            services.ports, self.node_id, config, services.store, services.root, services.calls, services.guard
-        )
+            services.ports, self.node_id, config, services.store, services.root,
+            calls=services.calls, guard=services.guard,
+        )  # fmt: skip
         self.deleter = Deleter(
-            self._clock,
-            DeleteDelays(config.delete_delay_ms, config.erase_grace_ms),
-            services.store,
-            services.root,
-            services.calls,
-            services.guard,
-            services.manifests,
-            services.audit,
+            clock=self._clock,
+            delays=DeleteDelays(config.delete_delay_ms, config.erase_grace_ms),
+            store=services.store,
+            root=services.root,
+            calls=services.calls,
+            guard=services.guard,
+            manifests=services.manifests,
+            audit=services.audit,
         )
         self._disabling = Disabling(services, self.deleter)
         self._led: dict[Partition, LedPartition] = {}

@@ -77,30 +77,35 @@ class ControllerNode:
         self.pacer = Pacer(strain=Strain(ports.clock.monotonic, ports.displaced))
         self.machine = MetadataStateMachine(MetadataLog(config.tail_batches_max, config.tail_bytes_max))
         self.quorum = RaftQuorum(
-            voters_ports,
-            config.node_id,
-            dict(config.voters),
-            config.directory,
-            config.secret,
-            self.machine,
-            config.quorum,
+            ports=voters_ports,
+            node_id=config.node_id,
+            voters=dict(config.voters),
+            directory=config.directory,
+            secret=config.secret,
+            state_machine=self.machine,
+            config=config.quorum,
             pacer=self.pacer,
             fatal=fatal,
         )
         self.machine.subscribe(self._applied)
         self.driver = ControllerDriver(
-            ports,
-            config.node_id,
-            self.quorum,
-            self.machine,
-            config.policy,
-            config.driver,
-            self.pacer,
+            ports=ports,
+            node_id=config.node_id,
+            quorum=self.quorum,
+            machine=self.machine,
+            policy=config.policy,
+            config=config.driver,
+            pacer=self.pacer,
             on_active=self._activity_changed,
             fatal=fatal,
         )
         self.liveness = BrokerLiveness(
-            ports, self.quorum, self.driver, config.policy, config.liveness, config.listener.name
+            ports=ports,
+            quorum=self.quorum,
+            driver=self.driver,
+            policy=config.policy,
+            config=config.liveness,
+            listener=config.listener.name,
         )
         self._piecework = Piecework(self.driver, config.policy, PieceworkConfig())
         self.machine.subscribe(self._piecework.applied)
@@ -112,31 +117,35 @@ class ControllerNode:
             self.machine.subscribe(act.applied)
         self._steppers = [Stepper(self.driver, act) for act in acts]
         self._requests = ControllerRequests(
-            self.driver,
-            self.liveness,
-            MetadataFetch(self.machine, self.pacer, self._in_touch),
-            config.policy,
-            tenants,
-            ports.random,
-            ports.clock,
-            sorted(config.voters),
-            self.pacer,
+            driver=self.driver,
+            liveness=self.liveness,
+            fetch=MetadataFetch(self.machine, self.pacer, self._in_touch),
+            policy=config.policy,
+            tenants=tenants,
+            rng=ports.random,
+            clock=ports.clock,
+            voters=sorted(config.voters),
+            pacer=self.pacer,
         )
-        self._watch, connection = Watch(), config.limits.connection
+        self._watch = Watch()
         self.metrics = Metrics()
         register_metrics(self.metrics, self)
-        self.server = Server(
-            ports,
-            [listener],
-            self._requests.frame,
-            self._requests.closed,
-            ViolationLog(log, connection.violation_lines_max).report,
-            config.limits,
-            Tick(),
-            BufferPool(connection.queued_max_request_bytes, connection.reply_bytes_max),
-            self._watch,
-            secret=config.secret,
-            cluster=config.cluster,
+        self.server = self._make_server(ports, listener)
+
+    def _make_server(self, ports: Ports, listener: ListenerConfig) -> Server:
+        connection = self._config.limits.connection
+        return Server(
+            ports=ports,
+            listeners=[listener],
+            handler=self._requests.frame,
+            closed=self._requests.closed,
+            violated=ViolationLog(log, connection.violation_lines_max).report,
+            limits=self._config.limits,
+            tick=Tick(),
+            pool=BufferPool(connection.queued_max_request_bytes, connection.reply_bytes_max),
+            watch=self._watch,
+            secret=self._config.secret,
+            cluster=self._config.cluster,
         )
 
     async def start(self) -> None:

@@ -99,7 +99,13 @@ class RaftQuorum:
         self._listen: Address = config.listen or voters[node_id]
         events = TransportEvents(self._connected, self._disconnected, self._received, self._probed)
         self._transport = QuorumTransport(
-            ports, node_id, voters, secret, lambda: self.cluster_id, config.transport, events
+            ports=ports,
+            node_id=node_id,
+            voters=voters,
+            secret=secret,
+            cluster_id=lambda: self.cluster_id,
+            config=config.transport,
+            events=events,
         )
         self._suspicion = Suspicion(ports.network, voters, config.suspicion, self._is_suspect, self._leader_gone)
         self._pacer = pacer
@@ -142,7 +148,16 @@ class RaftQuorum:
         if snapshot is not None:
             restore = await self._pacer.run(self._state_machine.restoring(snapshot.state), LANE, own=True)
             restore()
-        node = RaftNode(self._node_id, peers, journal, keeper, self._state_machine, ports.random, config, unsent)
+        node = RaftNode(
+            node_id=self._node_id,
+            peers=peers,
+            journal=journal,
+            keeper=keeper,
+            state_machine=self._state_machine,
+            rng=ports.random,
+            config=config,
+            backlog=unsent,
+        )
         if snapshot is not None:
             node.recover(snapshot)
         if is_first:

@@ -94,7 +94,9 @@ class GroupShard:
         self._effects = Effects()
         self._rebalances = Rebalances(config, self._timers, self._effects)
         self._memberships = Memberships(config, self._rebalances, self._effects, rng)
-        self._retention = Retention(config, self.offsets, self.committed, self._group, topic_id_of, keeping_of)
+        self._retention = Retention(
+            config, self.offsets, self.committed, group_of=self._group, topic_id_of=topic_id_of, keeping_of=keeping_of
+        )
         self._taking_up = TakingUp(self.committed, self._is_served, self._taken_up)
         self._doubted: dict[str, None] = {}  # groups in memory that may be served elsewhere
         self._since: Now | None = None  # None while loading; when sessions of groups that come into memory begin

@@ -1,0 +1,110 @@
+"""Every handler of one broker, each made with what it needs by name. Whose methods answer which API: `broker.apis`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from broker.audit.plane import AuditPlane
+from broker.config import BrokerConfig
+from broker.coordinators import Coordinators
+from broker.data_plane import DataPlane
+from broker.forwarding import Forwarder
+from broker.handlers.acls import AclHandlers
+from broker.handlers.audit import AppendAudit
+from broker.handlers.cells import CellHandlers
+from broker.handlers.certificate_reloads import CertificateReloads
+from broker.handlers.cluster import ClusterHandlers
+from broker.handlers.configs import ConfigHandlers
+from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.groups import GroupHandlers
+from broker.handlers.key_imports import ImportKeys
+from broker.handlers.list_offsets import ListOffsets
+from broker.handlers.log_dirs import DescribeLogDirs
+from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
+from broker.handlers.metadata import MetadataConfig, MetadataHandler
+from broker.handlers.producers import DescribeProducers, InitProducerId
+from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.scram import ScramHandlers
+from broker.handlers.tenants import TenantHandlers
+from broker.handlers.tier_description import TierDescriptions
+from broker.handlers.tier_state import TierStateHandler
+from broker.handlers.topic_rows import TopicRows
+from broker.handlers.topics import TopicHandlers
+from broker.replication.cold_reading import ColdReading
+from broker.security.plane import Security
+from broker.security.topic_gates import TopicDeletion
+from broker.tier.plane import TierPlane
+from common.node_settings.catalogue import NODE_SETTINGS
+from common.ports import Ports
+from wire.tls import TlsContexts
+
+
+def handlers(
+    *,
+    config: BrokerConfig,
+    ports: Ports,
+    data_plane: DataPlane,
+    coordinators: Coordinators,
+    forwarder: Forwarder,
+    security: Security,
+    audit: AuditPlane,
+    tier: Callable[[], TierPlane | None],
+    cold: Callable[[], ColdReading | None],
+    remote_list_offsets_ms: Callable[[], int],
+    tls_contexts: Callable[[], Sequence[TlsContexts]],
+) -> list[object]:
+    """`tier` and `cold` are None until the broker has them, and for good without an object store."""
+    partitions = data_plane.partitions
+    given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
+    return [
+        security,
+        TopicDeletion(lambda: forwarder.image),
+        ListOffsets(
+            hosted=partitions,
+            cold=lambda: data_plane.fetch.reader.cold,
+            remote_timeout_ms=remote_list_offsets_ms,
+        ),
+        MetadataHandler(
+            forwarder=forwarder,
+            internal_topics=coordinators.internal_topics,
+            config=MetadataConfig(config.node_id, config.topics.auto_create_topics_enable),
+            is_doubted=data_plane.fetchers.is_doubted,
+            rows=TopicRows(config.limits.connection.metadata_cache_bytes_max),
+        ),
+        GroupOffsetHandlers(coordinators.groups, lambda: partitions.image),
+        ClusterHandlers(forwarder, coordinators.internal_topics, config.node_id),
+        GroupHandlers(coordinators.groups),
+        TopicHandlers(forwarder, config.node_id),
+        DeleteRecords(partitions),
+        InitProducerId(data_plane.producer_ids),
+        OffsetForLeaderEpoch(partitions),
+        ConfigHandlers(
+            forwarder=forwarder,
+            node_id=config.node_id,
+            given=given,
+            certificates=CertificateReloads(config.node_id, tls_contexts),
+        ),
+        DescribeLogDirs(
+            hosted=partitions,
+            disk=ports.disk,
+            directory=config.log_dirs,
+        ),
+        DescribeProducers(partitions),
+        ReassignmentHandlers(forwarder),
+        TierStateHandler(coordinators.tiers),
+        TierDescriptions(
+            node_id=config.node_id,
+            plane=tier,
+            client=coordinators.tier_client,
+            coordinator=coordinators.tiers,
+            forwarder=forwarder,
+            clock=ports.clock,
+            cold=cold,
+        ),
+        AppendAudit(audit.host),
+        AclHandlers(forwarder, authorizes=config.security.authorizer is not None),
+        ScramHandlers(forwarder),
+        TenantHandlers(forwarder),
+        CellHandlers(forwarder),
+        ImportKeys(coordinators.keys),
+    ]
