@@ -253,3 +253,16 @@ async def test_no_checkpoint_is_written_of_some_logs_while_others_are_recovered(
     assert await directory.checkpoint_recovery_points()
     assert said(tmp_path) == [50, 50, 40]
     await directory.close()
+
+
+async def test_what_was_withdrawn_for_a_cut_that_never_came_is_written_again(tmp_path: Path) -> None:
+    """Else a kill would have deleted records served again, until an offset of any other log moves."""
+    bench, _ = await checkpointed(tmp_path)
+    checkpoints = bench.directory.context.checkpoints
+    assert await bench.directory.checkpoint_recovery_points()
+    checkpoints.limit(("t", 0), 50, 10)
+    await checkpoints.idle()
+    assert said(tmp_path) == [50, 10, 10]
+    assert await bench.directory.checkpoint_recovery_points()
+    assert said(tmp_path) == [50, 10, 40]
+    await bench.directory.close()
