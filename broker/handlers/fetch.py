@@ -253,7 +253,7 @@ class PendingFetch:
                 partition is None
                 or not partition.is_leader
                 or position.leader_epoch not in (-1, partition.leader_epoch)
-                or position.offset != partition.log.readable_end_offset
+                or position.offset != partition.log.ends.readable
                 or position.last_fetched_epoch not in (-1, partition.log.leader_epochs.latest_epoch)
             ):
                 return True
@@ -452,8 +452,9 @@ class FetchHandler:
     ) -> None:
         """Send the answer, into its place when it had to wait."""
         connection: Connection = client.connection
-        pause_ms = self.charge(client)
-        endpoints = self.endpoints(client, [row.leader for row in rows if row.leader is not None])
+        pause_ms = 0 if client.internal else self.charge(client)  # asked here, too: of every follower's fetch
+        hints = [row.leader for row in rows if row.leader is not None]
+        endpoints = self.endpoints(client, hints) if hints else ()
         parts = encode_fetch_response(
             version, correlation, error, session_id, rows, pause_ms, endpoints, client.topic_prefix
         )

@@ -275,18 +275,18 @@ class Partition(Replica):
         header: BatchHeader | None,
         now_ms: int,
     ) -> Appended:
-        log = self.log
-        before = log.log_end_offset
+        log, ends = self.log, self.log.ends  # plain fields, here and below: this is on the way of every record
+        before = ends.log_end
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
         replicas = self.replica_set
         if replicas is not None and self.high_watermark == before:
             replicas.whole_at = self._now()
             if not replicas.is_alone:
                 self._host.unsettled(self)
-        if log.readable_end_offset == appended.next_offset:
+        if ends.readable == appended.next_offset:
             for watcher in self.watchers:
                 watcher.partition_changed(self, committed=False)
-        if log.written_end_offset == appended.next_offset:
+        if ends.written == appended.next_offset:
             self.advance()
         return appended
 
@@ -311,9 +311,10 @@ class Partition(Replica):
         replicas = self.replica_set
         if replicas is None:
             return
-        offset = replicas.high_watermark(self.log.written_end_offset, self._now(), self._lag_max_s)
+        ends = self.log.ends
+        offset = replicas.high_watermark(ends.written, self._now(), self._lag_max_s)
         if offset > self.high_watermark:
-            check(offset <= self.log.log_end_offset, "the high watermark lies within the log")
+            check(offset <= ends.log_end, "the high watermark lies within the log")
             self.high_watermark = offset
             self.log.note_high_watermark()
             for watcher in self.watchers:
@@ -341,7 +342,7 @@ class Partition(Replica):
 
     def when_written(self, offset: int, waiter: CommitWaiter) -> bool:
         """As `when_committed`, for acks=1: once this replica itself holds everything before `offset`."""
-        if offset <= self.log.written_end_offset:
+        if offset <= self.log.ends.written:
             return False
         if self._unwritten is None:
             self._unwritten = CommitQueue()
@@ -351,7 +352,7 @@ class Partition(Replica):
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits to be committed."""
-        return self.high_watermark >= self.log.log_end_offset
+        return self.high_watermark >= self.log.ends.log_end
 
     # followers of this leader ------------------------------------------------------------------------------
 
@@ -376,7 +377,7 @@ class Partition(Replica):
         follower.session = session
         follower.broker_epoch = broker_epoch
         moved = follower.end_offset != offset
-        replicas.fetched(follower, offset, self.log.written_end_offset, self._now())
+        replicas.fetched(follower, offset, self.log.ends.written, self._now())
         if node not in replicas.isr:
             self._consider_joining(replicas, follower)
             self.advance()

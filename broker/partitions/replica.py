@@ -145,13 +145,13 @@ class Replica:
         tier_generation: int = 0,
     ) -> None:
         """Take over what a fetch response tells of the leader. The high watermark only rises."""
-        log = self.log
+        ends = self.log.ends  # its plain fields, here and below: this is on the way of every record
         if tier_generation == self.tier_generation:
             self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
         self.erased_end_offset = max(self.erased_end_offset, erased_end_offset)
-        if log.log_start_offset < log_start_offset <= log.log_end_offset:
+        if ends.log_start < log_start_offset <= ends.log_end:
             self._start_at_leaders(log_start_offset)
-        reached = min(high_watermark, log.readable_end_offset)  # not what waits for a slow disk
+        reached = min(high_watermark, ends.readable)  # not what waits for a slow disk
         if reached > self.high_watermark:
             self.high_watermark = reached
             self.log.note_high_watermark()
@@ -285,11 +285,12 @@ class Replica:
         self, offset: int, bytes_max: int, *, at_least_one: bool, only_in_memory: bool = False
     ) -> Region | None:
         """What a follower may have: all that this leader has written, be it on its device or not."""
-        log, until = self.log, self.log.readable_end_offset
-        if log.log_start_offset <= offset <= log.log_end_offset:
+        ends = self.log.ends
+        if ends.log_start <= offset <= ends.log_end:
+            until = ends.readable
             if offset >= until:
                 return None
-            return log.read(offset, bytes_max, until, at_least_one=at_least_one, only_in_memory=only_in_memory)
+            return self.log.read(offset, bytes_max, until, at_least_one=at_least_one, only_in_memory=only_in_memory)
         raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def diverging_epoch(self, offset: int, last_fetched_epoch: int) -> EpochEnd | None:

@@ -129,7 +129,8 @@ class FetchReader:
         if partition is None or not partition.is_leader or position.leader_epoch not in (-1, partition.leader_epoch):
             return
         try:
-            in_range = partition.log.log_start_offset <= position.offset <= partition.log.log_end_offset
+            ends = partition.log.ends  # its plain fields: this is on the way of every record
+            in_range = ends.log_start <= position.offset <= ends.log_end
             if in_range and partition.diverging_epoch(position.offset, position.last_fetched_epoch) is None:
                 follower = None if partition.replica_set is None else partition.replica_set.followers.get(call.replica)
                 if follower is not None:
@@ -153,6 +154,7 @@ class FetchReader:
         if follower.session is None and isinstance(session, FetchSession):
             self.acknowledge(position, call, session)  # this broker began to lead after the position was named
         diverging = partition.diverging_epoch(position.offset, position.last_fetched_epoch)
+        ends = partition.log.ends
         region: Region | None = None
         quota = self._quota
         held = quota.topics and call.replica not in replicas.isr and quota.covers(partition) and quota.is_exceeded
@@ -172,7 +174,7 @@ class FetchReader:
             ErrorCode.NONE,
             partition.high_watermark,
             -1,
-            partition.log.log_start_offset,
+            ends.log_start,
             region,
             diverging=diverging,
             tier_end=tier_end,
@@ -180,7 +182,7 @@ class FetchReader:
             tier_generation=generation,
         )
         size = region.length if region is not None else 0
-        return Read(row, size, diverging is not None, position.offset < partition.log.readable_end_offset)
+        return Read(row, size, diverging is not None, position.offset < ends.readable)
 
     def _read_as_consumer(
         self,

@@ -49,6 +49,9 @@ class Verdict(NamedTuple):
     offset: int = -1
 
 
+_APPEND = Verdict(Action.APPEND)
+
+
 class Followed:
     """One partition in the link to its leader."""
 
@@ -144,6 +147,8 @@ class FollowedPartitions:
 
     def next_wake(self) -> float | None:
         """When the first resting partition is due."""
+        if not self._resting:  # nearly always; what the heap still holds is of partitions that are asked for again
+            return None
         wakes = self._wakes
         while (entry := wakes.first()) is not None:
             due, _, key = entry
@@ -176,19 +181,20 @@ class FollowedPartitions:
                 self._take_out(key, followed, quota.next_look())
                 continue
             partition = followed.partition
-            log = partition.log
-            if log.written_end_offset < log.log_end_offset:  # acknowledged once it is written: see `written`
+            log, ends = partition.log, partition.log.ends  # its plain fields: this is on the way of every record
+            log_end = ends.log_end
+            if ends.written < log_end:  # acknowledged once it is written: see `written`
                 if self._unsend(followed):
                     self._forget[key] = None
                 continue
             self._forget.pop(key, None)
-            self._send(followed, log.log_end_offset)
+            self._send(followed, log_end)
             part = ReplicaPart(
                 key[1],
                 followed.epoch,
-                log.log_end_offset,
+                log_end,
                 log.leader_epochs.latest_epoch,
-                log.log_start_offset,
+                ends.log_start,
                 self._partition_bytes_max,
                 partition.tier_generation,
                 partition.lacks_below if partition.tier_generation else 0,
@@ -202,19 +208,17 @@ class FollowedPartitions:
         return FetchPlan(topics, forgotten)
 
     def _send(self, followed: Followed, offset: int) -> None:
-        if not self._is_sent(followed):
+        session = self._session
+        if followed.sent_in != session or followed.sent_epoch == NEVER_SENT:
             self._sent_count += 1
-        followed.sent_in, followed.sent_epoch, followed.sent_offset = self._session, followed.epoch, offset
+        followed.sent_in, followed.sent_epoch, followed.sent_offset = session, followed.epoch, offset
 
     def _unsend(self, followed: Followed) -> bool:
         """The session names it no longer; whether it did."""
-        was_sent = self._is_sent(followed)
+        was_sent = followed.sent_in == self._session and followed.sent_epoch != NEVER_SENT
         self._sent_count -= was_sent
         followed.sent_epoch = followed.sent_offset = NEVER_SENT
         return was_sent
-
-    def _is_sent(self, followed: Followed) -> bool:
-        return followed.sent_in == self._session and followed.sent_epoch != NEVER_SENT
 
     @property
     def asks_for_nothing(self) -> bool:
@@ -227,29 +231,28 @@ class FollowedPartitions:
         if followed is None:
             return None, Verdict(Action.IGNORE)
         partition = followed.partition
-        log = partition.log
+        log, ends = partition.log, partition.log.ends
+        log_end = ends.log_end
         if (
             followed.sent_in != self._session
             or followed.sent_epoch != partition.leader_epoch
-            or followed.sent_offset != log.log_end_offset
+            or followed.sent_offset != log_end
             or partition.role is not Role.FOLLOWER
         ):
             return followed, Verdict(Action.IGNORE)
+        if row.error == ErrorCode.NONE:
+            if row.diverging is None:
+                return followed, _APPEND
+            own = log.end_offset_for_epoch(row.diverging[0])
+            return followed, Verdict(Action.TRUNCATE, truncation_offset(EpochEnd(*row.diverging), own, log_end))
         if row.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            begin, end = row.log_start_offset, log.log_end_offset
-            is_empty = log.log_start_offset == end  # an empty log may lie above its leader's, and knows no epoch then
+            begin, end = row.log_start_offset, log_end
+            is_empty = ends.log_start == end  # an empty log may lie above its leader's, and knows no epoch then
             if begin > end or (is_empty and 0 <= begin < end):
                 return followed, Verdict(Action.START_AGAIN, begin)
         if row.error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
             return followed, Verdict(Action.START_FROM_TIER)
-        if row.error != ErrorCode.NONE:
-            return followed, Verdict(Action.REST)
-        if row.diverging is not None:
-            own = log.end_offset_for_epoch(row.diverging[0])
-            return followed, Verdict(
-                Action.TRUNCATE, truncation_offset(EpochEnd(*row.diverging), own, log.log_end_offset)
-            )
-        return followed, Verdict(Action.APPEND)
+        return followed, Verdict(Action.REST)
 
     def progressed(self, followed: Followed, *, moved: bool) -> None:
         """A row was dealt with; `moved`: the log's end changed, so the next fetch has to say so."""
@@ -281,7 +284,7 @@ class FollowedPartitions:
         quota = self._quota
         if quota.topics and size and quota.covers(followed.partition):
             quota.record(size)
-        followed.in_sync = followed.partition.log.log_end_offset >= high_watermark
+        followed.in_sync = followed.partition.log.ends.log_end >= high_watermark
 
     @property
     def held_up_count(self) -> int:

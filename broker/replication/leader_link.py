@@ -348,7 +348,6 @@ class LeaderLink:
 
     def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow, view: memoryview) -> None:
         partition = followed.partition
-        before = (partition.log.log_start_offset, partition.log.log_end_offset)
         if verdict.action is Action.REST:
             # at first it may only not have heard of its leadership yet
             self._complain(logging.WARNING, "a leader refuses fetches", followed, error_name(row.error))
@@ -368,6 +367,8 @@ class LeaderLink:
             partition.start_again_at(verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
+        ends = partition.log.ends
+        log_start, log_end = ends.log_start, ends.log_end
         if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
         partition.leader_said(
@@ -382,8 +383,7 @@ class LeaderLink:
         if (row.erased_end or row.tier_end != NO_TIER_END) and partition.holds_erased:
             self._services.drop_erased(partition)
         self.followed.appended(followed, row.end - row.start, row.high_watermark)
-        after = (partition.log.log_start_offset, partition.log.log_end_offset)
-        self.followed.progressed(followed, moved=after != before)
+        self.followed.progressed(followed, moved=ends.log_end != log_end or ends.log_start != log_start)
 
     def _truncate(self, partition: Partition, offset: int) -> None:
         """Give up what the leader does not have, and say so; raises as `Partition.truncate`, and then says nothing, for

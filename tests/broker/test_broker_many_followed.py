@@ -16,6 +16,7 @@ from broker.replication.leader_link import PARTS_MAX
 from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode
 from common.pacing import Work
+from storage.log_ends import LogEnds
 from tests.broker.replication_lab import TOPIC_ID, Lab, eventually
 from wire.hot_codec import FetchCall, FetchPart, ReplicatedRow
 
@@ -23,9 +24,7 @@ COUNT = 3 * PARTS_MAX + 7
 
 
 def partition(index: int) -> Any:
-    log = SimpleNamespace(
-        written_end_offset=0, log_end_offset=0, log_start_offset=0, leader_epochs=SimpleNamespace(latest_epoch=-1)
-    )
+    log = SimpleNamespace(ends=LogEnds(0, 0, 0), leader_epochs=SimpleNamespace(latest_epoch=-1))
     known = {"leader_epoch": 0, "tier_generation": 0, "role": Role.FOLLOWER, "log": log}
     return SimpleNamespace(topic_id=TOPIC_ID, index=index, **known)
 
