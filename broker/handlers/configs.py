@@ -6,7 +6,7 @@ that give it a value, the one that holds first. Sensitive values are never shown
 decide, and answered once this broker's image holds them.
 ListConfigResources names the topics and brokers that have settings. Groups, clients' metrics and loggers can be asked
 for, but have no settings here.
-Versions: DescribeConfigs from 3 on tells types and documentation; ListConfigResources 0 asks for metrics alone.
+Versions: DescribeConfigs 3 adds types and documentation; ListConfigResources 0 asks for client metrics alone.
 """
 
 from __future__ import annotations

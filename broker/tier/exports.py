@@ -47,7 +47,7 @@ class BrokerExports:
         return found
 
     def _marked(self) -> Work[int]:
-        """Differs when a position does, 0 without any: what only internal topics have moved is not exported anew."""
+        """Differs when a position of a user's topic does; 0 when none is led. Internal topics cause no export."""
         mark = 0
         for led in batched(self._led(), LED_AT_ONCE):
             mark += sum(partition.high_watermark + partition.leader_epoch + 1 for partition in led)

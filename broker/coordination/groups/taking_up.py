@@ -1,7 +1,7 @@
 """Bringing groups into memory from their records: in turns, and one that is asked for goes before the others.
 
-A record may hold 9,000 members, which are decoded in pieces. Until the last one a request for that group is told that
-it is being loaded, as for a shard, and comes back; other groups are served.
+A record may hold 9,000 members, which are decoded in pieces. Until the last one, requests for that group are answered
+with COORDINATOR_LOAD_IN_PROGRESS, so clients try again; other groups are served.
 """
 
 from __future__ import annotations
