@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers import CLUSTER_ID
 from bench.single_kafka import single_kafka
+from common.directory_config import DirectoryConfig
 from common.machine import machine_ports
 from records.batch import iterate_batches
 from records.record import decode_records
 from storage.audit_trail import NoTrail
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

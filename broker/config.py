@@ -9,6 +9,7 @@ from broker.audit.config import AuditConfig
 from broker.coordination.groups.config import GroupConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
+from common.directory_config import DirectoryConfig
 from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
@@ -20,7 +21,6 @@ from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
 from common.ports import Address
 from common.settings import MIB, same
-from storage.log_context import DirectoryConfig
 from wire.listeners import ProxyForm, SecurityProtocol
 from wire.server import ServerLimits
 from wire.tls import TlsConfig

@@ -4,7 +4,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from common.node_settings.topics import BrokerLogSettings
+from common.directory_config import DirectoryConfig
 from common.pacing import Pacer
 from common.ports import Clock, Disk
 from storage.audit_trail import AuditTrail
@@ -18,15 +18,6 @@ from storage.producer_bound import ProducerBound
 from storage.producer_reload import ProducerReloads
 from storage.snapshot_writes import SnapshotWrites
 from storage.trash import Trash
-
-
-@dataclass(slots=True, frozen=True)
-class DirectoryConfig(BrokerLogSettings):
-    """Limits of one log directory; sizes in bytes, times as their suffix says."""
-
-    upkeep_interval_ms: int = 1_000  # how often free space, flush.ms and deleted files are looked at
-    recovery_chunk_logs: int = 64  # logs per turn of a recovery thread
-    replay_bytes_max: int = 128 << 10  # a cut reads so much on the loop to know its producers; more in a thread
 
 
 @dataclass(slots=True)

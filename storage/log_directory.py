@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
+from common.directory_config import DirectoryConfig
 from common.errors import ProtocolError
 from common.identifiers import ZERO_UUID, random_uuid
 from common.pacing import Pacer
@@ -38,7 +39,7 @@ from storage.directory_files import (
 from storage.directory_health import DirectoryHealth, FreeSpace
 from storage.loaded_log import LoadedLog, empty_log
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig, LogContext
+from storage.log_context import LogContext
 from storage.log_flusher import LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles

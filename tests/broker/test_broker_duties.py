@@ -13,11 +13,11 @@ from broker.config import LogDuties
 from broker.duties import STALL_MIN_S, Duties, Stalls
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
+from common.directory_config import DirectoryConfig
 from common.machine import machine_ports
 from common.node_settings.replication import ReplicationSettings
 from common.pacing import Pacer, Work
 from storage.audit_trail import NoTrail
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from tests.sim.loop import NS, SimLoop, run
 

@@ -16,6 +16,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
+from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from common.machine import machine_ports
 from common.machine_disk import MachineDisk
@@ -27,7 +28,6 @@ from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import MetadataRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from storage.audit_trail import NoTrail
 from storage.checkpoint_files import encode_partition_metadata
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from tests.broker.replication_lab import eventually
 

@@ -10,6 +10,7 @@ import asyncio
 import random
 from typing import Any
 
+from common.directory_config import DirectoryConfig
 from common.errors import ProtocolError
 from common.ports import Ports
 from records.batch import BatchHeader, read_header
@@ -18,7 +19,6 @@ from records.record import Record
 from storage.audit_trail import NoTrail
 from storage.known_producer import BATCHES_KEPT
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from storage.partition_log import PartitionLog
 from tests.sim import nemesis

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.ports import Ports
 from storage.audit_trail import NoTrail
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from tests.sim.sample_nodes import Main, world_of
 from tests.sim.storage_scenario import TOPIC_ID, StorageRun

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from common.directory_config import DirectoryConfig
 from common.errors import ProtocolError
 from common.machine import MachineClock, MachineNetwork
 from common.machine_disk import MachineFile
@@ -17,7 +18,6 @@ from records.control import MarkerKind
 from records.record import Record
 from storage.checkpoint_files import HIGH_WATERMARKS, TopicPartition
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from storage.partition_log import Appended, PartitionLog, TimestampHit
 from tests.records.control_batches import build_control_batch

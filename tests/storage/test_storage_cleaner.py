@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.machine import MachineClock
 from common.machine_disk import MachineFile
 from common.pacing import SLICE_COST, Pacer
@@ -22,7 +23,7 @@ from storage.compaction import CompactionSegment
 from storage.directory_health import DirectoryHealth
 from storage.loaded_log import empty_log
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig, LogContext
+from storage.log_context import LogContext
 from storage.log_flusher import FlushDepth, LogFlusher
 from storage.log_writer import LogWriter
 from storage.open_files import OpenFiles

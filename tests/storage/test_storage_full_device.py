@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from storage import tier_start
 from storage.directory_health import DirectoryHealth, FreeSpace
-from storage.log_context import DirectoryConfig
 from storage.log_flusher import FlushDepth
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from tests.storage.log_workbench import (

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.errors import StorageFailure
 from common.identifiers import uuid_text
 from storage import checkpoint_files, directory_files
 from storage.checkpoint_files import MetaProperties
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from tests.storage.log_workbench import (
     CLUSTER,

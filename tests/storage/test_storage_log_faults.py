@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from storage.directory_health import FreeSpace
-from storage.log_context import DirectoryConfig
 from tests.storage.log_workbench import (
     EIO,
     ENOSPC,

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST
-from storage.log_context import DirectoryConfig
 from storage.log_directory import CLOSED_PER_TURN, LogDirectory
 from storage.log_flusher import CHUNK_LOGS
 from storage.trash import TAKEN_MAX

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST
-from storage.log_context import DirectoryConfig
 from storage.log_flusher import FlushDepth
 from storage.snapshot_writes import AT_ONCE_MAX
 from tests.storage.log_workbench import FOREVER, Workbench, append, produced, truncate

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from storage import log_flusher, log_writer
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig
 from storage.open_files import FileHandle, OpenFiles
 from storage.partition_log import PartitionLog
 from tests.storage.log_workbench import FOREVER, FaultyDisk, Workbench, append, produced, read_all

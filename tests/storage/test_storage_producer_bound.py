@@ -8,10 +8,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST, at_once
 from records.batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from records.control import EndMarker, MarkerKind
-from storage.log_context import DirectoryConfig
 from storage.producer_bound import TURN_MS, ProducerBound
 from storage.producer_state import Duplicate, ProducerStates
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Disk, File
 from common.settings import DAY_MS
@@ -21,7 +22,6 @@ from storage import producer_history
 from storage.batch_walk import walk
 from storage.known_producer import BATCHES_KEPT
 from storage.log_config import LogConfig
-from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
 from storage.producer_history import MARK_BATCHES, MARKS_KEPT
 from storage.producer_replay import READ_PER_BATCH_BYTES, Replay

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from common.directory_config import DirectoryConfig
 from common.machine import MachineClock, MachineNetwork
 from common.machine_disk import MachineDisk
 from common.ports import Ports
 from storage.audit_trail import NoTrail
 from storage.checkpoint_files import RUN
 from storage.directory_files import withdraw_run
-from storage.log_context import DirectoryConfig
 from storage.log_directory import LogDirectory
 from tests.storage.log_workbench import (
     Workbench,

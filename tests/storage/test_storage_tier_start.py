@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from common.directory_config import DirectoryConfig
 from common.errors import ErrorCode, ProtocolError
 from common.whole_files import TEMPORARY_SUFFIX, join, read_whole
 from storage import tier_start
 from storage.checkpoint_files import LEADER_EPOCHS
 from storage.leader_epochs import LeaderEpochCache
-from storage.log_context import DirectoryConfig
 from storage.partition_log import PartitionLog
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
