@@ -80,7 +80,7 @@ class BrokerConfig:
     tier_reads: TierReads = field(default_factory=TierReads)
     audit: AuditConfig = field(default_factory=AuditConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
-    proxy_domain: str = same(ProxySettings, "domain")  # what tenants' host names end with; empty tells own addresses
+    proxy_domain: str = same(ProxySettings, "domain")  # ends tenants' host names; empty: own addresses
     proxy_port: int = same(ProxySettings, "port")  # where proxies are reached under these names
     node_settings: dict[str, object] = field(default_factory=dict)
 

@@ -25,18 +25,18 @@ NEVER = 1 << 15
 class Listing:
     """Where an API's request lists what it asks for, and where its answer lists the rows, one for each.
 
-    `asked` and `told` name a list, the list within each of its elements, and so on. `kind` tells what an element is
+    `asked` and `answered` name a list, the list within each of its elements, and so on. `kind` tells what an element is
     about; at most `repeats` elements of one kind are looked at, because more would change no answer.
     """
 
     asked: tuple[str, ...]
-    told: tuple[str, ...]
+    answered: tuple[str, ...]
     leaves_max: int = LEAVES_MAX
     kind: Callable[[Any], Hashable] | None = None
     repeats: int = 1
     since: int = 0
     until: int = NEVER
-    around: int = 0  # lists in `told` around the rows, which hold one element each
+    around: int = 0  # lists in `answered` around the rows, which hold one element each
 
 
 class Portion(NamedTuple):
@@ -70,7 +70,7 @@ def by_name_or_id(element: Any) -> Hashable:
 
 def cut(
     asked: str,
-    told: str = "",
+    answered: str = "",
     *,
     most: int = LEAVES_MAX,
     kind: Callable[[Any], Hashable] | None = None,
@@ -79,9 +79,9 @@ def cut(
     until: int = NEVER,
     around: int = 0,
 ) -> Listing:
-    """A listing by dotted paths; the answer lists its rows as the request does unless `told` is given."""
+    """A listing by dotted paths; the answer lists its rows as the request does unless `answered` is given."""
     return Listing(
-        tuple(asked.split(".")), tuple((told or asked).split(".")), most, kind, repeats, since, until, around
+        tuple(asked.split(".")), tuple((answered or asked).split(".")), most, kind, repeats, since, until, around
     )
 
 
@@ -115,13 +115,13 @@ def portions(listing: Listing, request: Message, elements: list[Any]) -> Iterato
         yield Portion(portion, joined)
 
 
-def join(rows: list[Any], more: list[Any], told: tuple[str, ...], joined: int) -> None:
+def join(rows: list[Any], more: list[Any], answered: tuple[str, ...], joined: int) -> None:
     """Put `more` rows behind `rows`; the first of them continues the last row, at as many levels as `joined` says.
 
-    `told` are the lists below the rows.
+    `answered` are the lists below the rows.
     """
     if joined and rows and more:
-        join(getattr(rows[-1], told[0]), getattr(more[0], told[0]), told[1:], joined - 1)
+        join(getattr(rows[-1], answered[0]), getattr(more[0], answered[0]), answered[1:], joined - 1)
         more = more[1:]
     rows += more
 

@@ -159,7 +159,7 @@ class RequestServing:
 
     async def _in_portions(self, context: RequestContext, request: Message, route: Route, listing: Listing) -> Parts:
         """An error of the whole ends the request: the answer of the portion that has it is the answer."""
-        pacer, lane, name = self._pacer, context.lane, listing.told[0]
+        pacer, lane, name = self._pacer, context.lane, listing.answered[0]
         writer = RowsWriter(context.api_key, context.api_version, context.correlation_id, name, self._answer_bytes_max)
         rows: list[Any] = []
         answer: Any = None
@@ -176,7 +176,7 @@ class RequestServing:
             if not joined:
                 await pacer.run(writer.add(rows), lane)
                 rows = []
-            join(rows, getattr(answer, name), listing.told[1:], joined)
+            join(rows, getattr(answer, name), listing.answered[1:], joined)
         await pacer.run(writer.add(rows), lane)
         if context.throttle_ms:
             answer.throttle_time_ms = context.throttle_ms

@@ -146,7 +146,7 @@ def test_every_listing_names_lists_of_its_messages() -> None:
         api = APIS[key]
         for listing in listings:
             for version in range(max(listing.since, api.min_version), min(listing.until, api.max_version) + 1):
-                for path, message in ((listing.asked, api.request), (listing.told, api.response)):
+                for path, message in ((listing.asked, api.request), (listing.answered, api.response)):
                     struct = message._struct
                     for name in path:
                         struct = struct.fields[name]
