@@ -23,6 +23,14 @@ class TenantUsage:
     to_move: int = 0
     moving: int = 0
 
+    def count(self, topic: TopicImage, home: frozenset[int]) -> None:
+        """Count a topic of the tenant, whose partitions belong on the brokers `home`."""
+        self.topics += 1
+        self.partitions += len(topic.partitions)
+        for partition in topic.partitions.values():
+            self.to_move += is_outside(partition, home)
+            self.moving += partition.is_reassigning
+
 
 def topics_of(image: MetadataImage, tenant: TenantImage) -> Iterator[TopicImage]:
     """In order of creation."""
@@ -61,9 +69,5 @@ def usage_work(image: MetadataImage) -> Work[dict[str, TenantUsage]]:
         yield len(topic.partitions)
         if owner not in homes:
             homes[owner] = home_ids(image, image.tenants[owner])
-        usage.topics += 1
-        usage.partitions += len(topic.partitions)
-        for partition in topic.partitions.values():
-            usage.to_move += is_outside(partition, homes[owner])
-            usage.moving += partition.is_reassigning
+        usage.count(topic, homes[owner])
     return found

@@ -31,6 +31,9 @@ class Room:
     rack: str | None
     replica_count: int
 
+    def take_replica(self) -> None:
+        self.replica_count += 1
+
 
 class NoRoom(Exception):
     """A partition has as many replicas as there are brokers to hold them; the text names it."""
@@ -65,7 +68,7 @@ class Evacuation:
         moved = []
         for partition in partitions:
             room = self._choose(partition)
-            room.replica_count += 1
+            room.take_replica()
             replicas = tuple(room.broker_id if r == self._leaving else r for r in partition.replicas)
             moved.append(partition._replace(replicas=replicas))
         return moved

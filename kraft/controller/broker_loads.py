@@ -22,6 +22,13 @@ class MeanLoad:
     bytes_per_second: float
     cpu_share: float
 
+    def heard(self, bytes_per_second: float, cpu_share: float, now: float) -> None:
+        """Count what a heartbeat at `now` says, by how long the last one is ago."""
+        weight = -math.expm1(-max(now - self.at_s, 0.0) / MEAN_OVER_S)
+        self.bytes_per_second += weight * (bytes_per_second - self.bytes_per_second)
+        self.cpu_share += weight * (cpu_share - self.cpu_share)
+        self.at_s = now
+
 
 class BrokerLoads:
     """Times are seconds of one monotonic clock. A broker that was not heard of does nothing."""
@@ -40,10 +47,7 @@ class BrokerLoads:
         if mean is None or mean.broker_epoch != broker_epoch:
             self._means[broker_id] = MeanLoad(broker_epoch, now, moved, cpu)
             return
-        weight = -math.expm1(-max(now - mean.at_s, 0.0) / MEAN_OVER_S)
-        mean.bytes_per_second += weight * (moved - mean.bytes_per_second)
-        mean.cpu_share += weight * (cpu - mean.cpu_share)
-        mean.at_s = now
+        mean.heard(moved, cpu, now)
 
     def bytes_per_second(self, broker_id: int) -> float:
         mean = self._means.get(broker_id)

@@ -110,6 +110,11 @@ class _Group:
     answers: list[tuple[_Write, Any]] = field(default_factory=list)
     repeated: list[_Write] = field(default_factory=list)
 
+    def hold(self, records: list[MetadataRecord], scratch: MetadataImage) -> None:
+        """Hold the records of one more decision; `scratch` is the image after them."""
+        self.scratch = scratch
+        self.records += records
+
 
 class ControllerDriver:
     """Owns one task. `on_active` is called with True and False as this node becomes and ceases to be active."""
@@ -301,11 +306,13 @@ class ControllerDriver:
 
     async def _fold(self, group: _Group, records: list[MetadataRecord]) -> None:
         """Add `records` to the group. Raises ReplayError where they do not fit, and adds none."""
+        if not records:
+            return
         if len(records) * RECORD_COST <= SLICE_COST:
-            group.scratch = replayed(group.scratch, records) if records else group.scratch
+            scratch = replayed(group.scratch, records)
         else:
-            group.scratch = await self._pacer.run(replaying_all(group.scratch, records), _LANE, own=True)
-        group.records += records
+            scratch = await self._pacer.run(replaying_all(group.scratch, records), _LANE, own=True)
+        group.hold(records, scratch)
 
     async def _propose_all(self, group: _Group) -> Verdict:
         """In pieces, in order; stops at the first not applied.

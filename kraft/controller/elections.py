@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 
+import msgspec
+
 from common.pacing import Work
 from kraft.controller.policy import ControllerPolicy, min_insync_replicas, unclean_leader_election
 from kraft.image.metadata import MetadataImage
@@ -40,8 +42,7 @@ class Election(Enum):
     UNCLEAN = 3
 
 
-@dataclass(slots=True)
-class PartitionTarget:
+class PartitionTarget(msgspec.Struct, frozen=True, gc=False):
     """What shall become of a partition. Sets that are None stay.
 
     `acceptable` says whether a broker may lead now. One whose disk is full (`crowded`) is elected only if no other
@@ -97,16 +98,26 @@ class Targets:
         self._policy = policy
         self._asked: dict[str, tuple[int, bool]] = {}
 
-    def of(self, topic: TopicImage, cause: Cause) -> PartitionTarget:
-        """Where nothing else is asked for: who is leaving goes, and there is a leader if there may be one."""
+    def of(
+        self,
+        topic: TopicImage,
+        cause: Cause,
+        *,
+        election: Election | None = None,
+        isr: Replicas | None = None,
+        leaders: frozenset[int] | None = None,
+    ) -> PartitionTarget:
+        """Where nothing else is asked for: who is leaving goes, and there is a leader if there may be one. `leaders`
+        are the brokers that may lead, where these are not all that are active."""
         min_isr, unclean = self._of_topic(topic.name)
         standing = self.standing
         return PartitionTarget(
-            standing.active.__contains__,
+            (standing.active if leaders is None else leaders).__contains__,
             min_isr,
             cause,
+            isr,
             unclean=standing.unclean,
-            election=Election.UNCLEAN if unclean else Election.KEEP,
+            election=election or (Election.UNCLEAN if unclean else Election.KEEP),
             crowded=standing.crowded,
             leaving=standing.leaving,
         )
@@ -256,11 +267,10 @@ def changes_where_room_lacks(
     for topic, partition in _found(image, keys):
         if targets.standing.crowded.isdisjoint(partition.isr) or able.isdisjoint(partition.isr):
             continue
-        target = targets.of(topic, Cause.NO_ROOM)
         isr = tuple(r for r in partition.isr if r in able)
-        if len(isr) < min(target.min_isr, partition.settled_replica_count):
+        if len(isr) < min(targets.min_isr(topic), partition.settled_replica_count):
             continue
-        target.isr, target.acceptable, target.election = isr, able.__contains__, Election.KEEP
+        target = targets.of(topic, Cause.NO_ROOM, election=Election.KEEP, isr=isr, leaders=able)
         record = change_partition(partition, target)
         if record is not None:
             records.append(record)
@@ -313,8 +323,7 @@ def return_leaders(
         preferred = partition.preferred_leader
         if preferred not in fit or preferred not in partition.isr or not partition.has_leader:
             continue
-        target = targets.of(topic, Cause.PREFERRED_LEADER)
-        target.election = Election.PREFERRED
+        target = targets.of(topic, Cause.PREFERRED_LEADER, election=Election.PREFERRED)
         record = change_partition(partition, target)
         if record is not None:
             records.append(record)

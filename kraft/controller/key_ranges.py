@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -87,36 +88,45 @@ def missing_ranges(
     return records
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RangeStep(Step):
     """`waits`: something has to be looked at again although nothing changes."""
 
     waits: bool = False
 
 
+class _Moves(NamedTuple):
+    """The reassignments of one topic that begin now; `waits` where partitions are not as they should be, and `problem`
+    says why one of them could not be sent on its way."""
+
+    records: list[MetadataRecord]
+    waits: bool
+    problem: str
+
+
 def range_step(image: MetadataImage, policy: ControllerPolicy, rng: random.Random) -> RangeStep:
     """Give ranges to cells that lack them, else bring replicas to the cells whose ranges they are of, and as many to
     each partition as there are to be."""
-    step = RangeStep()
+    records: list[MetadataRecord] = []
     topics = [topic for name in KEYED_TOPICS if (topic := image.topics.get(name)) is not None]
     for topic in topics:
-        step.records += missing_ranges(image, topic, policy, rng)
-    if step.records:
-        return step
+        records += missing_ranges(image, topic, policy, rng)
+    if records:
+        return RangeStep(records)
+    waits, problem = False, ""
     for topic in topics:
-        moves = _moves(image, topic, policy, rng, step)
-        if moves and may_throttle_ranges(image, policy, topic.name):
-            step.records += throttles(image, policy, [topic.name])
-        step.records += moves
+        moves = _moves(image, topic, policy, rng)
+        if moves.records and may_throttle_ranges(image, policy, topic.name):
+            records += throttles(image, policy, [topic.name])
+        records += moves.records
+        waits, problem = waits or moves.waits, moves.problem or problem
     running = any(partition.is_reassigning for topic in topics for partition in topic.partitions.values())
-    if not step.records and not step.waits and not running:
-        step.records += ranges_lifted(image, policy)
-    return step
+    if not records and not waits and not running:
+        records += ranges_lifted(image, policy)
+    return RangeStep(records, problem, waits)
 
 
-def _moves(
-    image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random, step: RangeStep
-) -> list[MetadataRecord]:
+def _moves(image: MetadataImage, topic: TopicImage, policy: ControllerPolicy, rng: random.Random) -> _Moves:
     """Reassignments of replicas that are outside their cell, then of partitions that have fewer than they could."""
     room = policy.access.move_partitions_max - sum(p.is_reassigning for p in topic.partitions.values())
     wanted: list[tuple[PartitionImage, Callable[[], tuple[int, ...]]]] = []
@@ -130,16 +140,14 @@ def _moves(
         elif not outside:
             growth = RangeGrowth(topic, [usable(image, broker) for broker in brokers], _full_factor(topic, policy))
             wanted += [(p, partial(growth.replicas, p)) for p in resting if growth.is_short(p)]
-    moves: list[MetadataRecord] = []
-    step.waits = step.waits or bool(wanted)
+    records: list[MetadataRecord] = []
     for partition, replicas in wanted[: max(room, 0)]:
         try:
             record = start_reassignment(image, topic, partition, replicas(), policy)
         except ProtocolError as error:
-            step.problem = error.message or error.code.name
-            break
-        moves += [record] if record is not None else []
-    return moves
+            return _Moves(records, waits=True, problem=error.message or error.code.name)
+        records += [record] if record is not None else []
+    return _Moves(records, waits=bool(wanted), problem="")
 
 
 def _elsewhere(placer: ReplicaPlacer, partition: PartitionImage, home_count: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from common.errors import ErrorCode
 from common.identifiers import ONE_UUID
@@ -123,28 +124,25 @@ class MetadataFetch:
 
     def _answer(self, wanted: _Wanted, bytes_max: int, snapshot_id: tuple[int, int] | None) -> _Partition:
         image, log = self._machine.image, self._machine.log
-        answer = _Partition(
+        answer = partial(
+            _Partition,
             partition_index=0,
-            error_code=0,
             high_watermark=log.end_offset,
             last_stable_offset=log.end_offset,
             log_start_offset=log.start_offset,
             current_leader=_Partition.LeaderIdAndEpoch(leader_id=image.leader_id, leader_epoch=image.epoch),
-            records=b"",
         )
         if wanted.fetch_offset > log.end_offset:
-            answer.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
-            return answer
+            return answer(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), records=b"")
         known = log.epoch_before(wanted.fetch_offset)
         if known is not None and wanted.last_fetched_epoch not in (-1, known):
-            answer.diverging_epoch = _Partition.EpochEndOffset(epoch=known, end_offset=wanted.fetch_offset)
-            return answer
+            diverging = _Partition.EpochEndOffset(epoch=known, end_offset=wanted.fetch_offset)
+            return answer(error_code=0, diverging_epoch=diverging, records=b"")
         if snapshot_id is not None:
             end_offset, epoch = snapshot_id
-            answer.snapshot_id = _Partition.SnapshotId(end_offset=end_offset, epoch=epoch)
-        else:
-            answer.records = log.read(wanted.fetch_offset, bytes_max) or b""
-        return answer
+            named = _Partition.SnapshotId(end_offset=end_offset, epoch=epoch)
+            return answer(error_code=0, snapshot_id=named, records=b"")
+        return answer(error_code=0, records=log.read(wanted.fetch_offset, bytes_max) or b"")
 
     async def _snapshot_id(self) -> tuple[int, int]:
         """A snapshot of now, or one of lately from which the log goes on."""

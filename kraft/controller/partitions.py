@@ -7,7 +7,7 @@ from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.controller.elections import CHANGE_COST, Election, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.reassignment import complete, completion
+from kraft.controller.reassignment import completed, completion
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import TopicImage
@@ -75,12 +75,9 @@ def _alter(
     if code is not None:
         return _failed(change, code)
     isr = tuple(member for member, _epoch in members)
-    target = targets.of(topic, Cause.ISR_CHANGE_BY_LEADER)
-    target.election, target.isr = Election.KEEP, isr
+    target = targets.of(topic, Cause.ISR_CHANGE_BY_LEADER, election=Election.KEEP, isr=isr)
     done = completion(targets.settled(topic, partition), isr, target.min_isr)
-    if done is not None:
-        complete(target, done)
-    record = change_partition(partition, target)
+    record = change_partition(partition, target if done is None else completed(target, done))
     after = partition
     if record is not None:
         records.append(record)

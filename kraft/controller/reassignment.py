@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from common.errors import ErrorCode, ProtocolError
 from kraft.controller.elections import Election, PartitionTarget, Targets, change_partition
 from kraft.controller.policy import ControllerPolicy
@@ -64,12 +66,10 @@ def changes_where_moves_may_end(
         if topic is None or partition is None:
             continue
         settled = targets.settled(topic, partition)
-        target = targets.of(topic, Cause.REASSIGNMENT_COMPLETED)
+        target = targets.of(topic, Cause.REASSIGNMENT_COMPLETED, election=Election.KEEP)
         done = completion(settled, settled.isr, target.min_isr)
         if done is not None:
-            target.election = Election.KEEP
-            complete(target, done)
-            record = change_partition(partition, target)
+            record = change_partition(partition, completed(target, done))
             records += [record] if record is not None else []
     return records
 
@@ -125,11 +125,11 @@ def start_reassignment(
     target = _target(targets, topic, moving, isr, Cause.REASSIGNMENT_STARTED)
     done = _completion(settled, moving, isr, min_isr)
     if done is not None:
-        complete(target, done)
+        target = completed(target, done)
     elif not adding and not settled.isr:  # only removals, and nobody leads: nothing has to catch up
         isr = _isr_within(settled, wanted, 0)
         if not _loses_holders(_holders(settled, isr, min_isr), wanted, min(min_isr, len(wanted))):
-            complete(target, Completion(wanted, isr))
+            target = completed(target, Completion(wanted, isr))
     return change_partition(partition, target)
 
 
@@ -193,13 +193,12 @@ def _isr_within(partition: PartitionImage, kept: Replicas, needed: int) -> Repli
 
 
 def _target(targets: Targets, topic: TopicImage, moving: _Moving, isr: Replicas, cause: Cause) -> PartitionTarget:
-    target = targets.of(topic, cause)
-    target.election, target.isr = Election.KEEP, isr
-    target.replicas, target.adding, target.removing = moving.replicas, moving.adding, moving.removing
-    return target
+    target = targets.of(topic, cause, election=Election.KEEP, isr=isr)
+    return msgspec.structs.replace(target, replicas=moving.replicas, adding=moving.adding, removing=moving.removing)
 
 
-def complete(target: PartitionTarget, done: Completion) -> None:
-    """Have `target` end the reassignment."""
-    target.replicas, target.isr, target.adding, target.removing = done.replicas, done.isr, (), ()
-    target.cause = Cause.REASSIGNMENT_COMPLETED
+def completed(target: PartitionTarget, done: Completion) -> PartitionTarget:
+    """`target` with the end of the reassignment."""
+    return msgspec.structs.replace(
+        target, replicas=done.replicas, isr=done.isr, adding=(), removing=(), cause=Cause.REASSIGNMENT_COMPLETED
+    )

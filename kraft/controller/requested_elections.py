@@ -84,8 +84,8 @@ def _election(
     preferred = kind is ElectionType.PREFERRED
     if partition.leader == partition.preferred_leader if preferred else partition.has_leader:
         raise ProtocolError(ErrorCode.ELECTION_NOT_NEEDED)
-    target = targets.of(topic, Cause.PREFERRED_LEADER if preferred else Cause.REQUESTED_ELECTION)
-    target.election = Election.PREFERRED if preferred else Election.UNCLEAN
+    cause = Cause.PREFERRED_LEADER if preferred else Cause.REQUESTED_ELECTION
+    target = targets.of(topic, cause, election=Election.PREFERRED if preferred else Election.UNCLEAN)
     record = change_partition(partition, target)
     if record is None or record.leader is None or record.leader == NO_LEADER:
         if preferred:

@@ -90,14 +90,15 @@ class ControllerRequests:
         self._clock = clock
         self._voters = voters
         self._connections = 0
+        self._numbers: dict[Connection, int] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def frame(self, connection: Connection, _buffer: bytearray, view: memoryview, at: int, end: int) -> None:
         """A request; what is not served closes the connection."""
-        if connection.state is None:
+        number = self._numbers.get(connection)
+        if number is None:
             self._connections += 1
-            connection.state = self._connections
-        number = connection.state
+            number = self._numbers[connection] = self._connections
         try:
             header, request = decode_request(view[at:end])
         except UnsupportedRequest as error:
@@ -112,7 +113,7 @@ class ControllerRequests:
             )
             connection.reply([encode_response(ApiKey.API_VERSIONS, header.version, header.correlation, answer)])
             return
-        if header.api_key not in ANSWERS or not isinstance(number, int):
+        if header.api_key not in ANSWERS:
             raise MalformedFrame(f"api {header.api_key} is not the controller's")
         reply = connection.reply_later(end - at)
         task = asyncio.create_task(self._answer(reply, header, request, number), name=f"api-{header.api_key}")
@@ -120,8 +121,9 @@ class ControllerRequests:
         task.add_done_callback(self._tasks.pop)
 
     def closed(self, connection: Connection) -> None:
-        if isinstance(connection.state, int):
-            self._liveness.connection_closed(connection.state)
+        number = self._numbers.pop(connection, None)
+        if number is not None:
+            self._liveness.connection_closed(number)
 
     async def stop(self) -> None:
         """End all requests in work."""

@@ -24,6 +24,20 @@ class Session:
     gone: bool = False  # nothing listens at its address any more
     was_extended: bool = False
 
+    def fall_under_suspicion(self, until: float) -> None:
+        """Its connection has closed: it ends at `until`, unless it was to end before that."""
+        self.suspect = True
+        self.deadline = min(self.deadline, until)
+
+    def extend(self, until: float) -> None:
+        """Last until then, where it seems to be over: once until the broker is heard again."""
+        if not self.was_extended and not self.gone:
+            self.deadline, self.was_extended = until, True
+
+    def end(self, now: float) -> None:
+        """Its broker's process no longer exists."""
+        self.deadline, self.gone = now, True
+
 
 class BrokerSessions:
     """Times are seconds of one monotonic clock."""
@@ -49,8 +63,7 @@ class BrokerSessions:
         fallen = []
         for broker_id, session in self._sessions.items():
             if session.connection == connection and not session.suspect:
-                session.suspect = True
-                session.deadline = min(session.deadline, now + self._suspicion_s)
+                session.fall_under_suspicion(now + self._suspicion_s)
                 fallen.append((broker_id, session.broker_epoch))
         return fallen
 
@@ -69,14 +82,14 @@ class BrokerSessions:
         """This process was late by so much: what brokers sent meanwhile is not read yet. Sessions that seem to be over
         last longer by it, once until the broker is heard again."""
         for session in self._sessions.values():
-            if session.deadline <= now and not session.was_extended and not session.gone:
-                session.deadline, session.was_extended = now + late_s, True
+            if session.deadline <= now:
+                session.extend(now + late_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
         """A suspected broker's process no longer exists."""
         session = self._sessions.get(broker_id)
         if session is not None and self.is_suspected(broker_id, broker_epoch, now):
-            session.deadline, session.gone = now, True
+            session.end(now)
 
     def forget(self, broker_id: int) -> None:
         self._sessions.pop(broker_id, None)

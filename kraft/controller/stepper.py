@@ -29,7 +29,7 @@ RETRY_S = 1.0
 """A step that could not be committed is decided again after so long, or when something changes."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """`records` are committed together: none while the act has to wait. `problem`: why it cannot go on; it is logged
     once."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -36,7 +37,7 @@ RECORDS_PER_STEP_MAX = 1_000
 LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions that are looked at, and what a topic costs beside them
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MoveStep(Step):
     """`problem` says why a partition could not be sent on its way; it is tried again later. `running` partitions are on
     it, `waiting` ones are not yet."""
@@ -46,74 +47,78 @@ class MoveStep(Step):
     ends: bool = False
 
 
+class _Begun(NamedTuple):
+    """The reassignments that begin now, and why one could not."""
+
+    records: list[MetadataRecord]
+    problem: str
+
+
 def moving(
     image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, rng: random.Random, reports: KeyReports
 ) -> Work[MoveStep]:
     """The next step of a MOVING tenant; no records while it only has to wait."""
     home = home_ids(image, tenant)
-    step = MoveStep()
+    running = 0
     outside: list[tuple[TopicImage, PartitionImage]] = []
     for topic in topics_of(image, tenant):
         for number, partition in enumerate(topic.partitions.values(), 1):
             if partition.is_reassigning:
-                step.running += 1
+                running += 1
             elif is_outside(partition, home):
                 outside.append((topic, partition))
             if number % LOOKS_PER_YIELD == 0:
                 yield LOOKS_PER_YIELD
         yield TOPIC_COST + len(topic.partitions) % LOOKS_PER_YIELD
-    step.waiting = len(outside)
-    if not step.running and not outside:
+    if not running and not outside:
         keys = key_step(image, tenant, reports)
-        step.problem = keys.problem
         if keys.settled:
-            yield from _ending(image, policy, tenant, step)
-        elif keys.record is not None:
-            step.records.append(keys.record)
-        return step
-    room = policy.access.move_partitions_max - step.running
+            return (yield from _ending(image, policy, tenant))
+        return MoveStep([keys.record] if keys.record is not None else [], keys.problem)
+    room = policy.access.move_partitions_max - running
+    begun = _Begun([], "")
     if room > 0 and outside:
-        _begin(image, policy, tenant, outside[:room], rng, step)
-    return step
+        begun = _begun(image, policy, tenant, outside[:room], rng)
+    return MoveStep(begun.records, begun.problem, running, waiting=len(outside))
 
 
-def _begin(
+def _begun(
     image: MetadataImage,
     policy: ControllerPolicy,
     tenant: TenantImage,
     some: list[tuple[TopicImage, PartitionImage]],
     rng: random.Random,
-    step: MoveStep,
-) -> None:
+) -> _Begun:
     placer = ReplicaPlacer([usable(image, broker) for broker in brokers_of(tenant.home, image.brokers)], rng)
     moves: list[MetadataRecord] = []
     topics: dict[str, None] = {}
+    problem = ""
     for topic, partition in some:
         try:
             (wanted,) = placer.place(1, len(partition.replicas))
             record = start_reassignment(image, topic, partition, wanted, policy)
         except ProtocolError as error:
-            step.problem = error.message or error.code.name
+            problem = error.message or error.code.name
             continue
         if record is not None:
             moves.append(record)
             topics[topic.name] = None
     if moves and policy.access.move_bytes_per_second:
-        step.records += throttles(image, policy, topics)
-    step.records += moves
+        return _Begun([*throttles(image, policy, topics), *moves], problem)
+    return _Begun(moves, problem)
 
 
-def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage, step: MoveStep) -> Work[None]:
+def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage) -> Work[MoveStep]:
     """Take the throttles away, in so many steps as it takes, and let the tenant live where it is."""
+    records: list[MetadataRecord] = []
     for topic in topics_of(image, tenant):
-        step.records += lifted(image, topic.name)
+        records += lifted(image, topic.name)
         yield TOPIC_COST
-        if len(step.records) >= RECORDS_PER_STEP_MAX:
-            return
+        if len(records) >= RECORDS_PER_STEP_MAX:
+            return MoveStep(records)
     if not any(lifted(image, name) for name in KEYED_TOPICS):  # else whoever lifts that lifts the rate as well
-        step.records += rate_lifted(image, policy, tenant.id)
-    step.ends = True
-    step.records.append(
+        records += rate_lifted(image, policy, tenant.id)
+    records.append(
         msgspec.structs.replace(
             tenant.record(),
             cell=tenant.home,
@@ -123,3 +128,4 @@ def _ending(image: MetadataImage, policy: ControllerPolicy, tenant: TenantImage,
             epoch=tenant.epoch + 1,
         )
     )
+    return MoveStep(records, ends=True)

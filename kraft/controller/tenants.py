@@ -160,9 +160,11 @@ def move_tenant(
         )
         return [new]
 
-    decision = _decide(image, request, MoveTenantResponse, move)
-    decision.reply.cell = cell if not decision.reply.error_code else ""
-    return decision
+    def answer(error_code: int, error_message: str | None) -> MoveTenantResponse:
+        where = "" if error_code else cell
+        return MoveTenantResponse(error_code=error_code, error_message=error_message, cell=where)
+
+    return _decide(image, request, answer, move)
 
 
 class _Holding(NamedTuple):

@@ -78,7 +78,7 @@ class MetadataDelta:
         self.brokers_changed: dict[int, BrokerImage | None] = {}
         """Broker id → the broker in `base`, None for a new one."""
         self.configs_changed: dict[ResourceKey, None] = {}
-        self.features_changed = False
+        self.features_changed = result is not None and result.features != base.features
         self.access = AccessDelta(base)
         """Changes of credentials, ACLs, tenants, keys and cells."""
         self._offset = base.offset

@@ -38,6 +38,5 @@ def differing(old: MetadataImage, new: MetadataImage) -> Work[MetadataDelta]:
         if old.configs.of(*key) != new.configs.of(*key):
             delta.configs_changed[key] = None
         yield RESOURCE_COST
-    delta.features_changed = old.features != new.features
     access_difference(delta.access, old, new)
     return delta

@@ -25,19 +25,21 @@ class ShardedMap(Mapping[Key, Value]):
 
     __slots__ = ("_length", "_rows")
 
-    def __init__(self, entries: Mapping[Key, Value] | None = None) -> None:
-        self._rows: list[list[dict[Key, Value]]] = [_NO_SHARDS] * WIDTH  # type: ignore[list-item]
-        self._length = 0
+    def __init__(
+        self, entries: Mapping[Key, Value | None] | None = None, base: ShardedMap[Key, Value] | None = None
+    ) -> None:
+        """`base` with `entries`, or nothing with them; an entry that is None is left out."""
+        self._rows: list[list[dict[Key, Value]]]
+        if base is None:
+            self._rows, self._length = [_NO_SHARDS] * WIDTH, 0  # type: ignore[list-item]
+        else:
+            self._rows, self._length = list(base._rows), base._length
         if entries:
             self._take(entries)
 
     def changed(self, changes: Mapping[Key, Value | None]) -> ShardedMap[Key, Value]:
         """This map with each key of `changes` set to its value, or left out where that is None."""
-        new: ShardedMap[Key, Value] = ShardedMap()
-        new._rows = list(self._rows)
-        new._length = self._length
-        new._take(changes)
-        return new
+        return ShardedMap(changes, self)
 
     def _take(self, changes: Mapping[Key, Value | None]) -> None:
         rows = self._rows

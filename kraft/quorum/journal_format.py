@@ -72,17 +72,31 @@ class JournalState:
                 raise ValueError(f"no entry {index} to cut away")
             del self.entries[index - self.entries[0][1] :]
         elif kind == VOTE:
-            self.term, voted_for = _VOTE.unpack(body)
-            self.voted_for = None if voted_for < 0 else voted_for
+            term, voted_for = _VOTE.unpack(body)
+            self.vote(term, None if voted_for < 0 else voted_for)
         elif kind == COMMIT:
-            (self.commit_index,) = _NUMBER.unpack(body)
+            self.commit(*_NUMBER.unpack(body))
         elif kind == PEER:
-            (peer,) = _NUMBER.unpack(body)
-            self.peers[peer] = None
+            self.rely_on(*_NUMBER.unpack(body))
         elif kind == IDENTITY:
             self.node_id, self.cluster_id = _IDENTITY.unpack(body)
         else:
             raise ValueError(f"unknown kind {kind}")
+
+    def vote(self, term: int, voted_for: int | None) -> None:
+        self.term, self.voted_for = term, voted_for
+
+    def commit(self, index: int) -> None:
+        self.commit_index = index
+
+    def rely_on(self, node_id: int) -> None:
+        self.peers[node_id] = None
+
+    def adopt_cluster_id(self, cluster_id: bytes) -> None:
+        self.cluster_id = cluster_id
+
+    def replace_entries(self, entries: list[Entry]) -> None:
+        self.entries = entries
 
 
 def encode_header(salt: bytes) -> bytes:

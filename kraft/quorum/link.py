@@ -66,6 +66,10 @@ class Link:
     def session(self) -> Session | None:
         return self._session
 
+    def excuse_silence(self) -> None:
+        """Count the peer as heard now: this process was away, so what the peer said meanwhile is still unread."""
+        self.last_heard = self._now()
+
     def send(self, payload: bytes) -> None:
         """Leaves with the next `flush`. What does not fit any more closes the link: its peer reads nothing."""
         if not self.is_open or self._session is None:

@@ -133,7 +133,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library is untyped
         super().__init__(Node(node_id), others, library_config(journal, config), transport=self.outbox)
         self._poller = _NoPoller()
         self._SyncObj__serializer = self._transfer
-        journal.is_leader = self._isLeader
+        journal.serve(self._isLeader)
         # Of a leader it knows nothing yet, and those that hear one say so: nothing to wait for.
         patience_s = self._candidacy.canvass_patience_s() if peers else 0.0
         self._SyncObj__raftElectionDeadline = library.monotonicTime() + patience_s

@@ -290,14 +290,13 @@ class QuorumTransport:
 
     def _check_life(self) -> None:
         now = self._ports.clock.monotonic()
-        # After a pause of this process, what the peers said meanwhile is still unread.
         was_away = now - self._life_due > self._config.silence_max_s / 2
         for link in list(self._strangers.values()):
             if now - link.began > self._config.handshake_timeout_s and not was_away:
                 link.fail("no handshake in time")
         for link in list(self._links.values()):
             if was_away:
-                link.last_heard = now
+                link.excuse_silence()
             if now - link.last_heard > self._config.silence_max_s:
                 link.fail("silent")
             elif now - link.last_sent >= self._config.life_interval_s / 2:

@@ -54,7 +54,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self._written_commit_index = 0
         self._is_to_be_rewritten = False
         self.sync_count = 0
-        self.is_leader: Callable[[], bool] = lambda: False
+        self._is_leader: Callable[[], bool] = lambda: False
 
     @classmethod
     def create(
@@ -83,11 +83,11 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         if found.end < len(data):
             file.truncate(found.end)
             file.fsync()  # before anything is written there: an old tail must never follow a new group
-        journal = cls(disk, directory, rng, found.state)
-        journal._file, journal._salt = file, found.salt
-        journal._sequence, journal._end = found.sequence, found.end
-        journal._align(base)
-        return journal
+        self = cls(disk, directory, rng, found.state)
+        self._file, self._salt = file, found.salt
+        self._sequence, self._end = found.sequence, found.end
+        self._align(base)
+        return self
 
     def _align(self, base: SnapshotBase | None) -> None:
         """Make the log begin with the two entries of the snapshot.
@@ -110,7 +110,11 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         if position > 0 or kept[:2] != self._entries[:2]:
             self._replace_entries(kept)
             self.rewrite()
-        self._state.commit_index = max(self._state.commit_index, last[1])
+        self._state.commit(max(self._state.commit_index, last[1]))
+
+    def serve(self, is_leader: Callable[[], bool]) -> None:
+        """Be the log of a node: what it commits while it leads is durable at once."""
+        self._is_leader = is_leader
 
     # -- reading
 
@@ -183,7 +187,7 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N803
         check(term >= self._state.term, "the term never falls")
-        self._state.term, self._state.voted_for = term, votedForNodeId
+        self._state.vote(term, votedForNodeId)
         self._gather(wire.encode_vote(term, votedForNodeId))
 
     def getCurrentTerm(self) -> int:
@@ -196,8 +200,8 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         """A hint for the next start, written along with the next group. A leader's own copy counts for its commits,
         so it becomes durable here, before anything is applied or answered."""
         if raftCommitIndex != self._state.commit_index:
-            self._state.commit_index = raftCommitIndex
-            if self.is_leader():
+            self._state.commit(raftCommitIndex)
+            if self._is_leader():
                 self.sync()
 
     def getRaftCommitIndex(self) -> int:
@@ -206,11 +210,11 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
     def rely_on(self, node_id: int) -> None:
         """From the next sync on, `node_id` may not come back with an empty directory unnoticed."""
         if node_id not in self._state.peers:
-            self._state.peers[node_id] = None
+            self._state.rely_on(node_id)
             self._gather(wire.encode_peer(node_id))
 
     def adopt_cluster_id(self, cluster_id: bytes) -> None:
-        self._state.cluster_id = cluster_id
+        self._state.adopt_cluster_id(cluster_id)
         self._gather(wire.encode_identity(self._state.node_id, cluster_id))
 
     def _gather(self, record: bytes) -> None:
@@ -251,7 +255,8 @@ class WriteAheadLog(Journal):  # type: ignore[misc]  # the library is untyped
         self._is_to_be_rewritten = True
 
     def _replace_entries(self, entries: list[Entry]) -> None:
-        self._entries = self._state.entries = entries
+        self._entries = entries
+        self._state.replace_entries(entries)
         self.entry_bytes = sum(len(entry[0]) for entry in entries)
 
     def rewrite(self) -> None:

@@ -78,7 +78,7 @@ def test_a_group_is_one_write_and_one_sync() -> None:
 def test_a_leader_holds_its_own_copy_before_it_commits() -> None:
     disk = MemoryDisk()
     journal = create(disk)
-    journal.is_leader = lambda: True
+    journal.serve(lambda: True)
     journal.add(b"\0x", 2, 1)
     journal.setRaftCommitIndex(2)
     disk.lose_power(random.Random(0))
