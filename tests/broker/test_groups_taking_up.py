@@ -7,9 +7,10 @@ import random
 import pytest
 
 from broker.coordination.groups import taking_up
-from broker.coordination.groups.classic_group import ClassicGroup
+from broker.coordination.groups.classic_group import RESTORED_COST, ClassicGroup
 from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.group_shard import GroupShard
+from broker.coordination.groups.member import Member
 from broker.coordination.groups.records import decode_group_value, encode_group_key, encode_group_value, offset_record
 from broker.coordination.groups.values import (
     CommittedOffset,
@@ -51,13 +52,13 @@ def beat(shard: GroupShard, group_id: str, now: Now) -> ErrorCode:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many members are restored at a time."""
-    right, counted = ClassicGroup.add_restored, list[int]()
+    right, counted = Member.restored, list[int]()
 
-    def add_restored(self: ClassicGroup, metadata: GroupMetadata, members: tuple[MemberMetadata, ...]) -> None:
-        counted[-1] += len(members)
-        right(self, metadata, members)
+    def restored(group: GroupMetadata, saved: MemberMetadata) -> Member:
+        counted[-1] += 1
+        return right(group, saved)
 
-    monkeypatch.setattr(ClassicGroup, "add_restored", add_restored)
+    monkeypatch.setattr(Member, "restored", restored)
     return counted
 
 
@@ -79,7 +80,7 @@ def test_no_turn_restores_more_than_some_members_and_others_are_served(steps: li
         now = now._replace(monotonic_s=max(now.monotonic_s, deadline))
         assert shard.expire(now) == []
     assert sum(steps) == MEMBERS + 3
-    assert max(steps) <= taking_up.TURN_COST_MAX // taking_up.MEMBER_COST
+    assert max(steps) <= taking_up.TURN_COST_MAX // RESTORED_COST
     assert beat(shard, LONG, now) is ErrorCode.NONE
     whole = ClassicGroup.restored(LONG, decode_group_value(value))
     assert shard.groups[LONG] == whole

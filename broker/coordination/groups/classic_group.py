@@ -10,9 +10,11 @@ that was written, and members of a later one join again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
+from broker.coordination.groups.member import Member
 from broker.coordination.groups.subscriptions import subscribed_topics
 from broker.coordination.groups.values import (
     GroupDescription,
@@ -27,10 +29,11 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Ticket
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
+from common.pacing import Work
 from kraft.image.tenants import local_name, tenant_of
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-MEMBER_BYTES = 64  # of a member in a record: lengths, timeouts, and an assignment of one partition
+RESTORED_AT_ONCE, RESTORED_COST = 100, 5  # members of a record, and what one costs
 
 _WAYS: dict[GroupState, tuple[GroupState, ...]] = {
     GroupState.PREPARING_REBALANCE: (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY),
@@ -41,64 +44,8 @@ _WAYS: dict[GroupState, tuple[GroupState, ...]] = {
 
 
 @dataclass(slots=True)
-class Member:
-    """`join_ticket` and `sync_ticket` are its parked requests. `is_new`: it has not yet got its id in a reply."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes = b""
-    join_ticket: Ticket | None = None
-    sync_ticket: Ticket | None = None
-    is_new: bool = False
-
-    @classmethod
-    def joining(cls, request: JoinRequest, member_id: str) -> Member:
-        return cls(
-            member_id,
-            request.instance_id,
-            request.client_id,
-            request.client_host,
-            request.session_timeout_ms,
-            request.rebalance_timeout_ms,
-            request.protocol_type,
-            request.protocols,
-            is_new=True,
-        )
-
-    @property
-    def is_static(self) -> bool:
-        return self.instance_id is not None
-
-    @property
-    def record_bytes(self) -> int:
-        """About what it takes in the group's record: its longest subscription counts, and a short assignment."""
-        names = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
-        return names + max((len(data) for _, data in self.protocols), default=0) + MEMBER_BYTES
-
-    def metadata_for(self, protocol: str | None) -> bytes:
-        for name, metadata in self.protocols:
-            if name == protocol:
-                return metadata
-        return b""
-
-    def vote(self, candidates: dict[str, None]) -> str | None:
-        """Its most preferred protocol among the candidates."""
-        for name, _ in self.protocols:
-            if name in candidates:
-                return name
-        return None
-
-
-@dataclass(slots=True)
 class ClassicGroup:
-    """`pending` are members that were given an id and have not joined with it; `unsynced` those of this generation
-    whose SyncGroup is still awaited. Dictionaries serve as ordered sets."""
+    """Its members, and the generation that they are in or gather for. Dictionaries serve as ordered sets."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -109,12 +56,12 @@ class ClassicGroup:
     protocol: str | None = None
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    static_members: dict[str, str] = field(default_factory=dict)
-    pending: dict[str, None] = field(default_factory=dict)
-    unsynced: dict[str, None] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)  # member id by instance id
+    pending: dict[str, None] = field(default_factory=dict)  # ids that were given away and have not joined; no members
+    unsynced: dict[str, None] = field(default_factory=dict)  # members of this generation whose SyncGroup is awaited
     unanswered: dict[str, None] = field(default_factory=dict)  # members of a large group whose answer is due
-    new_member_added: bool = False
-    initial_delay_left_ms: int = 0
+    new_member_added: bool = False  # since the initial delay began, or was extended
+    initial_delay_left_ms: int = 0  # how much longer new members may extend the gathering; 0 but in the initial delay
     subscribed: frozenset[str] | None = None  # topics of the stable generation; None where it cannot be known
     joined_count: int = 0  # members whose JoinGroup is parked
     protocol_counts: dict[str, int] = field(default_factory=dict)  # how many members support each protocol
@@ -124,40 +71,47 @@ class ClassicGroup:
     def type(self) -> GroupType:
         return GroupType.CLASSIC
 
+    # restoring ---------------------------------------------------------------------------------------------
+
     @classmethod
     def restored(cls, group_id: str, metadata: GroupMetadata) -> ClassicGroup:
-        """The group as its newest record tells it."""
-        group = cls(group_id)
-        group.generation = metadata.generation
-        group.protocol_type = metadata.protocol_type or None
-        group.protocol = metadata.protocol
-        group.leader_id = metadata.leader
-        group.state_timestamp = metadata.state_timestamp
-        group.add_restored(metadata, metadata.members)
-        group.subscribed = group.compute_subscribed()
+        """The group as its newest record has it."""
+        group = cls._of(group_id, metadata)
+        group._add_restored(metadata, metadata.members)
+        group._refresh_subscribed()
         return group
 
-    def add_restored(self, metadata: GroupMetadata, members: tuple[MemberMetadata, ...]) -> None:
-        """Some members of a record whose group is still being restored."""
+    @classmethod
+    def restoring(cls, group_id: str, head: GroupMetadata, members: Iterator[MemberMetadata]) -> Work[ClassicGroup]:
+        """As `restored`, piece by piece, from a record whose members are decoded meanwhile."""
+        group = cls._of(group_id, head)
+        while some := tuple(islice(members, RESTORED_AT_ONCE)):
+            group._add_restored(head, some)
+            yield len(some) * RESTORED_COST
+        group._refresh_subscribed()
+        return group
+
+    @classmethod
+    def _of(cls, group_id: str, head: GroupMetadata) -> ClassicGroup:
+        return cls(
+            group_id,
+            state_timestamp=head.state_timestamp,
+            generation=head.generation,
+            protocol_type=head.protocol_type or None,
+            protocol=head.protocol,
+            leader_id=head.leader,
+        )
+
+    def _add_restored(self, head: GroupMetadata, members: Iterable[MemberMetadata]) -> None:
         for saved in members:
             self.state = GroupState.STABLE
-            self.add(
-                Member(
-                    saved.member_id,
-                    saved.instance_id,
-                    saved.client_id,
-                    saved.client_host,
-                    saved.session_timeout_ms,
-                    saved.rebalance_timeout_ms,
-                    metadata.protocol_type,
-                    ((metadata.protocol or "", saved.subscription),),
-                    saved.assignment,
-                )
-            )
+            self.add(Member.restored(head, saved))
 
     # membership --------------------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY:
+            self.new_member_added = True
         if not self.members:
             self.protocol_type = member.protocol_type or self.protocol_type
         if self.leader_id is None:
@@ -192,23 +146,31 @@ class ClassicGroup:
             del self.unsynced[old.member_id]
             self.unsynced[member_id] = None
         self.record_bytes -= old.record_bytes
-        old.member_id = member_id
+        old.take_over(member_id)
         self.record_bytes += old.record_bytes
         self.static_members[old.instance_id or ""] = member_id
         if was_leader:
             self.leader_id = member_id
         return old
 
-    def update(self, member: Member, request: JoinRequest) -> None:
+    def rejoin(self, member: Member, request: JoinRequest) -> None:
         """A member that joins again may bring other protocols and timeouts."""
         self._count_protocols(member, -1)
         self.record_bytes -= member.record_bytes
-        member.protocols = request.protocols
-        member.client_id, member.client_host = request.client_id, request.client_host
+        member.rejoin(request)
         self.record_bytes += member.record_bytes
         self._count_protocols(member, 1)
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.session_timeout_ms = request.session_timeout_ms
+
+    def await_pending(self, member_id: str) -> None:
+        """The id was given away: its holder is to join with it."""
+        self.pending[member_id] = None
+
+    def drop_pending(self, member_id: str) -> bool:
+        """Whether a member was awaited under this id; it is no longer."""
+        if member_id not in self.pending:
+            return False
+        del self.pending[member_id]
+        return True
 
     def _count_protocols(self, member: Member, step: int) -> None:
         for name in dict.fromkeys(name for name, _ in member.protocols):
@@ -218,15 +180,14 @@ class ClassicGroup:
 
     def park_join(self, member: Member, ticket: Ticket) -> Ticket | None:
         """Its JoinGroup waits; the ticket of an older one that it takes the place of."""
-        replaced = member.join_ticket
+        replaced = member.park_join(ticket)
         if replaced is None:
             self.joined_count += 1
-        member.join_ticket = ticket
         return replaced
 
     def unpark_join(self, member: Member) -> Ticket | None:
         """Its JoinGroup is to be answered now; None when it has none."""
-        ticket, member.join_ticket = member.join_ticket, None
+        ticket = member.unpark_join()
         if ticket is not None:
             self.joined_count -= 1
         return ticket
@@ -262,6 +223,29 @@ class ClassicGroup:
         self.previous_state, self.state = self.state, state
         self.state_timestamp = now_ms
 
+    def begin_gathering(self, initial_delay_ms: int, now_ms: int) -> int:
+        """All members are to join again: how many ms to wait for them. An empty group waits a little longer for members
+        to come (KIP-134)."""
+        self.become(GroupState.PREPARING_REBALANCE, now_ms)
+        if self.previous_state is not GroupState.EMPTY:
+            return self.gather_on()
+        self.initial_delay_left_ms = max(self.rebalance_timeout_ms - initial_delay_ms, 0)
+        return initial_delay_ms
+
+    def extend_initial_delay(self, step_ms: int) -> int | None:
+        """How many ms more to wait, since new members still come; None when the gathering is over."""
+        left_ms = self.initial_delay_left_ms
+        if self.previous_state is not GroupState.EMPTY or not self.new_member_added or not left_ms:
+            return None
+        self.new_member_added = False
+        self.initial_delay_left_ms = max(left_ms - step_ms, 0)
+        return min(step_ms, left_ms)
+
+    def gather_on(self) -> int:
+        """Wait for the members, beyond any initial delay: how many ms."""
+        self.initial_delay_left_ms = 0
+        return self.rebalance_timeout_ms
+
     @property
     def can_rebalance(self) -> bool:
         return self.state is not GroupState.PREPARING_REBALANCE
@@ -279,7 +263,7 @@ class ClassicGroup:
 
     def elect_joined_leader(self) -> bool:
         """The leader stays if it joined again, else the first member that did; whether there is one."""
-        leader = self.members.get(self.leader_id or "")
+        leader = self.leader
         if leader is not None and leader.join_ticket is not None:
             return True
         for member in self.waiting_to_join():
@@ -290,15 +274,47 @@ class ClassicGroup:
     def next_generation(self, now_ms: int) -> None:
         """End the gathering: COMPLETING_REBALANCE with a protocol, or EMPTY."""
         self.generation += 1
-        self.unsynced = {}
+        self.unsynced = dict.fromkeys(self.members)
         if self.members:
             self.protocol = self.select_protocol()
             self.become(GroupState.COMPLETING_REBALANCE, now_ms)
         else:
             self.protocol = None
             self.become(GroupState.EMPTY, now_ms)
-        self.subscribed = self.compute_subscribed()
+        self._refresh_subscribed()
         self.new_member_added = False
+        self.initial_delay_left_ms = 0
+
+    def has_synced(self, member_id: str) -> bool:
+        """That member's SyncGroup came; whether it was the last one."""
+        self.unsynced.pop(member_id, None)
+        return not self.unsynced
+
+    def assign(self, assignments: dict[str, bytes]) -> None:
+        """By member id; a member that is left out has nothing."""
+        for member in self.members.values():
+            member.assign(assignments.get(member.member_id, b""))
+
+    # answering ---------------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Member | None:
+        return self.members.get(self.leader_id or "")
+
+    def begin_answering(self) -> None:
+        """The group has a new state, with which every member that waits is to be answered."""
+        self.unanswered = dict.fromkeys(self.members)
+
+    def next_to_answer(self, limit: int) -> list[Member]:
+        """Some of those whose answer is due; it counts as given."""
+        some = list(islice(self.unanswered, limit))
+        for member_id in some:
+            del self.unanswered[member_id]
+        return [self.members[member_id] for member_id in some if member_id in self.members]
+
+    def answers_first(self, member: Member) -> None:
+        """Its answer is given out of turn."""
+        self.unanswered.pop(member.member_id, None)
 
     # protocols ---------------------------------------------------------------------------------------------
 
@@ -326,7 +342,10 @@ class ClassicGroup:
             self.protocol_counts.get(name, 0) == len(self.members) for name, _ in protocols
         )
 
-    def compute_subscribed(self) -> frozenset[str] | None:
+    def _refresh_subscribed(self) -> None:
+        self.subscribed = self._topics_of_generation()
+
+    def _topics_of_generation(self) -> frozenset[str] | None:
         if self.protocol_type is None:
             return None
         if not self.members:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 
-from broker.coordination.groups.classic_group import ClassicGroup, Member
+from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.member import Member
 from broker.coordination.groups.rebalance import Effects, Rebalances
 from broker.coordination.groups.records import group_record
 from broker.coordination.groups.values import (
@@ -104,8 +105,7 @@ class Memberships:
         self._rebalances.refuse_parked(group, old, ErrorCode.FENCED_INSTANCE_ID)
         self._rebalances.end_session(group, old.member_id)
         member = group.replace_static(old, member_id)
-        member.is_new = False
-        group.update(member, request)
+        group.rejoin(member, request)
         self._rebalances.refresh_session(group, member, now)
         if group.state is not GroupState.STABLE or group.select_protocol() != group.protocol:
             self._rebalances.join_again(group, member, ticket, now)
@@ -128,7 +128,7 @@ class Memberships:
             return self._rebalances.joined(group, member)  # it did not get the first reply
         if group.state is GroupState.STABLE and unchanged and group.leader_id != member.member_id:
             return self._rebalances.joined(group, member)  # a follower that only wants to sync again
-        group.update(member, request)
+        group.rejoin(member, request)
         self._rebalances.join_again(group, member, ticket, now)
         return PARKED
 
@@ -175,8 +175,7 @@ class Memberships:
         return codes
 
     def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
-        if identity.member_id in group.pending:
-            del group.pending[identity.member_id]
+        if group.drop_pending(identity.member_id):
             self._rebalances.end_session(group, identity.member_id)
             return ErrorCode.NONE
         member_id = identity.member_id

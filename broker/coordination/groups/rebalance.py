@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import islice
 from typing import NamedTuple
 
-from broker.coordination.groups.classic_group import ClassicGroup, Member
+from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.config import GroupConfig
+from broker.coordination.groups.member import Member
 from broker.coordination.groups.records import encode_group_key, encode_group_value, group_record
 from broker.coordination.groups.values import GroupState, JoinReply, SyncReply
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket
@@ -86,14 +86,12 @@ class Rebalances:
 
     def await_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int, now: Now) -> None:
         """An id was given away: its holder has this long to join with it."""
-        group.pending[member_id] = None
+        group.await_pending(member_id)
         deadline = now.monotonic_s + timeout_ms / 1000
         self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member_id), deadline)
 
     def add_member(self, group: ClassicGroup, member: Member, ticket: Ticket, now: Now) -> None:
         """A new member joins; it waits at most `new_member_join_timeout_ms`, since it cannot send heartbeats yet."""
-        if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
-            group.new_member_added = True
         group.add(member)
         self.end_session(group, member.member_id)  # it was pending
         self._park_join(group, member, ticket)
@@ -112,8 +110,7 @@ class Rebalances:
         self._effects.answer(replaced, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
     def park_sync(self, group: ClassicGroup, member: Member, ticket: Ticket) -> None:
-        self._effects.answer(member.sync_ticket, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
-        member.sync_ticket = ticket
+        self._effects.answer(member.park_sync(ticket), SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
         self.end_session(group, member.member_id)
 
     def drop_member(self, group: ClassicGroup, member: Member, error: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
@@ -124,8 +121,7 @@ class Rebalances:
 
     def refuse_parked(self, group: ClassicGroup, member: Member, error: ErrorCode) -> None:
         self._effects.answer(group.unpark_join(member), JoinReply(error))
-        self._effects.answer(member.sync_ticket, SyncReply(error))
-        member.sync_ticket = None
+        self._effects.answer(member.unpark_sync(), SyncReply(error))
 
     def members_left(self, group: ClassicGroup, now: Now) -> None:
         """Members or pending members are gone: a new generation without them, or the end of a wait for them."""
@@ -143,64 +139,53 @@ class Rebalances:
             self.maybe_complete(group, now)
 
     def prepare(self, group: ClassicGroup, now: Now) -> None:
-        """Ask all members to join again. An empty group waits a little longer for members to come (KIP-134)."""
+        """Ask all members to join again."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._refuse_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
         self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
-        was_empty = group.state is GroupState.EMPTY
-        group.become(GroupState.PREPARING_REBALANCE, now.wall_ms)
-        if was_empty:
-            delay_ms = self._config.group_initial_rebalance_delay_ms
-            group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
-            self._gather_for(group, delay_ms, now)
-        elif group.has_all_joined:
-            self.complete_join(group, now)
-        else:
-            group.initial_delay_left_ms = 0
-            self._gather_for(group, group.rebalance_timeout_ms, now)
+        wait_ms = group.begin_gathering(self._config.group_initial_rebalance_delay_ms, now.wall_ms)
+        if not self.maybe_complete(group, now):
+            self._gather_for(group, wait_ms, now)
 
     def _gather_for(self, group: ClassicGroup, delay_ms: int, now: Now) -> None:
         self._timers.set(TimerKey(TimerKind.JOIN, group.group_id), now.monotonic_s + delay_ms / 1000)
 
-    def maybe_complete(self, group: ClassicGroup, now: Now) -> None:
-        """End the gathering early when all members are there, but never the initial delay."""
+    def maybe_complete(self, group: ClassicGroup, now: Now) -> bool:
+        """End the gathering early when all members are there, but never the initial delay. Whether it ended."""
         if (
-            group.state is GroupState.PREPARING_REBALANCE
-            and group.previous_state is not GroupState.EMPTY
-            and group.has_all_joined
+            group.state is not GroupState.PREPARING_REBALANCE
+            or group.previous_state is GroupState.EMPTY
+            or not group.has_all_joined
         ):
-            self.complete_join(group, now)
+            return False
+        self.complete_join(group, now)
+        return True
 
     def gathering_over(self, group: ClassicGroup, now: Now) -> None:
         """The time for joining has passed; while new members still come, the initial delay goes on."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
-        initial_ms = self._config.group_initial_rebalance_delay_ms
-        if group.previous_state is GroupState.EMPTY and group.new_member_added and group.initial_delay_left_ms:
-            group.new_member_added = False
-            delay_ms = min(initial_ms, group.initial_delay_left_ms)
-            group.initial_delay_left_ms = max(group.initial_delay_left_ms - initial_ms, 0)
-            self._gather_for(group, delay_ms, now)
+        more_ms = group.extend_initial_delay(self._config.group_initial_rebalance_delay_ms)
+        if more_ms is not None:
+            self._gather_for(group, more_ms, now)
         else:
             self.complete_join(group, now)
 
     def complete_join(self, group: ClassicGroup, now: Now) -> None:
         """Begin the next generation with those who came. Static members stay although they did not (KIP-345)."""
         self._timers.cancel(TimerKey(TimerKind.JOIN, group.group_id))
-        group.initial_delay_left_ms = 0
         for member in list(group.members.values()):
             if member.join_ticket is None and not member.is_static:
                 self.drop_member(group, member)
             elif member.sync_ticket is not None:  # of a large group, not answered yet
                 self._answer_sync(member, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS))
         if group.members and not group.elect_joined_leader():
-            self._gather_for(group, group.rebalance_timeout_ms, now)  # only static members, none came: sessions decide
+            self._gather_for(group, group.gather_on(), now)  # only static members, none came: sessions decide
             return
         group.next_generation(now.wall_ms)
         if group.state is GroupState.EMPTY:
             self._effects.records.append(group_record(group.group_id, group.metadata()))
             return
-        group.unsynced = dict.fromkeys(group.members)
         self._answer_all(group, now)
         deadline = now.monotonic_s + group.rebalance_timeout_ms / 1000
         self._timers.set(TimerKey(TimerKind.SYNC, group.group_id), deadline)
@@ -221,18 +206,18 @@ class Rebalances:
 
     def _answer_all(self, group: ClassicGroup, now: Now) -> None:
         """Answer the members that wait for the group's new state: of a large group the leader, and others in turns."""
-        group.unanswered = dict.fromkeys(group.members)
-        leader = group.members.get(group.leader_id or "")
+        group.begin_answering()
+        leader = group.leader
         if leader is not None and len(group.members) > ANSWERS_AT_ONCE:
             self._answer(group, leader, now)
         self.answer_some(group, now)
 
     def answer_some(self, group: ClassicGroup, now: Now) -> None:
-        for member_id in list(islice(group.unanswered, ANSWERS_AT_ONCE)):
-            del group.unanswered[member_id]
-            member = group.members.get(member_id)
-            if member is not None:
-                self._answer(group, member, now)
+        for member in group.next_to_answer(ANSWERS_AT_ONCE):
+            self._answer(group, member, now)
+        self._answer_rest_later(group, now)
+
+    def _answer_rest_later(self, group: ClassicGroup, now: Now) -> None:
         if group.unanswered:
             self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
 
@@ -243,7 +228,7 @@ class Rebalances:
         begins = group.state is GroupState.COMPLETING_REBALANCE
         if begins or (member.join_ticket is not None and not gathers):
             self._effects.answer(group.unpark_join(member), self.joined(group, member))
-            member.is_new = False
+            member.got_id()
             self.refresh_session(group, member, now)
         if member.sync_ticket is not None and not begins:
             refusal = SyncReply(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -251,22 +236,18 @@ class Rebalances:
             self.refresh_session(group, member, now)
 
     def _answer_sync(self, member: Member, reply: SyncReply) -> None:
-        self._effects.answer(member.sync_ticket, reply)
-        member.sync_ticket = None
+        self._effects.answer(member.unpark_sync(), reply)
 
     # handing out -------------------------------------------------------------------------------------------
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
         """That member's SyncGroup came; after the last one there is no member left to wait for."""
-        group.unsynced.pop(member_id, None)
-        if not group.unsynced:
+        if group.has_synced(member_id):
             self._timers.cancel(TimerKey(TimerKind.SYNC, group.group_id))
 
     def assign(self, group: ClassicGroup, assignments: tuple[tuple[str, bytes], ...], now: Now) -> None:
         """The leader's assignment makes the group stable, and is answered to all who wait once it is durable."""
-        by_member = dict(assignments)
-        for member in group.members.values():
-            member.assignment = by_member.get(member.member_id, b"")
+        group.assign(dict(assignments))
         value = encode_group_value(group.metadata()._replace(state_timestamp=now.wall_ms))
         if len(value) > self._config.group_record_bytes_max:
             self._refuse_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now)
@@ -287,18 +268,18 @@ class Rebalances:
 
     def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, now: Now) -> None:
         """No assignment comes of this generation; those who waited have a whole session to join again."""
-        for member in group.members.values():
-            member.assignment = b""
-        group.unanswered = dict.fromkeys(group.members)
-        leader = group.members.get(group.leader_id or "")
-        told = list(islice(group.members.values(), ANSWERS_AT_ONCE)) + ([leader] if leader is not None else [])
-        for member in told:
-            group.unanswered.pop(member.member_id, None)
+        group.assign({})
+        group.begin_answering()
+        first = group.next_to_answer(ANSWERS_AT_ONCE)
+        leader = group.leader
+        if leader is not None:
+            group.answers_first(leader)
+            first.append(leader)
+        for member in first:
             if member.sync_ticket is not None:
                 self._answer_sync(member, SyncReply(error))
                 self.refresh_session(group, member, now)
-        if group.unanswered:
-            self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
+        self._answer_rest_later(group, now)
 
     # expiry ------------------------------------------------------------------------------------------------
 
@@ -313,14 +294,13 @@ class Rebalances:
     def member_over(self, group: ClassicGroup, member_id: str, now: Now) -> None:
         """A session ended, or a pending member did not come. A member whose request waits here is not dead, unless
         it never got its id: then only this answer makes room for its next try."""
-        if member_id in group.pending:
-            del group.pending[member_id]
+        if group.drop_pending(member_id):
             self.maybe_complete(group, now)
             return
         member = group.members.get(member_id)
         if member is None:
             return
-        if not member.is_new and (member.join_ticket is not None or member.sync_ticket is not None):
+        if member.is_parked and not member.is_new:
             return
         self.drop_member(group, member)
         self.members_left(group, now)

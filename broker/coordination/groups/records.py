@@ -79,6 +79,9 @@ class _Writer:
         self.out += _INT.pack(len(value))
         self.out += value
 
+    def raw(self, value: bytes) -> None:
+        self.out += value
+
     def unsigned_varint(self, value: int) -> None:
         while value > 0x7F:
             self.out.append(value & 0x7F | 0x80)
@@ -95,6 +98,14 @@ class _Reader:
         self._bytes = data
         self._at = 0
         self.flexible = False
+
+    def version(self) -> int:
+        """That of the value, which says how its other fields are written."""
+        version = self.int16()
+        if not 0 <= version <= VALUE_VERSION_MAX:
+            raise UnreadableRecord(f"version {version} is not known")
+        self.flexible = version >= FIRST_FLEXIBLE_VERSION
+        return version
 
     def int16(self) -> int:
         (value,) = _SHORT.unpack_from(self._bytes, self._at)
@@ -217,10 +228,9 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
         return bytes(writer.out)
     metadata = committed.metadata.encode()
     writer.unsigned_varint(len(metadata) + 1)
-    writer.out += metadata
+    writer.raw(metadata)
     writer.int64(committed.commit_timestamp)
-    writer.out += _ONE_TOPIC_ID
-    writer.out += committed.topic_id
+    writer.raw(_ONE_TOPIC_ID + committed.topic_id)
     return bytes(writer.out)
 
 
@@ -232,7 +242,7 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
             if common is not None:
                 return common
         reader = _Reader(value)
-        version = _version(reader)
+        version = reader.version()
         offset = reader.int64()
         leader_epoch = reader.int32() if version >= 3 else NO_EPOCH
         metadata = reader.string()
@@ -289,7 +299,7 @@ def read_group_value(value: bytes) -> tuple[GroupMetadata, Iterator[MemberMetada
     """The group without its members, and these as they are read. Raises UnreadableRecord, in the iterator too."""
     try:
         reader = _Reader(value)
-        version = _version(reader)
+        version = reader.version()
         protocol_type = reader.string()
         generation = reader.int32()
         protocol = reader.nullable_string()
@@ -333,14 +343,6 @@ def _decode_member(reader: _Reader, version: int) -> MemberMetadata:
         subscription,
         assignment,
     )
-
-
-def _version(reader: _Reader) -> int:
-    version = reader.int16()
-    if not 0 <= version <= VALUE_VERSION_MAX:
-        raise UnreadableRecord(f"version {version} is not known")
-    reader.flexible = version >= FIRST_FLEXIBLE_VERSION
-    return version
 
 
 # records --------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import islice
 
 from broker.coordination.groups.classic_group import ClassicGroup
 from broker.coordination.groups.records import UnreadableRecord, decode_group_value, read_group_value
@@ -24,7 +23,6 @@ TURN_COST_MAX = 2_000  # of one turn, about microseconds
 GROUP_COST = 30  # of a group, and a little for each byte of its record
 BYTES_PER_UNIT = 8
 BYTES_AT_ONCE = 64 << 10  # of a record that is decoded in one go: some 600 members, about 3 ms
-MEMBERS_PER_STEP, MEMBER_COST = 100, 5
 
 
 class TakingUp:
@@ -115,11 +113,6 @@ class TakingUp:
 
 
 def _restoring(group_id: str, value: bytes) -> Work[ClassicGroup]:
-    """As `ClassicGroup.restored`, piece by piece. Raises UnreadableRecord."""
+    """Raises UnreadableRecord."""
     head, members = read_group_value(value)
-    group = ClassicGroup.restored(group_id, head)
-    while some := tuple(islice(members, MEMBERS_PER_STEP)):
-        group.add_restored(head, some)
-        yield len(some) * MEMBER_COST
-    group.subscribed = group.compute_subscribed()
-    return group
+    return (yield from ClassicGroup.restoring(group_id, head, members))
