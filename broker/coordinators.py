@@ -26,10 +26,10 @@ from common.node_settings.groups import GroupSettings
 from common.node_settings.tier import TierStateSettings
 from common.settings import declared
 from kraft.broker_lifecycle import BrokerLifecycle
-from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
+from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 LINK_TIMEOUT_S = 1.0

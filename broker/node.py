@@ -39,8 +39,8 @@ from common.metrics import Metrics
 from common.pacing import Pacer, Strain
 from common.ports import Address, Ports
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
-from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller_channel import ChannelConfig, ControllerChannel
+from kraft.features import SUPPORTED_FEATURES
 from kraft.image.delta import MetadataDelta
 from kraft.image.difference import differing
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage

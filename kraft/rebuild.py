@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 
 from common.errors import ProtocolError
 from kraft.access_rebuild import ACCESS_REBUILD_RULES, RebuiltAccess
-from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
-from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.image.cells import DEFAULT_CELL
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.delta import ReplayError, replayed
@@ -35,6 +34,7 @@ from kraft.records import (
     TenantRecord,
     TopicRecord,
 )
+from kraft.topic_names import INTERNAL_TOPICS
 from records.events import Event
 
 EPOCH_MARGIN = 100

@@ -15,7 +15,7 @@ Internal = Annotated[
 
 
 def is_internal(topic: str | None) -> bool:
-    from kraft.controller.topic_names import INTERNAL_TOPICS  # noqa: PLC0415  only listings need it
+    from kraft.topic_names import INTERNAL_TOPICS  # noqa: PLC0415  only listings need it
 
     return topic in INTERNAL_TOPICS
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
+from kraft.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from records.audit_event import AuditEvent, AuditSource, decode_audit_event
 from records.batch import BatchHeader, iterate_batches
 from records.record import Record, decode_records

@@ -19,9 +19,9 @@ from broker.coordination.internal_topics import Ensure
 from common.backoff import Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, known_error
 from common.lifecycle import duty, end_task
-from kraft.controller.topic_names import AUDIT_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
+from kraft.topic_names import AUDIT_TOPIC
 from records.audit_event import decode_audit_event
 from storage.audit_journal import AuditJournal
 from wire.client import CallTimeout, ConnectionLost, TooManyCalls

@@ -17,7 +17,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from common.errors import ErrorCode, ProtocolError
 from common.ports import Clock
-from kraft.controller.topic_names import AUDIT_TOPIC
+from kraft.topic_names import AUDIT_TOPIC
 from records.batch import iterate_batches
 from records.builder import build_batch
 from records.record import Record, decode_records

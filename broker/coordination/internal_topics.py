@@ -9,8 +9,8 @@ from typing import Protocol
 
 from common.errors import ErrorCode, ProtocolError, error_name
 from common.ports import Clock
-from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 from tiering.cluster_file import FIRST_INCARNATION
 from wire.messages import CreateTopicsRequest, CreateTopicsResponse
 

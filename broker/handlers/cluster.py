@@ -20,8 +20,8 @@ from broker.handlers.authorized_operations import CLUSTER_OPERATIONS
 from broker.handlers.client_view import ClientView, VisibleBroker
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.features import SUPPORTED_FEATURES
-from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.features import SUPPORTED_FEATURES
+from kraft.topic_names import GROUP_TOPIC
 from wire.apis import Features, api_versions
 from wire.listeners import ListenerKind
 from wire.messages import (

@@ -24,10 +24,10 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.pacing import Work
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
-from kraft.controller.topic_configs import ConfigSource
-from kraft.controller.topic_names import check_topic_name
+from kraft.image.configs import ConfigSource
 from kraft.image.metadata import MetadataImage
 from kraft.records import ResourceType
+from kraft.topic_names import check_topic_name
 from wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,

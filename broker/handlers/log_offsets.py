@@ -15,7 +15,7 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.topic_names import INTERNAL_TOPICS
 from records.audit_event import client_actor
 from storage.audit_trail import audited
 from wire.messages import (

@@ -24,10 +24,10 @@ from common.errors import ErrorCode, ProtocolError, known_error
 from common.node_settings.topics import TopicDefaults
 from common.pacing import Work
 from common.settings import same
-from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.metadata import MetadataImage
 from kraft.image.topics import TopicImage
 from kraft.records import AclOperation, AclResource
+from kraft.topic_names import INTERNAL_TOPICS, check_topic_name
 from wire.messages import CreateTopicsRequest, MetadataRequest, MetadataResponse, raw_uuid
 from wire.paced_codec import PART_BYTES
 

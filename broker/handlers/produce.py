@@ -27,8 +27,8 @@ from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from common.ports import Clock
-from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.records import AclOperation, AclResource
+from kraft.topic_names import INTERNAL_TOPICS
 from records.record import InvalidRecords
 from storage.partition_log import Appended
 from wire.connection import Connection, Reply

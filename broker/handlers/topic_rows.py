@@ -15,8 +15,8 @@ from typing import NamedTuple
 from broker.handlers.client_view import LISTENER_NOT_FOUND_FROM, ClientView
 from common.node_settings.connections import ConnectionSettings
 from common.pacing import Work
-from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.topics import TopicImage
+from kraft.topic_names import INTERNAL_TOPICS
 from wire.apis import ApiKey
 from wire.messages import MetadataResponse, schema_uuid
 from wire.paced_codec import element_work

@@ -17,9 +17,9 @@ from broker.handlers.client_view import ClientView
 from broker.request import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from kraft.controller.topic_names import INTERNAL_TOPICS, check_topic_name
 from kraft.image.partitions import PartitionImage
 from kraft.records import AclOperation, AclResource
+from kraft.topic_names import INTERNAL_TOPICS, check_topic_name
 from wire.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

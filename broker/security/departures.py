@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.cells import cell_of
 from kraft.image.key_ranges import range_for, range_to_ask
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.tenant_usage import topics_of
+from kraft.topic_names import KEYED_TOPICS
 
 LEFT_ALONE_S = 60.0
 """For clients to go by themselves; also how often it is looked at again whether something is left here."""

@@ -14,7 +14,7 @@ from broker.partitions.partition import Partition
 from broker.tier.service import TierService
 from common.pacing import Pacer, Work
 from common.ports import Clock
-from kraft.controller.topic_names import INTERNAL_TOPICS
+from kraft.topic_names import INTERNAL_TOPICS
 from records.events import Event
 from tiering.exports import POSITIONS, Export, ReadyExport, batched
 

@@ -30,8 +30,8 @@ from broker.tier.starts import TierStarts, tell_start
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_tasks
 from common.pacing import Work
-from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.partitions import PartitionImage
+from kraft.topic_names import INTERNAL_TOPICS
 from storage import tier_start
 from tiering.partition_tier import PartitionTier
 from tiering.shard_protocol import Claim, RefusalCode, Refused

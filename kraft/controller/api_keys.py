@@ -18,7 +18,6 @@ from kraft.controller.acls import AclDraft
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, tenant_limit
 from kraft.controller.scram_credentials import API_KEY_ID, SECRET_BYTES_MAX, check_iterations, mechanism_of
-from kraft.controller.topic_names import can_begin_name
 from kraft.image.acls import WILDCARD, AclImage
 from kraft.image.credentials import ApiKeyImage
 from kraft.image.metadata import MetadataImage
@@ -37,6 +36,7 @@ from kraft.records import (
     ScramMechanism,
     TenantState,
 )
+from kraft.topic_names import can_begin_name
 from wire.messages import CreateApiKeyRequest, CreateApiKeyResponse, DeleteApiKeyRequest, DeleteApiKeyResponse
 
 ADMIN, READ, WRITE = "admin", "read", "write"

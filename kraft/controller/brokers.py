@@ -13,8 +13,8 @@ from common.decision import Decision
 from common.errors import ErrorCode
 from kraft.controller.departures import is_listed, piece_of, with_first_piece
 from kraft.controller.elections import changes_where_leaders_lack, changes_where_room_lacks
-from kraft.controller.features import ROOM_LEVEL, TIDELOG_VERSION
 from kraft.controller.policy import ControllerPolicy
+from kraft.features import ROOM_LEVEL, TIDELOG_VERSION
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import CELL_NAME
 from kraft.image.delta import replayed

@@ -8,10 +8,10 @@ import random
 from kraft.controller.key_ranges import RangeStep, range_step
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.stepper import Act
-from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
 from kraft.records import KeyRangeRecord
+from kraft.topic_names import KEYED_TOPICS
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from common.pacing import Work, at_once
 from kraft.controller.broker_loads import BrokerLoads
 from kraft.controller.features import check_access_level
 from kraft.controller.policy import ControllerPolicy, cell_limit
-from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import (
     BANDWIDTH_PER_BROKER,
@@ -33,6 +32,7 @@ from kraft.image.cells import (
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.records import CellRecord, MetadataRecord
+from kraft.topic_names import KEYED_TOPICS
 from wire.messages import (
     AlterCellRequest,
     AlterCellResponse,

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from kraft.controller.elections import Standing, changes_where_brokers_leave, standing_of
-from kraft.controller.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
+from kraft.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.partition_index import NO_PARTITIONS, PartitionKey
 from kraft.records import Cause, MetadataRecord, PartitionChangeRecord
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC
 
 WHOLE = 1 << 31
 _FIRST_TOPICS = (GROUP_TOPIC, TIER_TOPIC, AUDIT_TOPIC)

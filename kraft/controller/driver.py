@@ -28,10 +28,10 @@ from common.pacing import SLICE_COST, Pacer, Work
 from common.ports import Ports
 from kraft.batch_codec import assembled_batch, encoding_records
 from kraft.controller.batching import chunks, pieces
-from kraft.controller.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.controller.first_metadata import first_records
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.state_machine import Applied, MetadataStateMachine, Verdict
+from kraft.features import PIECES_LEVEL, TIDELOG_VERSION
 from kraft.image.delta import replayed, replaying_all
 from kraft.image.metadata import MetadataImage
 from kraft.quorum.state_machine import AppliedResult, NotLeader, QuorumBusy

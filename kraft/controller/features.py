@@ -1,32 +1,14 @@
-"""Feature levels: what this version supports, what the cluster has finalised. Pure."""
+"""Feature levels that the cluster has finalised. Pure."""
 
 from __future__ import annotations
 
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
+from kraft.features import ACCESS_LEVEL, METADATA_VERSION, SUPPORTED_FEATURES, TIDELOG_VERSION
 from kraft.image.metadata import MetadataImage
 from kraft.records import FeatureLevelRecord, MetadataRecord
 from wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
-
-METADATA_VERSION = "metadata.version"
-TIDELOG_VERSION = "tidelog.version"
-ACCESS_LEVEL = 1
-ROOM_LEVEL = 1
-PIECES_LEVEL = 2
-
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {
-    METADATA_VERSION: (7, 27),
-    TIDELOG_VERSION: (0, 2),
-    "group.version": (0, 0),
-    "transaction.version": (0, 0),
-}
-"""(lowest, highest) level by name, as nodes of this version register them. Levels are Apache Kafka's (27 is 4.1-IV1);
-groups of KIP-848 and the transactions of KIP-890 raise the other two when they are served. `tidelog.version` is ours,
-for records that Apache Kafka has not or not in this form: 1 has credentials, ACLs, tenants, keys and cells, and brokers
-that lack room; from 2 on brokers leave their partitions in pieces."""
-
-INITIAL_LEVELS = {METADATA_VERSION: 27, TIDELOG_VERSION: 2}
 
 UPDATE_COST = 5  # of one level, beside the look at each broker
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

@@ -7,7 +7,7 @@ from itertools import islice
 
 from common.identifiers import random_uuid, uuid_text
 from common.pacing import Work
-from kraft.controller.features import INITIAL_LEVELS
+from kraft.features import INITIAL_LEVELS
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
 from kraft.records import ClusterRecord, FeatureLevelRecord, MetadataRecord, PartitionRecord, TopicRecord

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange, TopicImage
 from kraft.records import KeysPhase, TenantRecord
+from kraft.topic_names import GROUP_TOPIC
 
 
 class Report(NamedTuple):

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import msgspec
 
 from common.errors import ProtocolError
-from kraft.controller.features import ACCESS_LEVEL, TIDELOG_VERSION
 from kraft.controller.move_throttles import may_throttle_ranges, ranges_lifted, throttles
 from kraft.controller.new_partitions import partition_records
 from kraft.controller.placement import ReplicaPlacer
@@ -27,13 +26,14 @@ from kraft.controller.range_growth import RangeGrowth
 from kraft.controller.reassignment import start_reassignment
 from kraft.controller.stepper import Step
 from kraft.controller.tenant_topics import usable
-from kraft.controller.topic_names import KEYED_TOPICS
+from kraft.features import ACCESS_LEVEL, TIDELOG_VERSION
 from kraft.image.brokers import BrokerImage
 from kraft.image.cells import DEFAULT_CELL, brokers_of, cell_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.image.topics import KeyRange, TopicImage
 from kraft.records import Cause, KeyRangeRecord, KeysPhase, MetadataRecord
+from kraft.topic_names import KEYED_TOPICS
 
 
 def founding_cell(image: MetadataImage, policy: ControllerPolicy, factor: int) -> tuple[str, int] | None:

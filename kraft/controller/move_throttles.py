@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, MetadataRecord, ResourceType, TenantState
+from kraft.topic_names import KEYED_TOPICS
 
 LEADER_RATE, FOLLOWER_RATE = RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")

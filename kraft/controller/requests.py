@@ -18,13 +18,13 @@ from common.ports import Clock
 from kraft.controller.attribution import actor_of, attributed
 from kraft.controller.decisions import Circumstances, decision_of
 from kraft.controller.driver import ControllerDriver, Decide, not_controller
-from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller.liveness import BrokerLiveness
 from kraft.controller.metadata_fetch import MetadataFetch
 from kraft.controller.partitions import alter_partition
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.producer_ids import decide_allocate_producer_ids
 from kraft.controller.tenant_duties import TenantDuties
+from kraft.features import SUPPORTED_FEATURES
 from kraft.records import METADATA_TOPIC
 from wire.apis import APIS, ApiKey, Features, api_versions, api_versions_unsupported
 from wire.codec import RequestHeader, UnsupportedRequest, decode_request, encode_response

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.metadata import MetadataImage
+from kraft.topic_names import GROUP_TOPIC
 
 
 class TenantGroups:

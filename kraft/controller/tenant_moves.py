@@ -24,7 +24,6 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.controller.reassignment import start_reassignment
 from kraft.controller.stepper import Step
 from kraft.controller.tenant_topics import usable
-from kraft.controller.topic_names import KEYED_TOPICS
 from kraft.image.cells import brokers_of
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
@@ -32,6 +31,7 @@ from kraft.image.tenants import TenantImage
 from kraft.image.topics import TopicImage
 from kraft.records import MetadataRecord, TenantState
 from kraft.tenant_usage import home_ids, is_outside, topics_of
+from kraft.topic_names import KEYED_TOPICS
 
 RECORDS_PER_STEP_MAX = 1_000
 LOOKS_PER_YIELD, TOPIC_COST = 200, 4  # partitions that are looked at, and what a topic costs beside them

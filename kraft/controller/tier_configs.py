@@ -12,9 +12,9 @@ from common.settings import declared
 from common.topic_settings import TOPIC_SETTINGS, TopicSettings
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller.topic_configs import topic_config
-from kraft.controller.topic_names import INTERNAL_TOPICS, TIER_TOPIC
 from kraft.image.configs import CLUSTER_DEFAULT
 from kraft.image.metadata import MetadataImage
+from kraft.topic_names import INTERNAL_TOPICS, TIER_TOPIC
 
 REMOTE_STORAGE = declared(TopicSettings, "remote_storage_enable").name
 COPY_DISABLE = declared(TopicSettings, "remote_log_copy_disable").name

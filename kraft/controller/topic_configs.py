@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 
 from common.settings import Setting
 from common.topic_settings import TOPIC_SETTINGS
 from kraft.controller.policy import ControllerPolicy
+from kraft.image.configs import ConfigSource
 from kraft.image.metadata import MetadataImage
 from wire.messages import CreateTopicsResponse
 
 _TopicConfig = CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
-
-
-class ConfigSource(IntEnum):
-    """Kafka's numbers."""
-
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
 
 
 def described_topic_configs(

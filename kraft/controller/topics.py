@@ -21,14 +21,6 @@ from kraft.controller.policy import ControllerPolicy
 from kraft.controller.tenant_topics import Home, TenantTopics, check_owner
 from kraft.controller.tier_configs import check_generation, check_tier, default_tier_overrides
 from kraft.controller.topic_configs import described_topic_configs
-from kraft.controller.topic_names import (
-    AUDIT_TOPIC,
-    INTERNAL_TOPICS,
-    KEYED_TOPICS,
-    TIER_TOPIC,
-    check_topic_name,
-    colliding_name,
-)
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
@@ -41,6 +33,14 @@ from kraft.records import (
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
+)
+from kraft.topic_names import (
+    AUDIT_TOPIC,
+    INTERNAL_TOPICS,
+    KEYED_TOPICS,
+    TIER_TOPIC,
+    check_topic_name,
+    colliding_name,
 )
 from wire.messages import (
     CreatePartitionsRequest,

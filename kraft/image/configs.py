@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from kraft.image.sharded_map import ShardedMap
 from kraft.records import ResourceType
@@ -11,6 +12,16 @@ from kraft.records import ResourceType
 ResourceKey = tuple[ResourceType, str]
 CLUSTER_DEFAULT = ""
 _NONE: Mapping[str, str] = {}
+
+
+class ConfigSource(IntEnum):
+    """Where a setting's value comes from: Kafka's numbers."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
 
 
 @dataclass(frozen=True, slots=True)

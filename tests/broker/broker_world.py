@@ -15,7 +15,6 @@ from broker.request import ClientSession, RequestContext, WrittenRows
 from common.machine import MachineClock
 from common.pacing import Pacer, at_once
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import (
@@ -26,6 +25,7 @@ from kraft.records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
+from kraft.topic_names import GROUP_TOPIC
 from tests.broker.coordinated_partition import MemoryPartition
 from tests.kraft.decisions import (
     decide_alter_configs,

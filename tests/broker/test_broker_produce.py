@@ -10,8 +10,8 @@ import pytest
 
 from broker.partitions.partition import FIRST_BATCH_PATIENCE_S
 from common.errors import ErrorCode
-from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.records import PartitionRecord, TopicRecord
+from kraft.topic_names import INTERNAL_TOPICS
 from records.batch import read_header
 from records.compression import Compression
 from tests.broker.replication_lab import (

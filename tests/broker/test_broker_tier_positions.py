@@ -10,7 +10,7 @@ import pytest
 from broker.tier.exports import LED_AT_ONCE, BrokerExports
 from common.machine import MachineClock
 from common.pacing import SLICE_COST, Pacer
-from kraft.controller.topic_names import GROUP_TOPIC
+from kraft.topic_names import GROUP_TOPIC
 from tiering.exports import POSITIONS
 
 

@@ -16,8 +16,8 @@ from broker.coordination.internal_topics import (
 )
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
-from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC
 from kraft.records import PartitionRecord, TopicRecord
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld
 from tests.tiering.tier_world import WorldClock
 

@@ -26,13 +26,13 @@ from broker.handlers.key_imports import ImportKeys
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports, KeyStep, Report, key_step, keys_are_home
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import replayed
 from kraft.image.key_ranges import Keeping, keeping, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.records import Cause, KeysPhase, MetadataRecord, PartitionChangeRecord, TenantState
+from kraft.topic_names import GROUP_TOPIC
 from tests.broker.test_coordination_key_ranges import with_group_topic
 from tests.kraft.decisions import decide_move_tenant
 from tests.kraft.images import POLICY

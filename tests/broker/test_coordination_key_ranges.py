@@ -13,12 +13,12 @@ from broker.coordination.placement import keeping_partition, partition_for
 from common.errors import ErrorCode
 from common.pacing import at_once
 from kraft.controller.key_ranges import range_step
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.delta import MetadataDelta, replayed
 from kraft.image.difference import differing
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import decode_snapshot, encode_snapshot
 from kraft.records import BrokerRegistrationChangeRecord, FeatureLevelRecord, RegisterBrokerRecord, RemoveTopicRecord
+from kraft.topic_names import GROUP_TOPIC
 from tests.kraft.decisions import decide_alter_partition_reassignments
 from tests.kraft.images import POLICY, new_cluster, new_topic
 from tests.kraft.tenants import CELLS, cells_of_three, created, with_topics

@@ -22,10 +22,10 @@ from kraft.controller.key_ranges import range_step
 from kraft.controller.move_throttles import RATES, REPLICAS
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from kraft.topic_names import GROUP_TOPIC
 from tests.broker.replication_lab import LOCALHOST, SECRET, ReservedPort
 from tests.broker.tenant_lab import Wire
 from tests.kraft.images import POLICY, new_cluster, new_topic

@@ -20,10 +20,10 @@ from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.machine import MachineClock
 from common.pacing import Pacer
 from common.ports import Address
-from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.links import Link
 from kraft.records import PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from kraft.topic_names import TIER_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire
 from tests.broker.coordinated_partition import MemoryPartition
 from tests.object_store.memory_store import MemoryStore

@@ -11,8 +11,8 @@ import pytest
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
 from common.errors import ErrorCode
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.records import PartitionRecord, RemoveTopicRecord, TopicRecord
+from kraft.topic_names import GROUP_TOPIC
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from wire.messages import (
     DeleteGroupsRequest,

@@ -16,10 +16,10 @@ from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope
 from common.errors import ErrorCode, MalformedFrame, ProtocolError
-from kraft.controller.topic_names import check_topic_name
 from kraft.image.metadata import EMPTY_IMAGE
 from kraft.image.sharded_map import ShardedMap
 from kraft.image.topics import TopicImage, TopicsImage
+from kraft.topic_names import check_topic_name
 from tests.broker.tenant_requests import places, request, tenant_apis
 from wire import messages
 from wire.apis import Api

@@ -13,11 +13,11 @@ from common.machine import machine_ports
 from common.pacing import Pacer
 from common.ports import Address
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
-from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller.liveness import LivenessConfig
 from kraft.controller.node import ControllerConfig, ControllerNode
 from kraft.controller.policy import ControllerPolicy
 from kraft.controller_channel import ChannelConfig, ControllerChannel
+from kraft.features import SUPPORTED_FEATURES
 from kraft.links import NodeLinks
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.quorum.quorum import QuorumConfig

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from kraft.controller.brokers import decide_heartbeat, decide_registration
-from kraft.controller.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.controller.policy import ControllerPolicy
+from kraft.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.image.partitions import PartitionImage

@@ -10,10 +10,10 @@ from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from kraft.controller.placement import ReplicaPlacer, UsableBroker
 from kraft.controller.policy import ControllerPolicy
-from kraft.controller.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC, check_topic_name, colliding_name
 from kraft.image.delta import replayed
 from kraft.image.metadata import MetadataImage
 from kraft.records import ConfigRecord, ResourceType, TopicRecord
+from kraft.topic_names import AUDIT_TOPIC, GROUP_TOPIC, TIER_TOPIC, check_topic_name, colliding_name
 from tests.kraft.decisions import decide_create_partitions, decide_create_topics, decide_delete_topics
 from tests.kraft.images import POLICY, beaten, create_topics, new_topic, rng, with_brokers
 from wire.messages import CreatePartitionsRequest, DeleteTopicsRequest, schema_uuid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kraft.controller.topic_names import AUDIT_TOPIC
+from kraft.topic_names import AUDIT_TOPIC
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event
 from records.record import decode_records
 from storage.audit_journal import JOURNAL_DIRECTORY

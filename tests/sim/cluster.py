@@ -18,7 +18,7 @@ from broker.node import BrokerNode
 from common.errors import ErrorCode, ProtocolError, StorageFailure
 from common.ports import Address, Ports
 from kraft.controller.node import ControllerNode
-from kraft.controller.topic_names import AUDIT_TOPIC
+from kraft.topic_names import AUDIT_TOPIC
 from object_store.store import ObjectStore
 from tests.sim import nemesis, tenants
 from tests.sim.ambush import DivergingLeader, LateAlterPartition

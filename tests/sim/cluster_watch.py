@@ -10,9 +10,9 @@ import msgspec
 
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
-from kraft.controller.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import snapshot_records
+from kraft.topic_names import AUDIT_TOPIC, TIER_TOPIC
 from tests.sim.audit_watch import AuditComesFirst, AuditShippedOnce
 from tests.sim.history import History, TopicPartition
 from tests.sim.invariants import (

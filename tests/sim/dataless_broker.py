@@ -17,8 +17,8 @@ from common.identifiers import random_uuid
 from common.pacing import Pacer
 from common.ports import Address, Ports
 from kraft.broker_lifecycle import BrokerLifecycle, LifecycleConfig, Registration
-from kraft.controller.features import SUPPORTED_FEATURES
 from kraft.controller_channel import ChannelConfig, ControllerChannel, ControllerUnavailable
+from kraft.features import SUPPORTED_FEATURES
 from kraft.image.metadata import MetadataImage
 from kraft.image.partitions import PartitionImage
 from kraft.links import NodeLinks

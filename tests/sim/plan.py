@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
+from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from tests.sim import nemesis
 from tests.sim.cluster_settings import CONTROLLER_COUNT, MIN_INSYNC, broker_name, controller_name
 from tests.sim.history import TopicPartition

@@ -11,8 +11,8 @@ from broker.config import BrokerConfig
 from common.errors import ErrorCode
 from common.node_settings.tenants import TenantSettings
 from common.ports import Address, Ports
-from kraft.controller.features import INITIAL_LEVELS
 from kraft.controller.node import ControllerConfig
+from kraft.features import INITIAL_LEVELS
 from kraft.image.delta import replayed
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage
 from kraft.records import ClusterRecord, FeatureLevelRecord, TenantRecord, TenantState

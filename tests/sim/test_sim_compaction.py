@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from broker.config import BrokerConfig
-from kraft.controller.topic_names import GROUP_TOPIC, TIER_TOPIC
+from kraft.topic_names import GROUP_TOPIC, TIER_TOPIC
 from tests.sim.cluster import COMES_UP_S, TIER_SETTLES_S, Cluster
 from tests.sim.cluster_settings import broker_settings
 from tests.sim.plan import Plan, draw_plan

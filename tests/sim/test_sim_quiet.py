@@ -14,8 +14,8 @@ import pytest
 
 from broker.replication.leader_link import LeaderLink
 from common.ports import Ports
-from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.partitions import PartitionImage
+from kraft.topic_names import TIER_TOPIC
 from tests.sim.client_links import ClusterLinks
 from tests.sim.cluster import COMES_UP_S, Cluster
 from tests.sim.cluster_settings import MIN_INSYNC, broker_name

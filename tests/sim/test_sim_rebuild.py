@@ -11,10 +11,10 @@ import pytest
 
 from common.ports import Ports
 from kraft.controller.node import ControllerConfig
-from kraft.controller.topic_names import INTERNAL_TOPICS
 from kraft.image.metadata import MetadataImage
 from kraft.metadata_export import metadata_events
 from kraft.rebuild import Rebuilder
+from kraft.topic_names import INTERNAL_TOPICS
 from tests.sim.client_links import ClusterLinks
 from tests.sim.cluster import COMES_UP_S, TIER_SETTLES_S, Cluster
 from tests.sim.cluster_settings import controller_settings

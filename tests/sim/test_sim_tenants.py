@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.metadata import MetadataImage
+from kraft.topic_names import GROUP_TOPIC
 from tests.sim import nemesis
 from tests.sim.cluster import Cluster
 from tests.sim.nemesis import Targets

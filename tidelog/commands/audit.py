@@ -120,7 +120,7 @@ def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
 def _ask(listing: Listing, where: Reach, *, live: bool) -> None:
     from kafka import KafkaConsumer  # noqa: PLC0415
 
-    from kraft.controller.topic_names import AUDIT_TOPIC  # noqa: PLC0415
+    from kraft.topic_names import AUDIT_TOPIC  # noqa: PLC0415
     from tidelog.audit_listing import NotAnswering, read_store, read_topic  # noqa: PLC0415
     from tidelog.tier_access import ask_brokers, live_topics, opened_store  # noqa: PLC0415
 

@@ -107,7 +107,7 @@ def restore(
     What was on the brokers alone when it was deleted is gone. The new topic is kept without bounds unless --config
     says otherwise; its other settings are defaults.
     """
-    from kraft.controller.topic_names import check_topic_name  # noqa: PLC0415
+    from kraft.topic_names import check_topic_name  # noqa: PLC0415
     from tidelog.tier_access import ask_brokers, live_topics, opened_store, split_name  # noqa: PLC0415
     from tiering.inventory import find_topics  # noqa: PLC0415
 

@@ -27,10 +27,10 @@ from broker.coordination.shard import CoordinatorRecord, Now, Parked, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Lane, Work
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import Keeping, keeping
 from kraft.image.metadata import MetadataImage
 from kraft.records import KeysPhase
+from kraft.topic_names import GROUP_TOPIC
 from tiering.exports import batched
 
 Reply = TypeVar("Reply")

@@ -15,12 +15,12 @@ from broker.coordination.shard import CoordinatorRecord, Now, Ticket
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from kraft.controller.topic_names import GROUP_TOPIC
 from kraft.image.key_ranges import range_at, range_for
 from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.image.topics import KeyRange
 from kraft.records import KeysPhase
+from kraft.topic_names import GROUP_TOPIC
 
 LANE = "keys that move"
 GROUP_COST = 50  # and of some tens of its offsets

@@ -22,9 +22,9 @@ from broker.coordination.tier.coordinator import TierCoordinator
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.lifecycle import duty, end_task
-from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.metadata import MetadataImage
 from kraft.links import Links
+from kraft.topic_names import TIER_TOPIC
 from tiering.partition_tier import PartitionTier
 from tiering.segment import SegmentId
 from tiering.shard_protocol import (

@@ -9,9 +9,9 @@ from broker.coordination.runtime import CoordinatorRuntime
 from broker.coordination.shard import Answer, CoordinatorRecord, Now, Ticket, replay_each
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from kraft.controller.topic_names import TIER_TOPIC
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import MetadataImage
+from kraft.topic_names import TIER_TOPIC
 from tiering.partition_tier import TierBefore
 from tiering.shard_changes import Moment
 from tiering.shard_protocol import Describe, DropPartition, Reply, Request
