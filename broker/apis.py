@@ -11,6 +11,20 @@ from dataclasses import dataclass, field
 from inspect import getmembers, isfunction
 from typing import Any
 
+from broker.gates import cluster_gates, group_gates, record_gates, topic_gates
+from broker.gates.gating import (
+    ALTER,
+    CLUSTER_ACTION,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    READ,
+    ClusterRight,
+    by_group,
+    by_topic,
+    free,
+)
+from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
 from broker.handlers.cells import CellHandlers
@@ -27,28 +41,14 @@ from broker.handlers.metadata import MetadataHandler
 from broker.handlers.produce import ProduceHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
 from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
-from broker.portions import Listing, by_name, by_name_or_id, by_resource, by_resource_and_keys, by_value, cut
-from broker.request import Route
-from broker.security import cluster_gates, group_gates, record_gates, topic_gates
-from broker.security.gating import (
-    ALTER,
-    CLUSTER_ACTION,
-    DELETE,
-    DESCRIBE,
-    DESCRIBE_CONFIGS,
-    READ,
-    ClusterRight,
-    by_group,
-    by_topic,
-    free,
-)
-from broker.security.plane import Security
-from broker.security.topic_gates import TopicDeletion
+from broker.requests.context import Route
+from broker.requests.portions import Listing, by_name, by_name_or_id, by_resource, by_resource_and_keys, by_value, cut
 from broker.tenancy.field_classes import (
     ACL,
     ALL,
@@ -125,7 +125,7 @@ ROWS = (
     Row(ApiKey.LIST_GROUPS, GroupHandlers.list_groups, group_gates.list_groups,
         request={OWN: "states_filter types_filter"},
         response={OWN: "groups.protocol_type", ALL: "groups.group_state groups.group_type"}),
-    Row(ApiKey.SASL_HANDSHAKE, Security.handshake, free,
+    Row(ApiKey.SASL_HANDSHAKE, SaslHandlers.handshake, free,
         request={OWN: "mechanism"}, response={ALL: "mechanisms"}),
     Row(ApiKey.API_VERSIONS, ClusterHandlers.api_versions, free,
         request={OWN: "client_software_name client_software_version"},
@@ -166,7 +166,7 @@ ROWS = (
     Row(ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirs.handle, ClusterRight(DESCRIBE),
         cuts=[cut("topics.partitions", "results.topics.partitions", around=1)],
         response={LOG_DIRECTORY: "results.log_dir"}),
-    Row(ApiKey.SASL_AUTHENTICATE, Security.authenticate, free,
+    Row(ApiKey.SASL_AUTHENTICATE, SaslHandlers.authenticate, free,
         request={OWN: "auth_bytes"}, response={OWN: "auth_bytes"}),
     Row(ApiKey.CREATE_PARTITIONS, TopicHandlers.create_partitions,
         by_topic(ALTER, topic_gates.partitions_not_created, answers="results"),

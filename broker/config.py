@@ -7,15 +7,14 @@ from ipaddress import IPv4Network, IPv6Network
 
 from broker.audit.config import AuditConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.replication.config import ReplicationConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
 from common.directory_config import DirectoryConfig
-from common.node_settings.connections import ConnectionSettings
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
 from common.node_settings.listeners import AcceptSettings
 from common.node_settings.proxy import ProxySettings
-from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
@@ -41,11 +40,6 @@ class Listen:
     proxy_networks: tuple[IPv4Network | IPv6Network, ...] = ()
     connections_max: int = same(AcceptSettings, "connections_max")
     creation_rate: int = same(AcceptSettings, "creation_rate")
-
-
-@dataclass(slots=True, frozen=True)
-class ReplicationConfig(ReplicationSettings):
-    request_timeout_ms: int = same(ConnectionSettings, "request_timeout_ms")
 
 
 @dataclass(slots=True, frozen=True)

@@ -18,9 +18,9 @@ from broker.coordination.standby import StandbyLimits
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
 from broker.data_plane import Machinery
-from broker.forwarding import Forwarder
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition, Role
+from broker.requests.forwarding import Forwarder
 from common.node_settings.audit import AuditSettings
 from common.node_settings.groups import GroupSettings
 from common.node_settings.tier import TierStateSettings

@@ -26,7 +26,7 @@ from broker.replication.fetch_sessions import FetchSessionCache
 from broker.replication.fetchers import Fetchers
 from broker.replication.isr_changes import ControllerCalls, IsrChanges
 from broker.replication.leader_link import LinkServices
-from broker.request import RequestChain
+from broker.requests.context import RequestChain
 from broker.tenancy.scope import ProxyAddress
 from common.pacing import Pacer
 from common.ports import Ports

@@ -1,9 +1,9 @@
 """Frames to handlers: Produce and Fetch by hand where the frame lies, everything else through schemas and the chain.
 
 A Produce or Fetch of very many partitions, or a Produce of many megabytes, is served in slices
-(`broker/long_requests.py`).
+(`broker/requests/long_requests.py`).
 
-A request outside the hot path may be answered at once or later (`broker/request_serving.py`). While one is answered
+A request outside the hot path may be answered at once or later (`broker/requests/serving.py`). While one is answered
 later its connection is muted, so that requests of a connection take effect in the order in which they were sent, as
 with Apache Kafka. Requests in work are bounded by the connections' own limits. In each turn of the event loop only so
 many short requests are served at once; others wait in their client's lane.
@@ -21,11 +21,12 @@ from broker.handlers.fetch import FetchHandler
 from broker.handlers.long_fetch import LongFetch
 from broker.handlers.long_produce import LongProduce
 from broker.handlers.produce import ProduceHandler
-from broker.long_requests import LongRequest, LongServing
-from broker.request import ClientSession, RequestChain, RequestContext, Route
-from broker.request_serving import RequestServing
+from broker.requests.context import RequestChain, RequestContext, Route
+from broker.requests.long_requests import LongRequest, LongServing
+from broker.requests.serving import RequestServing
 from broker.security.login import Login
 from broker.security.plane import Security
+from broker.security.session import ClientSession
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
 from common.lifecycle import end_tasks

@@ -8,7 +8,7 @@ from broker.audit.plane import AuditPlane
 from broker.config import BrokerConfig
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane
-from broker.forwarding import Forwarder
+from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
 from broker.handlers.audit import AppendAudit
 from broker.handlers.cells import CellHandlers
@@ -24,6 +24,7 @@ from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
 from broker.handlers.tenants import TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
@@ -31,8 +32,7 @@ from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
 from broker.replication.cold_reading import ColdReading
-from broker.security.plane import Security
-from broker.security.topic_gates import TopicDeletion
+from broker.requests.forwarding import Forwarder
 from broker.tier.plane import TierPlane
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.ports import Ports
@@ -46,7 +46,6 @@ def handlers(
     data_plane: DataPlane,
     coordinators: Coordinators,
     forwarder: Forwarder,
-    security: Security,
     audit: AuditPlane,
     tier: Callable[[], TierPlane | None],
     cold: Callable[[], ColdReading | None],
@@ -57,7 +56,7 @@ def handlers(
     partitions = data_plane.partitions
     given = {name: NODE_SETTINGS[name].text(value) for name, value in config.node_settings.items()}
     return [
-        security,
+        SaslHandlers(),
         TopicDeletion(lambda: forwarder.image),
         ListOffsets(
             hosted=partitions,

@@ -18,14 +18,14 @@ from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
-from broker.forwarding import Forwarder, ForwardLimits
 from broker.handler_set import handlers
 from broker.load_meter import LoadMeter
 from broker.node_listeners import secured
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
-from broker.request import RequestChain
+from broker.requests.context import RequestChain
+from broker.requests.forwarding import Forwarder, ForwardLimits
 from broker.room_watch import RoomWatch
 from broker.security.plane import Security
 from broker.tenancy.compiler import Compiler
@@ -440,7 +440,6 @@ class BrokerNode:
             data_plane=self.data_plane,
             coordinators=self.coordinators,
             forwarder=self._forwarder,
-            security=self.security,
             audit=self.audit,
             tier=lambda: self.tier,
             cold=lambda: self.cold.reading if self.cold is not None else None,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 
-from broker.forwarding import Forwarder
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from broker.tenancy.tenant_acls import find_acls
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work

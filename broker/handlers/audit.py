@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.audit.topic_host import AuditTopicHost, Entry
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from records.audit_event import EVENT_BYTES_MAX, decode_audit_event
 from wire.messages import AppendAuditRequest, AppendAuditResponse

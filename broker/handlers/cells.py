@@ -5,8 +5,8 @@ Behaviour: both are the controller's and travel to it in an Envelope: how full a
 
 from __future__ import annotations
 
-from broker.forwarding import Forwarder
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from common.errors import ProtocolError
 from wire.messages import AlterCellRequest, AlterCellResponse, DescribeCellsRequest, DescribeCellsResponse
 

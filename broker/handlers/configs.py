@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Set
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from broker.forwarding import Forwarder
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.client_view import ClientView
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.pacing import Work

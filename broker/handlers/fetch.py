@@ -24,10 +24,11 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
+from broker.partitions.throttles import ReplicationQuota
 from broker.replication.fetch_reading import FetchReader, Read
 from broker.replication.fetch_sessions import NO_SESSION, UNSENT, FetchSession, FetchSessionCache, Position
-from broker.replication.throttles import ReplicationQuota
-from broker.request import ClientSession, Throttle
+from broker.requests.context import Throttle
+from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.node_settings.tier import TierReads
 from common.pacing import Work

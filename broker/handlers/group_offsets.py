@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.groups.offsets import TopicOffsets
 from broker.coordination.groups.values import NO_EPOCH, NO_OFFSET, CommitRequest, CommittedOffset, OffsetToCommit
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import ZERO_UUID
 from common.pacing import Work

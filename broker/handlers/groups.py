@@ -22,7 +22,7 @@ from broker.coordination.groups.values import (
     SyncRequest,
 )
 from broker.handlers.authorized_operations import GROUP_OPERATIONS
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from broker.tenancy.scope import prefix_of
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work

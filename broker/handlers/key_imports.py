@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.coordination.groups.key_store import KeyStore
 from broker.coordination.shard import CoordinatorRecord
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from wire.messages import ImportKeysRequest, ImportKeysResponse, raw_uuid
 

@@ -20,7 +20,7 @@ from typing import Any
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
 from broker.replication.cold_reading import ColdReading
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from storage.partition_log import TimestampHit
 from wire.messages import ListOffsetsRequest, ListOffsetsResponse

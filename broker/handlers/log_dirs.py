@@ -9,7 +9,7 @@ import asyncio
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode
 from common.pacing import Work
 from common.ports import Disk

@@ -13,7 +13,7 @@ import asyncio
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from kraft.topic_names import INTERNAL_TOPICS
 from records.audit_event import client_actor

@@ -15,11 +15,11 @@ from broker.handlers.fetch import (
     PendingFetch,
     release_reads,
 )
-from broker.long_requests import LongRequest
 from broker.partitions.partition import Partition
 from broker.replication.fetch_reading import Read
 from broker.replication.fetch_sessions import NO_SESSION, FetchSession, Position
-from broker.request import ClientSession
+from broker.requests.long_requests import LongRequest
+from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from wire.connection import Reply

@@ -20,8 +20,8 @@ from broker.handlers.produce import (
     ProduceHandler,
     refusal_of,
 )
-from broker.long_requests import LongRequest
-from broker.request import ClientSession
+from broker.requests.long_requests import LongRequest
+from broker.security.session import ClientSession
 from common.errors import ErrorCode
 from common.pacing import Work
 from wire.connection import Connection

@@ -21,8 +21,9 @@ from broker.handlers.record_inspection import RecordInspection
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
-from broker.request import ClientSession, Throttle
+from broker.requests.context import Throttle
 from broker.security.authorizer import Access
+from broker.security.session import ClientSession
 from broker.tenancy.scope import tenant_text
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work

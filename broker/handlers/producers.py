@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from broker.partitions.hosted import HostedPartitions
 from broker.producer_ids import ProducerIds
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from wire.messages import (

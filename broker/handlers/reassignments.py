@@ -8,8 +8,8 @@ unclean elections and an error of the whole request.
 
 from __future__ import annotations
 
-from broker.forwarding import Forwarder
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from common.errors import ProtocolError
 from wire.messages import (
     AlterPartitionReassignmentsRequest,

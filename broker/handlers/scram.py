@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker.forwarding import Forwarder
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
 from kraft.image.metadata import MetadataImage
 from wire.messages import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from broker.forwarding import Forwarder
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage

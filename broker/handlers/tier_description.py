@@ -13,9 +13,9 @@ from typing import Protocol
 
 from broker.coordination.tier.client import TierClient
 from broker.coordination.tier.coordinator import TierCoordinator
-from broker.forwarding import Forwarder
 from broker.replication.cold_reading import ColdReading, Damage
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
+from broker.requests.forwarding import Forwarder
 from broker.tier.led import LedPartition
 from broker.tier.opening import LateStore
 from broker.tier.service import TierService

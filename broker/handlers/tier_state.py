@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from broker.coordination.tier.coordinator import TierCoordinator
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from common.errors import ErrorCode, ProtocolError
 from tiering.shard_protocol import DropPartition, ForgetPartition, RefusalCode, Refused, decode_request, encode
 from wire.messages import TierStateRequest, TierStateResponse, raw_uuid

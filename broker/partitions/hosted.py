@@ -19,7 +19,7 @@ from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
 from broker.partitions.replica_set import IsrProposal, Outlook
 from broker.partitions.role_changes import Key, RoleChanges
-from broker.replication.throttles import ReplicationThrottles
+from broker.partitions.throttles import ReplicationThrottles
 from common.errors import ErrorCode, ProtocolError
 from common.long_lived import LongLived
 from common.node_settings.replication import ReplicationSettings

@@ -19,7 +19,7 @@ from broker.partitions.replica_set import Held
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import Doubts, ReadableReplica, Redirections, preferred_replica
-from broker.request import ClientSession
+from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from kraft.records import AclOperation, AclResource
 from storage.cold_reads import PagesMissing, PageWait

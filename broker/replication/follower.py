@@ -18,7 +18,7 @@ from typing import NamedTuple
 from broker.deadlines import DueHeap
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
-from broker.replication.throttles import ReplicationQuota
+from broker.partitions.throttles import ReplicationQuota
 from common.backoff import Backoff
 from common.errors import ErrorCode
 from storage.leader_epochs import EpochEnd

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.config import ReplicationConfig
 from broker.partitions.partition import Partition
+from broker.partitions.throttles import ReplicationQuota
+from broker.replication.config import ReplicationConfig
 from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
-from broker.replication.throttles import ReplicationQuota
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure, error_name
 from common.lifecycle import duty, end_task

@@ -1,1 +1,1 @@
-"""Who a connection belongs to, and what they may do: SASL, principals, the authorizer, and a gate before each API."""
+"""Who a connection belongs to, and what they may do: SASL, principals, the authorizer."""

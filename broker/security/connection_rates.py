@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from broker.request import ClientSession
+from broker.security.session import ClientSession
 from common.metrics import Metrics
 from common.token_bucket import TokenBucket
 from kraft.image.metadata import MetadataImage

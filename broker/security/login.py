@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from broker.request import ClientSession
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
 from broker.security.oauth import OauthExchange
+from broker.security.session import ClientSession
 from broker.security.verifications import TooManyVerifications
 from common.errors import ErrorCode
 from wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from broker.request import ClientSession, RequestContext
 from broker.security.authorizer import Authorizer, AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import ConnectionRates
@@ -21,9 +20,9 @@ from broker.security.login import Login
 from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import NONCE_BYTES, ScramExchange
+from broker.security.session import ClientSession
 from broker.security.strangers import Strangers
 from broker.security.verifications import Verifications
-from common.errors import ErrorCode, ProtocolError
 from common.host_names import parse_host
 from common.metrics import Metrics
 from common.ports import Ports
@@ -34,7 +33,6 @@ from kraft.records import ScramMechanism
 from wire.connection import Connection, FrameHandler
 from wire.failure_log import FailureLog
 from wire.listeners import ListenerConfig, ListenerKind
-from wire.messages import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
 logger = logging.getLogger(__name__)
 
@@ -154,22 +152,6 @@ class Security:
         for login in left:
             login.session.connection.close_after_flush()
 
-    # APIs --------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def handshake(context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        login = _login(context)
-        response = login.handshake(context.api_version, request.mechanism)
-        login.answer_follows()
-        return response
-
-    @staticmethod
-    async def authenticate(context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
-        login = _login(context)
-        response = await login.authenticate(request.auth_bytes)
-        login.answer_follows()
-        return response
-
     def register(self, metrics: Metrics) -> None:
         self.rates.register(metrics)
         metrics.family(
@@ -254,13 +236,6 @@ class _Door:
 
     def now_ms(self) -> int:
         return self._security.ports.clock.wall_ms()
-
-
-def _login(context: RequestContext) -> Login:
-    login = context.session.login
-    if not isinstance(login, Login):
-        raise ProtocolError(ErrorCode.ILLEGAL_SASL_STATE, "this listener has no SASL")
-    return login
 
 
 def _tenant_of(logins: dict[Login, None]) -> str | None:

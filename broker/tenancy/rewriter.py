@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from broker.request import RequestContext
+from broker.requests.context import RequestContext
 from broker.tenancy.compiler import Compiler, Rewrite, RewriteWork
 from broker.tenancy.scope import ForeignName, ProxyAddress, TenantScope, prefix_of
 from common.errors import MalformedFrame
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class TenantNames:
-    """Implements `broker.request.Rewriter`. Requests of operators and nodes pass as they are."""
+    """Implements `broker.requests.context.Rewriter`. Requests of operators and nodes pass as they are."""
 
     def __init__(self, image: Callable[[], MetadataImage], proxies: ProxyAddress, compiler: Compiler) -> None:
         """Raises UnclassifiedField when a served message holds a field without a class."""

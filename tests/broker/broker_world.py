@@ -10,8 +10,9 @@ from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.coordinator import GroupCoordinator
 from broker.coordination.internal_topics import InternalTopics, group_topic
 from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
-from broker.forwarding import Forwarder, ForwardLimits
-from broker.request import ClientSession, RequestContext, WrittenRows
+from broker.requests.context import RequestContext, WrittenRows
+from broker.requests.forwarding import Forwarder, ForwardLimits
+from broker.security.session import ClientSession
 from common.machine import MachineClock
 from common.pacing import Pacer, at_once
 from kraft.controller.policy import ControllerPolicy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.request import ClientSession, RequestChain, RequestContext
+from broker.requests.context import RequestChain, RequestContext
+from broker.security.session import ClientSession
 from common.pacing import Work
 
 

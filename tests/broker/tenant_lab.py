@@ -16,10 +16,10 @@ from broker.audit.config import AuditConfig
 from broker.config import BrokerConfig, Listen, LogDuties
 from broker.coordination.groups.config import GroupConfig
 from broker.node import BrokerNode
-from broker.request import ANONYMOUS, ClientSession
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.plane import Security
+from broker.security.session import ANONYMOUS, ClientSession
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
 from broker.tenancy.scope import ProxyAddress

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from broker.apis import ROWS, routes
+from broker.gates.gating import ClusterRight
 from broker.handlers.groups import GroupHandlers
 from broker.handlers.reassignments import ReassignmentHandlers
-from broker.security.gating import ClusterRight
 from kraft.controller.decisions import DECISIONS
 from kraft.controller.requests import ANSWERS
 from tests.broker.gate_oracle.own_rights import own_rights

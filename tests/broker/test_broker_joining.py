@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.partitions.partition import Partition
 from broker.replication.fetch_sessions import FetchSession
-from broker.request import ClientSession
+from broker.security.session import ClientSession
 from common.errors import ErrorCode
 from kraft.records import PartitionChangeRecord
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually

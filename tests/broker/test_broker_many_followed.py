@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from broker.partitions.replica import Role
+from broker.partitions.throttles import ReplicationQuota
 from broker.replication.fetch_sessions import KEPT_ASLEEP_MAX, FetchSession, FetchSessionCache
 from broker.replication.follower import REST_MAX_S, RETRIES_PER_S, FollowedPartitions
 from broker.replication.leader_link import PARTS_MAX
-from broker.replication.throttles import ReplicationQuota
 from common.errors import ErrorCode
 from common.pacing import Work
 from storage.log_ends import LogEnds

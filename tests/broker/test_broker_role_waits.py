@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from broker.forwarding import Forwarder, ForwardLimits
 from broker.partitions.role_changes import Key, RoleChanges
+from broker.requests.forwarding import Forwarder, ForwardLimits
 from common.machine import MachineClock
 from common.pacing import Pacer, Work
 from kraft.image.delta import MetadataDelta

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.partitions.log_settings import LogSettings
-from broker.replication.throttles import ReplicationQuota, ReplicationThrottles
+from broker.partitions.throttles import ReplicationQuota, ReplicationThrottles
 from common.node_settings.replication import ReplicationSettings
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE

@@ -8,7 +8,7 @@ from typing import Any
 from broker.handlers.metadata import MetadataConfig, MetadataHandler
 from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
-from broker.request import RequestContext, WrittenRows
+from broker.requests.context import RequestContext, WrittenRows
 from broker.security.authorizer import Authorizer, AuthorizerConfig
 from common.errors import ErrorCode
 from common.pacing import SLICE_COST, Pacer

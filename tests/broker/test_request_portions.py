@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.admission import Admission
 from broker.apis import ROWS
-from broker.portions import Listing
-from broker.request import ClientSession, Handler, RequestContext, Route
-from broker.request_serving import UNCUT_ELEMENTS_MAX, RequestServing
-from broker.security.gating import free
+from broker.gates.gating import free
+from broker.requests.admission import Admission
+from broker.requests.context import Handler, RequestContext, Route
+from broker.requests.portions import Listing
+from broker.requests.serving import UNCUT_ELEMENTS_MAX, RequestServing
+from broker.security.session import ClientSession
 from common.errors import ProtocolError
 from common.pacing import Pacer
 from tests.broker.open_chain import open_chain

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from broker.apis import ROWS
+from broker.gates.gating import free
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
-from broker.security.gating import free
 from common.errors import ErrorCode
 from tests.broker.gate_oracle.answers import ask_all
 from tests.broker.gate_oracle.answers import read as read_answers

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.request import ClientSession
 from broker.security.config import SecurityConfig
 from broker.security.plane import Security
+from broker.security.session import ClientSession
 from common.machine import MachineClock, machine_random
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage

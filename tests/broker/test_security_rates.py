@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.request import ClientSession
 from broker.security import connection_rates
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import PAUSE_S_MAX, ConnectionRates, pause_of
+from broker.security.session import ClientSession
 from common.token_bucket import TokenBucket
 from kraft.image.delta import MetadataDelta
 from kraft.image.metadata import EMPTY_IMAGE, MetadataImage

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.request import ClientSession
 from broker.security.credentials import Credentials
 from broker.security.exchange import Authenticated, AuthenticationFailed, Exchange
 from broker.security.login import FRAMES_MAX, Login, until_answer
 from broker.security.oauth import KeySet, OauthExchange
 from broker.security.plain import PlainExchange
 from broker.security.scram import ScramExchange
+from broker.security.session import ClientSession
 from broker.security.strangers import Strangers
 from broker.security.verifications import TooManyVerifications, Verifications
 from common.errors import ErrorCode

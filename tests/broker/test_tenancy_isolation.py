@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from broker.apis import FIELD_CLASSES
 from broker.partitions.hosted import HostedPartitions
-from broker.request import ClientSession
+from broker.security.session import ClientSession
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from tests.broker.tenant_lab import ALPHA, BETA, GAMMA, INSIDE_DIRECTORY, INSIDE_HOST, KEYS, OPERATOR, TenantLab, Wire

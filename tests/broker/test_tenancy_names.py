@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.apis import FIELD_CLASSES
-from broker.request import ClientSession, RequestContext
+from broker.requests.context import RequestContext
+from broker.security.session import ClientSession
 from broker.tenancy.compiler import Compiler, UnclassifiedField
 from broker.tenancy.field_classes import ENTITIES, NAMES, FieldClass
 from broker.tenancy.rewriter import TenantNames

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.apis import ROWS
-from broker.security.gating import ClusterRight
+from broker.gates.gating import ClusterRight
 from kraft.records import AclOperation
 from wire.apis import NODES, ApiKey
 

@@ -10,10 +10,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, as_bits
-from broker.request import Handler, RequestContext
-from broker.security.authorizer import Access
-from broker.security.gating import (
+from broker.gates.gating import (
     CREATE,
     DELETE,
     DESCRIBE,
@@ -26,6 +23,9 @@ from broker.security.gating import (
     split,
     then,
 )
+from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, as_bits
+from broker.requests.context import Handler, RequestContext
+from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage

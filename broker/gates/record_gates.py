@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.request import Handler, RequestContext
-from broker.security.authorizer import Access
-from broker.security.gating import (
+from broker.gates.gating import (
     CLUSTER_ACTION,
     DESCRIBE,
     IDEMPOTENT_WRITE,
@@ -22,6 +20,8 @@ from broker.security.gating import (
     WRITE,
     by_topic,
 )
+from broker.requests.context import Handler, RequestContext
+from broker.security.authorizer import Access
 from wire.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

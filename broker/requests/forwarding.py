@@ -10,7 +10,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from broker.request import NODE_PRINCIPAL, RequestContext
+from broker.requests.context import RequestContext
+from broker.security.session import NODE_PRINCIPAL
 from common.errors import ErrorCode, MalformedFrame, OutcomeUnknown, ProtocolError, known_error
 from common.pacing import Pacer, at_once
 from common.ports import Clock

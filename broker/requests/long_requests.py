@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from broker.admission import Admission
-from broker.request import ClientSession
+from broker.requests.admission import Admission
+from broker.security.session import ClientSession
 from common.pacing import Pacer, Work
 from wire.connection import Connection, Reply
 from wire.outgoing import Part

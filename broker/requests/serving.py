@@ -1,8 +1,8 @@
 """One request outside the hot path, from its decoded form to the parts of its answer.
 
 A short request whose handler answers at once costs a few plain calls. Everything else is done in slices of the node's
-pacer, in the lane of the client: a long request in portions (`broker/portions.py`), a handler's work, a long answer.
-Lanes of one tenant, or of one user on one host, share the turns of one, however many connections there are.
+pacer, in the lane of the client: a long request in portions (`broker/requests/portions.py`), a handler's work, a long
+answer. Lanes of one tenant, or of one user on one host, share the turns of one, however many connections there are.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import AsyncExitStack
 from types import GeneratorType
 from typing import Any
 
-from broker.admission import Admission
-from broker.portions import Listing, distinct, is_long, join, portions
-from broker.request import RequestChain, RequestContext, Route, WrittenRows
+from broker.requests.admission import Admission
+from broker.requests.context import RequestChain, RequestContext, Route, WrittenRows
+from broker.requests.portions import Listing, distinct, is_long, join, portions
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Pacer, Work
 from wire.codec import encode_response

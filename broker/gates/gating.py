@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, Protocol, TypeVar
 
-from broker.request import Gate, Handler, RequestContext
+from broker.requests.context import Gate, Handler, RequestContext
 from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from common.pacing import Work

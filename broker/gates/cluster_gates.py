@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from broker.handlers.reassignments import WHOLE_ERROR_FROM, for_each_partition
-from broker.request import Handler, RequestContext
-from broker.security.authorizer import Access
-from broker.security.gating import (
+from broker.gates.gating import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
     GROUP,
@@ -20,7 +17,10 @@ from broker.security.gating import (
     extended,
     then,
 )
-from broker.security.topic_gates import cluster_operations
+from broker.gates.topic_gates import cluster_operations
+from broker.handlers.reassignments import WHOLE_ERROR_FROM, for_each_partition
+from broker.requests.context import Handler, RequestContext
+from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from kraft.records import ResourceType
 from wire.apis import APIS

@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.coordination.groups.values import NO_EPOCH, NO_OFFSET
-from broker.handlers.authorized_operations import GROUP_OPERATIONS
-from broker.handlers.cluster import GROUP_KEY, MANY_KEYS_FROM, TRANSACTION_KEY
-from broker.handlers.group_offsets import (
-    MANY_GROUPS_FROM,
-    TOP_LEVEL_ERROR_FROM,
-    old_failure,
-)
-from broker.handlers.groups import PROTOCOL_NULLABLE_FROM
-from broker.request import Handler, RequestContext
-from broker.security.authorizer import Access
-from broker.security.gating import (
+from broker.gates.gating import (
     DELETE,
     DESCRIBE,
     GROUP,
@@ -32,6 +22,16 @@ from broker.security.gating import (
     then,
     then_work,
 )
+from broker.handlers.authorized_operations import GROUP_OPERATIONS
+from broker.handlers.cluster import GROUP_KEY, MANY_KEYS_FROM, TRANSACTION_KEY
+from broker.handlers.group_offsets import (
+    MANY_GROUPS_FROM,
+    TOP_LEVEL_ERROR_FROM,
+    old_failure,
+)
+from broker.handlers.groups import PROTOCOL_NULLABLE_FROM
+from broker.requests.context import Handler, RequestContext
+from broker.security.authorizer import Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from wire.messages import (

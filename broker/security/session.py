@@ -1,0 +1,70 @@
+"""What a broker knows of one connection's client: who it is, and what it may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker.security.authorizer import Access
+from common.pacing import Lane
+
+ANONYMOUS = "User:ANONYMOUS"
+NODE_PRINCIPAL = "User:NODE"
+
+
+class ClosedListener(Protocol):
+    """Something that waits on behalf of a connection."""
+
+    def connection_closed(self) -> None:
+        """Its answer is not needed any more: the connection has closed."""
+        ...
+
+
+@dataclass(slots=True)
+class ClientSession:
+    """What is known of a connection for as long as it lives; one per connection, shared by its requests.
+
+    `internal` is true only after the node handshake: nothing else makes a peer a node. `tenant` is the logical
+    cluster of the credentials, None on an operator listener. `access` is None where everybody may do everything;
+    `login` is the connection's on a SASL listener, which alone sets the three together.
+    """
+
+    listener: str
+    internal: bool
+    client_host: str
+    connection: Any
+    principal: str = ANONYMOUS
+    tenant: str | None = None
+    closed_listeners: dict[ClosedListener, None] = field(default_factory=dict)
+
+    fetch_session: ClosedListener | None = None
+    reader: int = 0  # a number for those who have to tell readers apart; 0 before it is needed
+    access: Access | None = None
+    login: ClosedListener | None = None
+    pause_ms: int = 0  # what its next answer tells it to wait, for having come too fast
+
+    @property
+    def lane(self) -> Lane:
+        """Whose turns its long work takes: a client's as a whole, however many connections it has."""
+        client = self.tenant if self.tenant is not None else (self.principal, self.client_host)
+        return Lane(client, id(self))
+
+    @property
+    def topic_prefix(self) -> bytes:
+        """What the tenant's topics' names begin with, nothing for others."""
+        return b"" if self.tenant is None else f"{self.tenant}_".encode()
+
+    def adopt(self, fetch_session: ClosedListener) -> None:
+        """The fetch session that this connection used last; the one before, if another, is not expected back."""
+        before, self.fetch_session = self.fetch_session, fetch_session
+        if before is not None and before is not fetch_session:
+            before.connection_closed()
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        for listener in list(self.closed_listeners):
+            listener.connection_closed()
+        self.closed_listeners.clear()
+        if self.fetch_session is not None:
+            self.fetch_session.connection_closed()
+            self.fetch_session = None
