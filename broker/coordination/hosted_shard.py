@@ -46,7 +46,7 @@ Waiter = tuple["asyncio.Future[Any]", object]
 class HostLimits:
     """Times in seconds. `batch_bytes_max` bounds a batch, and each record of a decision, `batch_records_max`
     the work of building one. `parked_max` bounds the
-    requests that wait for others, `unsettled_bytes_max` the records that wait for their followers, `stale_reads_max`
+    requests that wait for others, `uncommitted_bytes_max` the records that wait for their followers, `stale_reads_max`
     the reads that wait for the followers' word."""
 
     commit_timeout_s: float = same(GroupSettings, "offsets_commit_timeout_ms", seconds)
@@ -56,19 +56,30 @@ class HostLimits:
     starved_poll_s: float = 0.5
     parked_max: int = 100_000
     stale_reads_max: int = 10_000
-    unsettled_bytes_max: int = 16 << 20
+    uncommitted_bytes_max: int = 16 << 20
     batch_bytes_max: int = BATCH_BYTES_MAX
     batch_records_max: int = 1_000
 
 
 @dataclass(slots=True)
-class Unsettled:
-    """Waiters for one appended batch, or for what lies below it."""
+class Uncommitted:
+    """One appended batch, and who waits for it or for what lies below it."""
 
     end_offset: int
-    deadline_s: float
+    deadline_s: float  # for the waiters; monotonic seconds
     bytes: int
     waiters: list[Waiter] = field(default_factory=list)
+
+    def add(self, waiters: list[Waiter], deadline_s: float) -> None:
+        self.waiters.extend(waiters)
+        self.deadline_s = min(self.deadline_s, deadline_s)
+
+    def take_late(self, now_s: float) -> list[Waiter]:
+        """The waiters, if their time is up."""
+        if self.deadline_s > now_s:
+            return []
+        late, self.waiters, self.deadline_s = self.waiters, [], float("inf")
+        return late
 
 
 class HostedShard(Generic[ShardType]):
@@ -91,7 +102,7 @@ class HostedShard(Generic[ShardType]):
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.closed = False
-        self.armed_s: float | None = None  # when the runtime's timer next looks at it
+        self._armed_s: float | None = None  # the deadline at which the runtime's timer next looks at it
         self._clock = clock
         self._limits = limits
         self._deadline_moved = deadline_moved
@@ -108,13 +119,13 @@ class HostedShard(Generic[ShardType]):
         self._open_bytes = 0
         self._open_waiters: list[Waiter] = []
         self._flush_due = False
-        self._unsettled: deque[Unsettled] = deque()
-        self._unsettled_bytes = 0
+        self._uncommitted: deque[Uncommitted] = deque()
+        self._uncommitted_bytes = 0
         self._commit_deadline_s = float("inf")  # never later than that of any waiter for a commit
         self._stale: deque[tuple[float, Query[ShardType, Any], asyncio.Future[Any]]] = deque()
         self._starved_until: float | None = None
         if loaded_end > partition.high_watermark:
-            self._await_commit(Unsettled(loaded_end, float("inf"), 0))
+            self._await_commit(Uncommitted(loaded_end, float("inf"), 0))
 
     def now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.wall_ms(), self._end + len(self._open))
@@ -146,7 +157,10 @@ class HostedShard(Generic[ShardType]):
         future: asyncio.Future[Any] = self._loop.create_future()
         if not soft:
             self._check_room()
-        if len(self._parked) >= self._limits.parked_max or self._unsettled_bytes >= self._limits.unsettled_bytes_max:
+        if (
+            len(self._parked) >= self._limits.parked_max
+            or self._uncommitted_bytes >= self._limits.uncommitted_bytes_max
+        ):
             raise ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "too many requests wait")
         self._tickets += 1
         ticket = self._tickets
@@ -222,10 +236,26 @@ class HostedShard(Generic[ShardType]):
             first = min(first, self._clock.monotonic() + self._limits.stale_read_poll_s)
         return None if first == float("inf") else first
 
+    def arm(self) -> float | None:
+        """The next deadline, at which `take_due` expects to be called; None where an earlier one serves, or none is
+        needed."""
+        deadline = None if self.closed else self.next_deadline()
+        if deadline is None or (self._armed_s is not None and self._armed_s <= deadline):
+            return None
+        self._armed_s = deadline
+        return deadline
+
+    def take_due(self, deadline: float) -> bool:
+        """Whether this deadline, which has come, is the newest that `arm` gave."""
+        if self._armed_s != deadline:
+            return False
+        self._armed_s = None
+        return True
+
     def expire(self, spared_until_s: float) -> None:
         """Do what is due. While nothing can be appended, the shard's own deadlines wait."""
         now = self.now()._replace(spared_until_s=spared_until_s)
-        self._expire_unsettled(now.monotonic_s)
+        self._expire_uncommitted(now.monotonic_s)
         self._retry_stale(now.monotonic_s)
         deadline = self.shard.next_deadline()
         if deadline is None or deadline > now.monotonic_s:
@@ -239,17 +269,13 @@ class HostedShard(Generic[ShardType]):
         self._starved_until = None
         self._take(self.shard.expire(now), None)
 
-    def _expire_unsettled(self, now_s: float) -> None:
+    def _expire_uncommitted(self, now_s: float) -> None:
         if self._commit_deadline_s > now_s:
             return
-        for unsettled in self._unsettled:
-            if unsettled.deadline_s > now_s:
-                continue
-            unsettled.deadline_s = float("inf")
-            late, unsettled.waiters = unsettled.waiters, []
-            for future, _ in late:
-                _settle(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
-        self._commit_deadline_s = min((unsettled.deadline_s for unsettled in self._unsettled), default=float("inf"))
+        for batch in self._uncommitted:
+            for future, _ in batch.take_late(now_s):
+                _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the write was not confirmed"))
+        self._commit_deadline_s = min((batch.deadline_s for batch in self._uncommitted), default=float("inf"))
 
     def _retry_stale(self, now_s: float) -> None:
         if self._stale and self._is_fresh():
@@ -259,7 +285,7 @@ class HostedShard(Generic[ShardType]):
             return
         while self._stale and self._stale[0][0] <= now_s:
             _, _, future = self._stale.popleft()
-            _settle(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the followers are silent"))
+            _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the followers are silent"))
 
     # appending ---------------------------------------------------------------------------------------------
 
@@ -305,18 +331,17 @@ class HostedShard(Generic[ShardType]):
         refused = [*self._answered(), *([] if waiter is None else [waiter])]
         code = ErrorCode.NOT_COORDINATOR if self.closed else ErrorCode.COORDINATOR_NOT_AVAILABLE
         for future, _ in refused:
-            _settle(future, ProtocolError(code, "the log refuses appends"))
+            _answer(future, ProtocolError(code, "the log refuses appends"))
 
     def _release_or_wait(self, waiters: list[Waiter]) -> None:
         """They wait for the newest append, if one is not committed yet."""
-        if self._unsettled:
-            newest = self._unsettled[-1]
-            newest.waiters.extend(waiters)
-            newest.deadline_s = min(newest.deadline_s, self._clock.monotonic() + self._limits.commit_timeout_s)
+        if self._uncommitted:
+            newest = self._uncommitted[-1]
+            newest.add(waiters, self._clock.monotonic() + self._limits.commit_timeout_s)
             self._commit_deadline_s = min(self._commit_deadline_s, newest.deadline_s)
         else:
             for future, reply in waiters:
-                _settle(future, reply)
+                _answer(future, reply)
 
     def _flush_turn(self) -> None:
         self._flush_due = False
@@ -348,7 +373,7 @@ class HostedShard(Generic[ShardType]):
                 self._broken()
             return False
         deadline = now.monotonic_s + self._limits.commit_timeout_s
-        self._await_commit(Unsettled(self._end, deadline, size, waiters))
+        self._await_commit(Uncommitted(self._end, deadline, size, waiters))
         return True
 
     def _take_back(self, shard: RevocableShard, before: list[Any]) -> None:
@@ -356,15 +381,15 @@ class HostedShard(Generic[ShardType]):
         self._undone += 1
         refused, self._open_waiters = self._open_waiters, []
         for future, _ in refused:
-            _settle(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log refuses appends"))
+            _answer(future, ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log refuses appends"))
         shard.take_back(before[::-1], self.now())
         self._release_or_wait(self._answered())
 
-    def _await_commit(self, unsettled: Unsettled) -> None:
-        self._unsettled.append(unsettled)
-        self._unsettled_bytes += unsettled.bytes
-        self._commit_deadline_s = min(self._commit_deadline_s, unsettled.deadline_s)
-        if not self.partition.on_commit(unsettled.end_offset, self._commit_changed):
+    def _await_commit(self, batch: Uncommitted) -> None:
+        self._uncommitted.append(batch)
+        self._uncommitted_bytes += batch.bytes
+        self._commit_deadline_s = min(self._commit_deadline_s, batch.deadline_s)
+        if not self.partition.on_commit(batch.end_offset, self._commit_changed):
             self._commit_changed(None)
 
     def _commit_changed(self, error: ErrorCode | None) -> None:
@@ -375,11 +400,11 @@ class HostedShard(Generic[ShardType]):
             self._broken()
             return
         high_watermark = self.partition.high_watermark
-        while self._unsettled and self._unsettled[0].end_offset <= high_watermark:
-            unsettled = self._unsettled.popleft()
-            self._unsettled_bytes -= unsettled.bytes
-            for future, reply in unsettled.waiters:
-                _settle(future, reply)
+        while self._uncommitted and self._uncommitted[0].end_offset <= high_watermark:
+            batch = self._uncommitted.popleft()
+            self._uncommitted_bytes -= batch.bytes
+            for future, reply in batch.waiters:
+                _answer(future, reply)
 
     # the end -----------------------------------------------------------------------------------------------
 
@@ -392,22 +417,22 @@ class HostedShard(Generic[ShardType]):
 
     def _refuse_all(self) -> None:
         refused = [future for future, _ in self._open_waiters]
-        for unsettled in self._unsettled:
-            refused.extend(future for future, _ in unsettled.waiters)
+        for batch in self._uncommitted:
+            refused.extend(future for future, _ in batch.waiters)
         refused.extend(self._parked.values())
         refused.extend(future for _, _, future in self._stale)
         self._open, self._open_waiters, self._parked = [], [], {}
-        self._unsettled.clear()
+        self._uncommitted.clear()
         self._stale.clear()
         for future in refused:
-            _settle(future, ProtocolError(ErrorCode.NOT_COORDINATOR))
+            _answer(future, ProtocolError(ErrorCode.NOT_COORDINATOR))
 
 
 def _size(record: CoordinatorRecord) -> int:
     return len(record.key) + len(record.value or b"") + RECORD_OVERHEAD_BYTES
 
 
-def _settle(future: asyncio.Future[Any], reply: object) -> None:
+def _answer(future: asyncio.Future[Any], reply: object) -> None:
     if future.done():
         return
     if isinstance(reply, ProtocolError):

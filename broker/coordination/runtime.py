@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,15 +58,48 @@ class RuntimeConfig:
     reload: Backoff = RELOAD
 
 
-@dataclass(slots=True)
 class _Slot:
-    """A partition that this broker leads: its shard once it is loaded, and the task that loads it."""
+    """A partition that this broker leads in one epoch: its shard once it is loaded, and the task that loads it."""
 
-    partition: CoordinatedPartition
-    leader_epoch: int
-    hosted: HostedShard[Any] | None = None
-    load: asyncio.Task[None] | None = None
-    failures: int = 0
+    __slots__ = ("_failures", "_load", "hosted", "leader_epoch", "partition")
+
+    def __init__(self, partition: CoordinatedPartition) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.hosted: HostedShard[Any] | None = None
+        self._load: asyncio.Task[None] | None = None
+        self._failures = 0  # of loads and shards, which the pauses before a load grow with
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition in the slot's epoch."""
+        return self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+
+    def load_by(self, load: Coroutine[Any, Any, None]) -> None:
+        self._load = asyncio.get_running_loop().create_task(load, name=duty("load-shard"))
+
+    def loaded(self, hosted: HostedShard[Any]) -> None:
+        self._load, self.hosted = None, hosted
+
+    def broke(self, hosted: HostedShard[Any]) -> bool:
+        """Whether the shard that broke is the one that served here; none does then."""
+        if self.hosted is not hosted:
+            return False
+        self.hosted = None
+        return True
+
+    def failed(self, backoff: Backoff) -> float:
+        """The pause before the next load."""
+        self._failures += 1
+        return backoff.pause_s(self._failures)
+
+    def end(self) -> asyncio.Task[None] | None:
+        """Serve no longer; the load that was cancelled and has yet to end."""
+        if self.hosted is not None:
+            self.hosted.close()
+        if self._load is not None:
+            self._load.cancel()
+        return self._load
 
 
 class CoordinatorRuntime:
@@ -145,8 +178,8 @@ class CoordinatorRuntime:
         if slot is not None and slot.leader_epoch == partition.leader_epoch:
             return
         self._drop(key)
-        slot = self._slots[key] = _Slot(partition, partition.leader_epoch)
-        self._start_load(slot, 0.0)
+        slot = self._slots[key] = _Slot(partition)
+        slot.load_by(self._load(slot, 0.0))
 
     def resigned(self, topic: str, index: int) -> None:
         """This broker leads that partition no longer, or it is gone."""
@@ -154,13 +187,9 @@ class CoordinatorRuntime:
 
     def _drop(self, key: PartitionKey) -> None:
         slot = self._slots.pop(key, None)
-        if slot is None:
-            return
-        if slot.load is not None:
-            slot.load.cancel()
-            self._keep_until_done(slot.load)
-        if slot.hosted is not None:
-            slot.hosted.close()
+        load = slot.end() if slot is not None else None
+        if load is not None:
+            self._keep_until_done(load)
 
     def _keep_until_done(self, task: asyncio.Task[None]) -> None:
         """Hold a task that was cancelled until it has ended: the loop itself holds tasks only weakly."""
@@ -168,9 +197,6 @@ class CoordinatorRuntime:
         number = self._count
         self._ending[number] = task
         task.add_done_callback(lambda _: self._ending.pop(number, None))
-
-    def _start_load(self, slot: _Slot, pause_s: float) -> None:
-        slot.load = asyncio.get_running_loop().create_task(self._load(slot, pause_s), name=duty("load-shard"))
 
     async def _load(self, slot: _Slot, pause_s: float) -> None:
         """Load until it succeeds or the slot is dropped, which cancels this task."""
@@ -189,12 +215,11 @@ class CoordinatorRuntime:
             except (ProtocolError, StorageFailure, OSError, ValueError) as error:
                 fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
                 _log.warning("shard not loaded", extra=fields)
-                pause_s = self._next_pause(slot)
+                pause_s = slot.failed(self._config.reload)
                 continue
             break
-        if partition.leader_epoch != slot.leader_epoch or not partition.is_leader:
+        if not slot.is_current:
             return  # the election that follows loads it again
-        slot.load = None
         hosted: HostedShard[Any] = HostedShard(
             shard=shard,
             partition=partition,
@@ -205,24 +230,19 @@ class CoordinatorRuntime:
             broken=lambda: self._shard_broke(slot, hosted),
             holds_lease=self._holds_lease,
         )
-        slot.hosted = hosted
+        slot.loaded(hosted)
         fields = {"topic": partition.topic, "partition": partition.index, "epoch": slot.leader_epoch, "end": end}
         _log.info("shard loaded", extra=fields)
         hosted.begin()
         self._arm(hosted)
 
-    def _next_pause(self, slot: _Slot) -> float:
-        slot.failures += 1
-        return self._config.reload.pause_s(slot.failures)
-
     def _shard_broke(self, slot: _Slot, hosted: HostedShard[Any]) -> None:
         """The disk failed, or leadership went: load again, unless the slot is gone or already does."""
         current = self._slots.get((slot.partition.topic, slot.partition.index))
-        if self._stopped or current is not slot or slot.hosted is not hosted:
+        if self._stopped or current is not slot or not slot.broke(hosted):
             return
-        slot.hosted = None
-        if slot.partition.is_leader and slot.partition.leader_epoch == slot.leader_epoch:
-            self._start_load(slot, self._next_pause(slot))
+        if slot.is_current:
+            slot.load_by(self._load(slot, slot.failed(self._config.reload)))
         else:
             del self._slots[slot.partition.topic, slot.partition.index]
 
@@ -323,12 +343,9 @@ class CoordinatorRuntime:
     # time --------------------------------------------------------------------------------------------------
 
     def _arm(self, hosted: HostedShard[Any]) -> None:
-        deadline = None if hosted.closed else hosted.next_deadline()
+        deadline = hosted.arm()
         if deadline is None:
             return
-        if hosted.armed_s is not None and hosted.armed_s <= deadline:
-            return
-        hosted.armed_s = deadline
         self._armed.add(deadline, hosted)
         if deadline < self._timer_at:
             self._set_timer(deadline)
@@ -353,8 +370,7 @@ class CoordinatorRuntime:
         due: list[HostedShard[Any]] = []
         while (entry := self._armed.pop_due(now)) is not None:
             deadline, _, hosted = entry
-            if hosted.armed_s == deadline:
-                hosted.armed_s = None
+            if hosted.take_due(deadline):
                 due.append(hosted)
         for hosted in due:
             if not hosted.closed:

@@ -37,14 +37,35 @@ class StandbyLimits:
 
 @dataclass(slots=True)
 class _Standby:
-    """`shard` reflects `log` below `applied`; `shard` is None where it would take more memory than there is."""
+    """`shard` reflects `log`, in the state that `generation` counts, below `applied`."""
 
-    shard: Shard | None
+    shard: Shard | None  # None where it would take more memory than there is
     log: CoordinatedLog
     generation: int
     applied: int
-    size: int = 0
-    measured_at: int = 0
+    size: int = 0  # bytes, when it was measured; 0 before
+    measured_at: int = 0  # `applied` then
+
+    def is_of(self, partition: CoordinatedPartition) -> bool:
+        """Whether all that the standby has seen is still in the partition's log."""
+        log = partition.log
+        return self.log is log and self.generation == log.generation and self.applied <= log.log_end_offset
+
+    async def follow(self, partition: CoordinatedPartition, shard: Shard, limits: LoadLimits, pacer: Pacer) -> None:
+        """Up to the high watermark. Raises as `load_shard`."""
+        until = partition.high_watermark
+        self.applied = await load_shard(partition, shard, limits, pacer, self.applied, until)
+
+    def measure(self, shard: Shard) -> bool:
+        """Measure it if it has grown by many records; whether that was so."""
+        if self.size and self.applied - self.measured_at < SIZE_AFTER_RECORDS:
+            return False
+        self.size, self.measured_at = shard.held_bytes(), self.applied
+        return True
+
+    def release(self) -> None:
+        """It takes more memory than there is: keep the place alone, so that it is not begun again."""
+        self.shard, self.size = None, 0
 
 
 class Standbys:
@@ -91,7 +112,7 @@ class Standbys:
         if self._advancing is not None and self._advancing[0] == key:
             self._advancing[1].cancel()  # no further slice runs; records that were applied already may be again
         standby = self._kept.pop(key, None)
-        if standby is None or standby.shard is None or not _is_of(standby, partition):
+        if standby is None or standby.shard is None or not standby.is_of(partition):
             return None
         return standby.shard, standby.applied
 
@@ -106,7 +127,7 @@ class Standbys:
 
     async def _follow(self, key: Key, partition: CoordinatedPartition) -> None:
         standby = self._kept.get(key)
-        if standby is None or not _is_of(standby, partition):
+        if standby is None or not standby.is_of(partition):
             log = partition.log
             generation = log.generation
             shard, begin = await begin_shard(partition, lambda: self._make_shard(*key), self._snapshots)
@@ -121,28 +142,19 @@ class Standbys:
             step.result()
 
     async def _advance(self, key: Key, partition: CoordinatedPartition, standby: _Standby, shard: Shard) -> None:
-        until = partition.high_watermark
         try:
-            standby.applied = await load_shard(partition, shard, self._load, self._pacer, standby.applied, until)
+            await standby.follow(partition, shard, self._load, self._pacer)
         except (ProtocolError, StorageFailure, OSError, ValueError) as error:
             fields = {"topic": partition.topic, "partition": partition.index, "error": str(error)}
             _log.warning("standby given up for now", extra=fields)
             self._kept.pop(key, None)
             return
-        if standby.applied - standby.measured_at >= SIZE_AFTER_RECORDS or not standby.size:
-            standby.size, standby.measured_at = shard.held_bytes(), standby.applied
-            if self.size > self._limits.bytes_max:
-                standby.shard, standby.size = None, 0
-                fields = {"topic": partition.topic, "partition": partition.index}
-                _log.info("standby takes more memory than there is for it", extra=fields)
-                return
-        if not _is_of(standby, partition):
+        if standby.measure(shard) and self.size > self._limits.bytes_max:
+            standby.release()
+            fields = {"topic": partition.topic, "partition": partition.index}
+            _log.info("standby takes more memory than there is for it", extra=fields)
+            return
+        if not standby.is_of(partition):
             return  # the log was cut meanwhile: the shard may have records of both lineages
         if self._snapshots is not None and self._snapshots.is_due(partition, shard, standby.applied):
             await self._snapshots.write(partition, shard, still(standby.applied))
-
-
-def _is_of(standby: _Standby, partition: CoordinatedPartition) -> bool:
-    """Whether all that the standby has seen is still in the partition's log."""
-    log = partition.log
-    return standby.log is log and standby.generation == log.generation and standby.applied <= log.log_end_offset

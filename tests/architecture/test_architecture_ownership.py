@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = [
-    "broker/coordination/groups",
+    "broker/coordination",
     "kraft",
     "storage",
 ]

@@ -26,7 +26,11 @@ from tests.broker.coordinated_partition import MemoryPartition
 
 TOPIC = "__consumer_offsets"
 QUICK = HostLimits(
-    commit_timeout_s=0.1, stale_read_timeout_s=0.1, stale_read_poll_s=0.01, starved_poll_s=0.01, unsettled_bytes_max=500
+    commit_timeout_s=0.1,
+    stale_read_timeout_s=0.1,
+    stale_read_poll_s=0.01,
+    starved_poll_s=0.01,
+    uncommitted_bytes_max=500,
 )
 
 

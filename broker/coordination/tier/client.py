@@ -65,15 +65,44 @@ class TierClientLimits:
 
 
 class _Call:
-    __slots__ = ("body", "deadline", "future", "in_doubt", "partition", "topic_id")
+    """One call of a shard until it is answered, over as many attempts as it takes."""
+
+    __slots__ = ("_in_doubt", "body", "deadline", "future", "partition", "topic_id")
 
     def __init__(self, topic_id: bytes, partition: int, body: bytes, deadline: float) -> None:
         self.topic_id = topic_id
         self.partition = partition
         self.body = body
         self.deadline = deadline
-        self.in_doubt = False
         self.future: asyncio.Future[Reply | ErrorCode] = asyncio.get_running_loop().create_future()
+        self._in_doubt = False  # whether some attempt may have taken effect although no reply says so
+
+    def attempt_again(self) -> None:
+        """Another request is to carry it."""
+        if self.future.done():
+            self.future = asyncio.get_running_loop().create_future()
+
+    def answer(self, outcome: Reply | ErrorCode) -> None:
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def lost(self, *, sent: bool) -> None:
+        """The connection that was to carry it is gone, before or after it was sent."""
+        self._in_doubt = self._in_doubt or sent
+        self.answer(ErrorCode.NETWORK_EXCEPTION)
+
+    def refused(self, code: ErrorCode) -> None:
+        """Most errors leave open whether the request was written: a shard that is given up may have appended it."""
+        self._in_doubt = self._in_doubt or code not in _NOT_TAKEN
+
+    def timed_out(self) -> None:
+        self._in_doubt = True
+
+    def failure(self) -> Exception:
+        """Why the caller gets no reply."""
+        if self._in_doubt:
+            return OutcomeUnknown("the tier shard has not answered in time")
+        return ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the tier shard was not reached in time")
 
 
 class _Courier:
@@ -134,16 +163,10 @@ class _Courier:
         except (ConnectionLost, CallTimeout, TooManyCalls, MalformedFrame):
             self.link.drop()
             for call in calls:
-                call.in_doubt = call.in_doubt or sent
-                _settle(call, ErrorCode.NETWORK_EXCEPTION)
+                call.lost(sent=sent)
             return
         for call, result in zip(calls, response.calls, strict=True):
-            _settle(call, _outcome(result.error_code, result.reply))
-
-
-def _settle(call: _Call, outcome: Reply | ErrorCode) -> None:
-    if not call.future.done():
-        call.future.set_result(outcome)
+            call.answer(_outcome(result.error_code, result.reply))
 
 
 def _outcome(code: int, reply: bytes) -> Reply | ErrorCode:
@@ -277,7 +300,7 @@ class TierClient:
                 async with asyncio.timeout(left_s):
                     outcome = await self._attempt(call, request)
             except TimeoutError:
-                call.in_doubt = True
+                call.timed_out()
                 break
             if not isinstance(outcome, ErrorCode):
                 return outcome
@@ -286,9 +309,7 @@ class TierClient:
             if outcome is ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # its place in the next request is free at once
                 continue
             await asyncio.sleep(min(retries.failed(), max(call.deadline - loop.time(), 0)))
-        if call.in_doubt:
-            raise OutcomeUnknown("the tier shard has not answered in time")
-        raise ProtocolError(ErrorCode.REQUEST_TIMED_OUT, "the tier shard was not reached in time")
+        raise call.failure()
 
     async def _attempt(self, call: _Call, request: Request) -> Reply | ErrorCode:
         """One way to wherever the shard is now."""
@@ -301,22 +322,21 @@ class TierClient:
             return error.code
         if leader < 0:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if call.future.done():
-            call.future = asyncio.get_running_loop().create_future()
+        call.attempt_again()
         courier = self._couriers.get(leader)
         if courier is None:
             courier = self._couriers[leader] = _Courier(self, leader)
         courier.add(call)
         outcome = await call.future
-        if isinstance(outcome, ErrorCode) and outcome not in (*_NOT_TAKEN, ErrorCode.NETWORK_EXCEPTION):
-            call.in_doubt = True  # a shard that is given up may have appended it
+        if isinstance(outcome, ErrorCode) and outcome is not ErrorCode.NETWORK_EXCEPTION:
+            call.refused(outcome)
         return outcome
 
     async def _ask_here(self, call: _Call, request: Request) -> Reply:
         try:
             return await self._local.call(call.topic_id, call.partition, request)
         except ProtocolError as error:
-            call.in_doubt = call.in_doubt or error.code not in _NOT_TAKEN
+            call.refused(error.code)
             raise
 
     def _leader_of(self, call: _Call) -> int:
@@ -335,4 +355,4 @@ class TierClient:
         for courier in self._couriers.values():
             await courier.stop()
             for call in courier.waiting:
-                _settle(call, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                call.answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
