@@ -1,8 +1,9 @@
-"""What hostile requests do to another client: `python -m bench.hostile [--elements N] [--seconds S] [--only API,…]`.
+"""What hostile requests do to another client: `python -m bench.hostile [--elements N] [--seconds S] [--only ROW,…]`.
 
 Three brokers. One client produces a record at a time with acks=all; beside it another sends the most expensive legal
 requests, one API and shape after another, each again and again on one connection. Printed: the producer's latencies
-without and with it, the largest resident memory of a broker, and brokers that were fenced.
+without and with it, the processor time of each process, the largest resident memory of a broker, and brokers that were
+fenced. `--only` takes names of APIs, or a row's API and shape: `FindCoordinator/distinct`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,26 @@ class Row:
     resident_mb: float
     answers: int
     closed: int
+    busy: dict[str, float]  # share of one processor that each node and the attacker had
+
+
+class Busy:
+    """What share of a processor each of some processes has had since this was made."""
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        self._pids = pids
+        self._began = time.monotonic()
+        self._before = {name: _processor_s(pid) for name, pid in pids.items()}
+
+    def shares(self) -> dict[str, float]:
+        passed_s = time.monotonic() - self._began
+        return {name: round((_processor_s(pid) - self._before[name]) / passed_s, 3) for name, pid in self._pids.items()}
+
+
+def _processor_s(pid: int) -> float:
+    """Seconds that all threads of a process have run."""
+    runs = (task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(run.split()[0]) for run in runs) / 1e9
 
 
 class Victim:
@@ -74,6 +95,10 @@ class Attacker:
         self._process.stdin.close()
         self._process.stdin = None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def stop(self) -> None:
         self._process.terminate()
         counts, _ = self._process.communicate(timeout=ANSWER_S)
@@ -88,13 +113,15 @@ def measure(cluster: EmbeddedCluster, hostile: Hostile | None, seconds: float) -
     """The victim's latencies while `hostile` is sent; None: undisturbed."""
     victim = Victim(cluster.bootstrap)
     victim.measure(0.3)  # connections, metadata
-    pids = [node["pid"] for node in cluster.nodes() if node["role"] == "broker"]
+    pids = {f"{node['role']}-{node['id']}": node["pid"] for node in cluster.nodes()}
     attacker = None
     if hostile is not None:
         port = int(cluster.bootstrap.split(",")[0].rsplit(":", 1)[1])
         attacker = Attacker(port, encode_request(hostile.message, hostile.version, 1, "hostile"))
+    busy = Busy(pids if attacker is None else {**pids, "attacker": attacker.pid})
     found = victim.measure(seconds)
-    largest = max(resident_mb([pid]) for pid in pids)
+    shares = busy.shares()
+    largest = max(resident_mb([pid]) for name, pid in pids.items() if name.startswith("broker"))
     if attacker is not None:
         attacker.stop()
     return Row(
@@ -104,6 +131,7 @@ def measure(cluster: EmbeddedCluster, hostile: Hostile | None, seconds: float) -
         largest,
         attacker.answers if attacker is not None else 0,
         attacker.closed if attacker is not None else 0,
+        shares,
     )
 
 
@@ -111,7 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=__doc__)
     parser.add_argument("--elements", type=int, default=10_000, help="of the longest list of a request")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each request")
-    parser.add_argument("--only", default="", help="names of APIs, separated by commas")
+    parser.add_argument("--only", default="", help="APIs, or API/shape, separated by commas")
     parser.add_argument("--json", type=Path, help="write the rows there")
     options = parser.parse_args()
     only = set(filter(None, options.only.split(",")))
@@ -125,7 +153,8 @@ def main() -> int:
         calm = [measure(cluster, None, options.seconds)]
         for hostile in hostile_requests(names, options.elements, every_version=False):
             is_served = ListenerKind.OPERATOR in hostile.api.kinds and hostile.api.name not in LEFT_OUT
-            if is_served and (not only or hostile.api.name in only):
+            is_meant = not only or hostile.api.name in only or f"{hostile.api.name}/{hostile.shape}" in only
+            if is_served and is_meant:
                 calm.append(measure(cluster, None, options.seconds))
                 rows.append(row := measure(cluster, hostile, options.seconds))
                 print(_line(row, _undisturbed(calm)), flush=True)
@@ -152,8 +181,12 @@ def _line(row: Row, undisturbed: float) -> str:
     ratio = row.p99_ms / undisturbed
     return (
         f"{row.label:45} p50 {row.p50_ms:6.2f}  p99 {row.p99_ms:7.2f} ms  x{ratio:4.1f}  {row.resident_mb:5.0f} MB  "
-        f"{row.answers} answers, {row.closed} closed"
+        f"{row.answers} answers, {row.closed} closed  busy {_percent(row.busy)}"
     )
+
+
+def _percent(busy: dict[str, float]) -> str:
+    return " ".join(f"{name} {share:.0%}" for name, share in sorted(busy.items()))
 
 
 def _fenced(data: Path) -> int:

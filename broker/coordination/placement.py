@@ -4,19 +4,35 @@ As Apache Kafka does it, the absolute value of Java's String.hashCode, modulo th
 or of the range that a cell owns.
 """
 
+from struct import unpack
+
 from kraft.image.key_ranges import range_to_ask
 from kraft.image.metadata import MetadataImage
 
 _HASH_MASK = 0xFFFFFFFF
 _SIGN_BIT = 0x80000000
+_WORD_BYTES = 8  # of four units: what the last step adds up, one by one
+_BLOCK_BYTES = 512
+_EVERY_OTHER_UNIT = int.from_bytes(b"\x00\x00\xff\xff" * (_BLOCK_BYTES // 4), "big")
+_EVERY_OTHER_PAIR = int.from_bytes(b"\x00\x00\x00\x00\xff\xff\xff\xff" * (_BLOCK_BYTES // 8), "big")
 
 
 def java_string_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, in 32 bits with sign."""
-    value = 0
+    """String.hashCode: over UTF-16 code units, in 32 bits with sign.
+
+    The polynomial of a block is one large number, whose neighbouring units and then pairs are put together all at
+    once. So a name of 249 characters costs a quarter of what it costs unit by unit.
+    """
     units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & _HASH_MASK
+    value, begin, end = 0, 0, len(units) % _BLOCK_BYTES or _BLOCK_BYTES  # a short block comes first, behind zeros
+    while begin < len(units):
+        block = int.from_bytes(units[begin:end], "big")
+        block = (block >> 16 & _EVERY_OTHER_UNIT) * 31 + (block & _EVERY_OTHER_UNIT)
+        block = (block >> 32 & _EVERY_OTHER_PAIR) * 31**2 + (block & _EVERY_OTHER_PAIR)
+        words = -(-(end - begin) // _WORD_BYTES)
+        for word in unpack(f">{words}Q", block.to_bytes(words * _WORD_BYTES, "big")):
+            value = (31**4 * value + word) & _HASH_MASK
+        begin, end = end, end + _BLOCK_BYTES
     return value - (1 << 32) if value & _SIGN_BIT else value
 
 

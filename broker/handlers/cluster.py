@@ -11,6 +11,7 @@ from 2 on for fenced brokers too; FindCoordinator from 4 on takes many keys.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.coordination.internal_topics import InternalTopics
@@ -137,8 +138,9 @@ class ClusterHandlers:
     async def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
+        find = await self._finder(context, request.key_type)
         if context.api_version < MANY_KEYS_FROM:
-            found = await self._find(context, request.key_type, request.key)
+            found = find(request.key)
             broker = found.broker
             return FindCoordinatorResponse(
                 error_code=found.error,
@@ -149,7 +151,7 @@ class ClusterHandlers:
             )
         coordinators = []
         for key in request.coordinator_keys:
-            found = await self._find(context, request.key_type, key)
+            found = find(key)
             broker = found.broker
             coordinators.append(
                 _Coordinator(
@@ -163,22 +165,36 @@ class ClusterHandlers:
             )
         return FindCoordinatorResponse(coordinators=coordinators)
 
-    async def _find(self, context: RequestContext, key_type: int, key: str) -> Found:
+    async def _finder(self, context: RequestContext, key_type: int) -> Callable[[str], Found]:
+        """Finds the coordinator of one key after another, with what they have in common looked up once."""
         if key_type == TRANSACTION_KEY:
             view = self._view(context)
-            broker = view.broker(view.controller_id)
-            return Found(broker) if broker is not None else Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            any_broker = _found(view.broker(view.controller_id))
+            return lambda _key: any_broker
         if key_type != GROUP_KEY:
-            return Found(None, ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
+            refusal = Found(None, ErrorCode.INVALID_REQUEST, "Only groups have a coordinator here.")
+            return lambda _key: refusal
         try:
             await self._internal_topics.ensure(GROUP_TOPIC)
         except ProtocolError as error:
-            return Found(None, error.code)
+            failure = Found(None, error.code)
+            return lambda _key: failure
         view = self._view(context)
-        index = keeping_partition(view.image, GROUP_TOPIC, key)
-        partition = None if index is None else view.image.partition_by_name(GROUP_TOPIC, index)
-        broker = None if partition is None else view.broker(partition.leader)
-        return Found(broker) if broker is not None else Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        by_partition: dict[int | None, Found] = {}
+
+        def find(key: str) -> Found:
+            index = keeping_partition(view.image, GROUP_TOPIC, key)
+            found = by_partition.get(index)
+            if found is None:
+                partition = None if index is None else view.image.partition_by_name(GROUP_TOPIC, index)
+                found = by_partition[index] = _found(None if partition is None else view.broker(partition.leader))
+            return found
+
+        return find
+
+
+def _found(broker: VisibleBroker | None) -> Found:
+    return Found(broker) if broker is not None else Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def _kind(context: RequestContext) -> ListenerKind:

@@ -478,3 +478,11 @@ def test_hashes_are_javas(text: str, value: int) -> None:
 def test_hashes_run_over_utf_16_units() -> None:
     assert java_string_hash("😀") == 31 * 0xD83D + 0xDE00
     assert all(0 <= partition_for(f"group-{number}", 7) < 7 for number in range(100))
+
+
+@pytest.mark.parametrize("length", [*range(18), *range(248, 266), *range(510, 522), 1_025])
+def test_hashes_of_any_length_are_the_polynomial(length: int) -> None:
+    units = [(number * 40_503 + 12_345) & 0xFFFF for number in range(length)]
+    text = b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be", "surrogatepass")
+    value = sum(unit * 31**power for power, unit in enumerate(reversed(units))) & 0xFFFFFFFF
+    assert java_string_hash(text) & 0xFFFFFFFF == value
