@@ -28,6 +28,12 @@ WALL_0 = 1_700_000_000_000
 RANGE = (("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"),)
 
 
+def subscription(topics: list[str]) -> bytes:
+    """ConsumerProtocolSubscription 0, as a client writes it."""
+    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
+    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+
+
 class GroupDriver:
     """`replies` has everything that was answered, by ticket; `log` every record in order."""
 

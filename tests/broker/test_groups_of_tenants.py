@@ -15,7 +15,7 @@ from broker.coordination.groups.config import GroupConfig
 from broker.coordination.groups.tenant_index import ByTenant
 from common.errors import ErrorCode
 from common.pacing import at_once
-from tests.broker.group_driver import GroupDriver
+from tests.broker.group_driver import GroupDriver, subscription
 
 QUICK = GroupConfig(group_initial_rebalance_delay_ms=0)
 TENANTS = ("lkc-aaaaaa", "lkc-bbbbbb")
@@ -23,12 +23,6 @@ PREFIXES = ("", *(f"{tenant}_" for tenant in TENANTS))
 NAMES = st.sampled_from(
     ["t", "u", "lkc-aaaaaa_t", "lkc-bbbbbb_t", "lkc-aaaaaa", "lkc-aaaaaa_", "lkc-", "_", "t_lkc-aaaaaa_"]
 )
-
-
-def subscription(topics: list[str]) -> bytes:
-    """ConsumerProtocolSubscription 0, as a client writes it."""
-    names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
-    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
 
 
 @given(

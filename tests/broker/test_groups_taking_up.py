@@ -17,24 +17,33 @@ from broker.coordination.groups.values import (
     GroupMetadata,
     GroupState,
     MemberHeartbeat,
+    MemberIdentity,
     MemberMetadata,
 )
 from broker.coordination.shard import CoordinatorRecord, Now
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
+from tests.broker.group_driver import subscription
 from tests.broker.test_groups_scale import new_shard
+from tests.common.call_count import counted_calls
 
 MEMBERS = 9_000  # about as many as fit a record
 LONG, SHORT = "long", "short"
 SESSION_MS = 10_000
+TURN_CALLS_MAX = 30_000  # a turn's members cost 60 calls each to restore, all 9,000 would cost 500,000
 
 
-def record(members: int) -> bytes:
+def record(members: int, topics: int = 0) -> bytes:
+    """Each member subscribes to that many topics of its own."""
     saved = tuple(
-        MemberMetadata(f"m-{at:036d}", None, "m", "/10.0.0.1", SESSION_MS, SESSION_MS, b"", b"")
+        MemberMetadata(f"m-{at:036d}", None, "m", "/10.0.0.1", SESSION_MS, SESSION_MS, subscribed(at, topics), b"")
         for at in range(members)
     )
     return encode_group_value(GroupMetadata("consumer", 3, "range", saved[0].member_id, 5, saved))
+
+
+def subscribed(member: int, topics: int) -> bytes:
+    return subscription([f"t-{member}-{at}" for at in range(topics)]) if topics else b""
 
 
 def loaded(*groups: tuple[str, bytes]) -> tuple[GroupShard, Now]:
@@ -87,9 +96,43 @@ def test_no_turn_restores_more_than_some_members_and_others_are_served(steps: li
     assert shard.groups[LONG].metadata() == decode_group_value(value)
 
 
-def test_every_member_has_a_session_from_then_on() -> None:
+@pytest.mark.parametrize(("members", "topics"), [(MEMBERS, 1), (10, 8_000)])
+def test_no_turn_does_much_of_a_group_with_many_members_or_topics(members: int, topics: int) -> None:
+    shard, now = loaded((LONG, record(members, topics)))
+    most = 0
+    while LONG not in shard.groups or shard.groups[LONG].unguarded:
+        deadline = shard.next_deadline()
+        assert deadline is not None
+        now = now._replace(monotonic_s=max(now.monotonic_s, deadline))
+        with counted_calls() as count:
+            shard.expire(now)
+        most = max(most, count.calls)
+    assert most <= TURN_CALLS_MAX
+    group = shard.groups[LONG]
+    assert group.subscribed is not None
+    assert len(group.subscribed) == members * topics
+    assert group.is_subscribed_to(f"t-{members - 1}-{topics - 1}")
+
+
+def test_a_request_before_its_members_session_begins_is_answered() -> None:
     shard, now = loaded((LONG, record(MEMBERS)))
     while LONG not in shard.groups:
+        now = now._replace(monotonic_s=now.monotonic_s + 0.01)
+        shard.expire(now)
+    late = f"m-{MEMBERS - 1:036d}"
+    assert late in shard.groups[LONG].unguarded
+    assert shard.heartbeat(MemberHeartbeat(LONG, late, None, 3), now).reply is ErrorCode.NONE
+    shard.leave(LONG, (MemberIdentity(late, None),), now)
+    for _ in range(100):
+        now = now._replace(monotonic_s=now.monotonic_s + 0.01)
+        shard.expire(now)
+    assert len(shard.groups[LONG].members) == MEMBERS - 1
+    assert not shard.groups[LONG].unguarded
+
+
+def test_every_member_has_a_session_from_then_on() -> None:
+    shard, now = loaded((LONG, record(MEMBERS)))
+    while LONG not in shard.groups or shard.groups[LONG].unguarded:
         now = now._replace(monotonic_s=now.monotonic_s + 0.01)
         shard.expire(now)
     now = now._replace(monotonic_s=now.monotonic_s + SESSION_MS / 1000 + 1)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from broker.coordination.groups.member import Member
-from broker.coordination.groups.subscriptions import subscribed_topics
+from broker.coordination.groups.subscriptions import reading_topics
 from broker.coordination.groups.values import (
     GroupDescription,
     GroupMetadata,
@@ -29,11 +29,12 @@ from broker.coordination.groups.values import (
 from broker.coordination.shard import Ticket
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
-from common.pacing import Work
+from common.pacing import Work, at_once
 from kraft.image.tenants import local_name, tenant_of
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 RESTORED_AT_ONCE, RESTORED_COST = 100, 5  # members of a record, and what one costs
+READ_AT_ONCE = 1_000  # of the members' subscriptions, about microseconds
 
 _WAYS: dict[GroupState, tuple[GroupState, ...]] = {
     GroupState.PREPARING_REBALANCE: (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY),
@@ -60,6 +61,8 @@ class ClassicGroup:
     pending: dict[str, None] = field(default_factory=dict)  # ids that were given away and have not joined; no members
     unsynced: dict[str, None] = field(default_factory=dict)  # members of this generation whose SyncGroup is awaited
     unanswered: dict[str, None] = field(default_factory=dict)  # members of a large group whose answer is due
+    unguarded: dict[str, None] = field(default_factory=dict, compare=False)  # restored members without a session yet
+    reading: Work[None] | None = field(default=None, repr=False, compare=False)  # of subscriptions, until all are read
     new_member_added: bool = False  # since the initial delay began, or was extended
     initial_delay_left_ms: int = 0  # how much longer new members may extend the gathering; 0 but in the initial delay
     subscribed: frozenset[str] | None = None  # topics of the stable generation; None where it cannot be known
@@ -78,7 +81,7 @@ class ClassicGroup:
         """The group as its newest record has it."""
         group = cls._of(group_id, metadata)
         group._add_restored(metadata, metadata.members)
-        group._refresh_subscribed()
+        at_once(group._read_subscribed())
         return group
 
     @classmethod
@@ -88,7 +91,7 @@ class ClassicGroup:
         while some := tuple(islice(members, RESTORED_AT_ONCE)):
             group._add_restored(head, some)
             yield len(some) * RESTORED_COST
-        group._refresh_subscribed()
+        yield from group._read_subscribed()
         return group
 
     @classmethod
@@ -281,7 +284,8 @@ class ClassicGroup:
         else:
             self.protocol = None
             self.become(GroupState.EMPTY, now_ms)
-        self._refresh_subscribed()
+        self.reading = self._read_subscribed()
+        self.read_on()
         self.new_member_added = False
         self.initial_delay_left_ms = 0
 
@@ -300,6 +304,18 @@ class ClassicGroup:
     @property
     def leader(self) -> Member | None:
         return self.members.get(self.leader_id or "")
+
+    def begin_guarding(self) -> None:
+        """The group has come into memory: every member is to have a session."""
+        self.unguarded = dict.fromkeys(self.members)
+
+    def next_to_guard(self, limit: int) -> list[Member]:
+        """Some of those whose session is to begin; it counts as begun. A member that waits for an answer needs none."""
+        some = list(islice(self.unguarded, limit))
+        for member_id in some:
+            del self.unguarded[member_id]
+        members = [self.members[member_id] for member_id in some if member_id in self.members]
+        return [member for member in members if member.join_ticket is None and member.sync_ticket is None]
 
     def begin_answering(self) -> None:
         """The group has a new state, with which every member that waits is to be answered."""
@@ -342,17 +358,26 @@ class ClassicGroup:
             self.protocol_counts.get(name, 0) == len(self.members) for name, _ in protocols
         )
 
-    def _refresh_subscribed(self) -> None:
-        self.subscribed = self._topics_of_generation()
-
-    def _topics_of_generation(self) -> frozenset[str] | None:
+    def _read_subscribed(self) -> Work[None]:
+        """Find what the present members subscribe to. Until all subscriptions are read, nothing is known."""
+        self.subscribed = None
         if self.protocol_type is None:
-            return None
+            return
         if not self.members:
-            return frozenset()
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None:
-            return None
-        return subscribed_topics(dict.fromkeys(member.metadata_for(self.protocol) for member in self.members.values()))
+            self.subscribed = frozenset()
+        elif self.protocol_type == CONSUMER_PROTOCOL_TYPE and self.protocol is not None:
+            members = list(self.members.values())
+            self.subscribed = yield from reading_topics(member.metadata_for(self.protocol) for member in members)
+
+    def read_on(self) -> bool:
+        """Read some more of the subscriptions; whether all of them are read."""
+        cost = 0
+        try:
+            while self.reading is not None and cost < READ_AT_ONCE:
+                cost += next(self.reading)
+        except StopIteration:
+            self.reading = None
+        return self.reading is None
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Where nothing is known of a consumer group's topics, it counts as subscribed to all of them.

@@ -181,8 +181,7 @@ class GroupShard:
 
     def _taken_up(self, group: ClassicGroup, now: Now) -> None:
         self.groups[group.group_id] = group
-        for member in group.members.values():
-            self._rebalances.refresh_session(group, member, now)
+        self._rebalances.begin_sessions(group, now)
         if len(group.members) > self._config.group_max_size:
             self._rebalances.prepare(group, now)
 
@@ -238,7 +237,7 @@ class GroupShard:
                 self._timers.set(key, now.spared_until_s)
                 continue
             self._group_timer(key, now)
-            if key.kind is TimerKind.ANSWERS:
+            if key.kind in (TimerKind.ANSWERS, TimerKind.SESSIONS):
                 break
         return self._effects.take_records()
 
@@ -255,6 +254,8 @@ class GroupShard:
             self._rebalances.gathering_over(group, now)
         elif key.kind is TimerKind.ANSWERS:
             self._rebalances.answer_some(group, now)
+        elif key.kind is TimerKind.SESSIONS:
+            self._rebalances.begin_some_sessions(group, now)
         else:
             self._rebalances.sync_over(group, now)
 

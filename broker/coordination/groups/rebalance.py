@@ -21,6 +21,7 @@ from common.errors import ErrorCode
 
 ANSWERS_AT_ONCE = 100
 ANSWERS_TURN_S = 0.002
+SESSIONS_AT_ONCE = 500
 
 
 class TimerKind(IntEnum):
@@ -29,7 +30,8 @@ class TimerKind(IntEnum):
     SYNC = 2  # the end of the wait for every SyncGroup
     RETENTION = 3  # the next look at expired offsets
     TAKE_UP = 4  # groups of a loaded log that are not in memory yet
-    ANSWERS = 5  # members of a large group that are still to be answered
+    ANSWERS = 5  # members of a large group that are still to be answered, or whose subscriptions are to be read
+    SESSIONS = 6  # members of a large group that came into memory, and whose sessions have not begun
 
 
 class TimerKey(NamedTuple):
@@ -71,6 +73,17 @@ class Rebalances:
     def refresh_session(self, group: ClassicGroup, member: Member, now: Now) -> None:
         deadline = now.monotonic_s + member.session_timeout_ms / 1000
         self._timers.set(TimerKey(TimerKind.MEMBER, group.group_id, member.member_id), deadline)
+
+    def begin_sessions(self, group: ClassicGroup, now: Now) -> None:
+        """Of a group that has come into memory: a large one's in turns, so some members get a little more time."""
+        group.begin_guarding()
+        self.begin_some_sessions(group, now)
+
+    def begin_some_sessions(self, group: ClassicGroup, now: Now) -> None:
+        for member in group.next_to_guard(SESSIONS_AT_ONCE):
+            self.refresh_session(group, member, now)
+        if group.unguarded:
+            self._timers.set(TimerKey(TimerKind.SESSIONS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
 
     def end_session(self, group: ClassicGroup, member_id: str) -> None:
         self._timers.cancel(TimerKey(TimerKind.MEMBER, group.group_id, member_id))
@@ -218,7 +231,8 @@ class Rebalances:
         self._answer_rest_later(group, now)
 
     def _answer_rest_later(self, group: ClassicGroup, now: Now) -> None:
-        if group.unanswered:
+        is_read = group.read_on()
+        if group.unanswered or not is_read:
             self._timers.set(TimerKey(TimerKind.ANSWERS, group.group_id), now.monotonic_s + ANSWERS_TURN_S)
 
     def _answer(self, group: ClassicGroup, member: Member, now: Now) -> None:
