@@ -26,14 +26,12 @@ from broker.gates.gating import (
 )
 from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
-from broker.handlers.audit import AppendAudit
-from broker.handlers.cells import CellHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.fetch import FetchHandler
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
-from broker.handlers.key_imports import ImportKeys
+from broker.handlers.internal import AppendAudit, ImportKeys, TierStateHandler
 from broker.handlers.list_offsets import ListOffsets
 from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
@@ -43,9 +41,8 @@ from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import TenantHandlers
+from broker.handlers.tenants import CellHandlers, TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
-from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topics import TopicHandlers
 from broker.requests.context import Route
 from broker.requests.portions import Listing, by_name, by_name_or_id, by_resource, by_resource_and_keys, by_value, cut

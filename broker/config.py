@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network
 
 from broker.audit.config import AuditConfig
 from broker.coordination.groups.config import GroupConfig
+from broker.listeners import Listen
 from broker.replication.config import ReplicationConfig
 from broker.security.config import SecurityConfig
 from broker.tier.config import TierConfig
 from common.directory_config import DirectoryConfig
 from common.node_settings.controllers import ControllerSettings
 from common.node_settings.identity import NodeSettings
-from common.node_settings.listeners import AcceptSettings
 from common.node_settings.proxy import ProxySettings
 from common.node_settings.tenants import TenantSettings
 from common.node_settings.tier import TierReads, TierStateSettings
 from common.node_settings.topics import TopicDefaults
 from common.ports import Address
 from common.settings import MIB, same
-from wire.listeners import ProxyForm, SecurityProtocol
 from wire.server import ServerLimits
-from wire.tls import TlsConfig
-
-
-@dataclass(slots=True, frozen=True)
-class Listen:
-    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is what clients are told. `tls` belongs
-    to protocols with TLS; what follows it is `wire.listeners.ListenerConfig`'s."""
-
-    name: str
-    address: Address
-    advertised: Address
-    kind: str = "operator"
-    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
-    tls: TlsConfig | None = None
-    proxies: ProxyForm = ProxyForm.NONE
-    proxy_networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    connections_max: int = same(AcceptSettings, "connections_max")
-    creation_rate: int = same(AcceptSettings, "creation_rate")
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,14 +10,12 @@ from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane
 from broker.gates.topic_gates import TopicDeletion
 from broker.handlers.acls import AclHandlers
-from broker.handlers.audit import AppendAudit
-from broker.handlers.cells import CellHandlers
 from broker.handlers.certificate_reloads import CertificateReloads
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
-from broker.handlers.key_imports import ImportKeys
+from broker.handlers.internal import AppendAudit, ImportKeys, TierStateHandler
 from broker.handlers.list_offsets import ListOffsets
 from broker.handlers.log_dirs import DescribeLogDirs
 from broker.handlers.log_offsets import DeleteRecords, OffsetForLeaderEpoch
@@ -26,9 +24,8 @@ from broker.handlers.producers import DescribeProducers, InitProducerId
 from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.sasl import SaslHandlers
 from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import TenantHandlers
+from broker.handlers.tenants import CellHandlers, TenantHandlers
 from broker.handlers.tier_description import TierDescriptions
-from broker.handlers.tier_state import TierStateHandler
 from broker.handlers.topic_rows import TopicRows
 from broker.handlers.topics import TopicHandlers
 from broker.replication.cold_reading import ColdReading

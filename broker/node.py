@@ -19,14 +19,13 @@ from broker.data_plane import DataPlane, Machinery
 from broker.dispatch import Dispatcher
 from broker.dynamic_settings import DynamicSettings
 from broker.handler_set import handlers
-from broker.load_meter import LoadMeter
-from broker.node_listeners import secured
+from broker.heartbeat_report import LoadMeter, RoomWatch
+from broker.listeners import secured
 from broker.node_metrics import register_metrics
 from broker.partitions.hosted import HostedPartitions
 from broker.replication.cold_plane import ColdPlane
 from broker.requests.context import RequestChain
 from broker.requests.forwarding import Forwarder, ForwardLimits
-from broker.room_watch import RoomWatch
 from broker.security.plane import Security
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
@@ -75,7 +74,7 @@ class BrokerNode:
         fatal: Callable[[str], None],
         open_store: OpenStore = open_store,
     ) -> None:
-        listeners, ports = secured(config, ports)
+        listeners, ports = secured(config.listeners, ports)
         self._ports = ports
         self._config = config
         self._fatal = fatal

@@ -7,9 +7,9 @@ from typing import Protocol
 from broker.coordinators import Coordinators
 from broker.data_plane import DataPlane
 from broker.dispatch import Dispatcher
+from broker.heartbeat_report import RoomWatch
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.partition import Partition
-from broker.room_watch import RoomWatch
 from common.metrics import Metrics
 from kraft.observer import MetadataObserver
 from storage.log_directory import LogDirectory

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 
-from broker.config import Listen
+from broker.listeners import Listen
 from common.node_settings.identity import NodeSettings
 from common.node_settings.listeners import AcceptSettings, TlsSettings
 from common.ports import Address

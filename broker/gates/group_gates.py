@@ -22,7 +22,6 @@ from broker.gates.gating import (
     then,
     then_work,
 )
-from broker.handlers.authorized_operations import GROUP_OPERATIONS
 from broker.handlers.cluster import GROUP_KEY, MANY_KEYS_FROM, TRANSACTION_KEY
 from broker.handlers.group_offsets import (
     MANY_GROUPS_FROM,
@@ -31,7 +30,7 @@ from broker.handlers.group_offsets import (
 )
 from broker.handlers.groups import PROTOCOL_NULLABLE_FROM
 from broker.requests.context import Handler, RequestContext
-from broker.security.authorizer import Access
+from broker.security.authorizer import GROUP_OPERATIONS, Access
 from common.errors import ErrorCode
 from common.pacing import Work
 from wire.messages import (

@@ -23,9 +23,8 @@ from broker.gates.gating import (
     split,
     then,
 )
-from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, as_bits
 from broker.requests.context import Handler, RequestContext
-from broker.security.authorizer import Access
+from broker.security.authorizer import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Access, as_bits
 from common.errors import ErrorCode
 from common.pacing import Work
 from kraft.image.metadata import MetadataImage

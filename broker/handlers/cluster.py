@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from broker.coordination.internal_topics import InternalTopics
 from broker.coordination.placement import keeping_partition
-from broker.handlers.authorized_operations import CLUSTER_OPERATIONS
 from broker.handlers.client_view import ClientView, VisibleBroker
 from broker.requests.context import RequestContext
 from broker.requests.forwarding import Forwarder
+from broker.security.authorizer import CLUSTER_OPERATIONS
 from common.errors import ErrorCode, ProtocolError
 from kraft.features import SUPPORTED_FEATURES
 from kraft.topic_names import GROUP_TOPIC

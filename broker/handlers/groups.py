@@ -21,8 +21,8 @@ from broker.coordination.groups.values import (
     SyncReply,
     SyncRequest,
 )
-from broker.handlers.authorized_operations import GROUP_OPERATIONS
 from broker.requests.context import RequestContext
+from broker.security.authorizer import GROUP_OPERATIONS
 from broker.tenancy.scope import prefix_of
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker.coordination.internal_topics import InternalTopics
-from broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from broker.handlers.client_view import ClientView
 from broker.handlers.topic_rows import OPERATIONS_FROM, Rows, RowTable, TopicRow, TopicRows
 from broker.requests.context import RequestContext, WrittenRows
 from broker.requests.forwarding import Forwarder
-from broker.security.authorizer import Access
+from broker.security.authorizer import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, Access
 from common.errors import ErrorCode, ProtocolError, known_error
 from common.node_settings.topics import TopicDefaults
 from common.pacing import Work

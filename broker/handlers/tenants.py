@@ -1,4 +1,4 @@
-"""Tenants and their API keys, for operators: our own APIs 10004 to 10011.
+"""Tenants, their API keys and their cells, for operators: our own APIs 10004 to 10013.
 
 Behaviour: descriptions come from this broker's image, changes are the controller's to decide and travel to it in an
 Envelope. No answer holds any part of a key's secret.
@@ -17,6 +17,8 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.tenants import TenantImage
 from kraft.tenant_usage import TenantUsage, usage_work
 from wire.messages import (
+    AlterCellRequest,
+    AlterCellResponse,
     AlterTenantRequest,
     AlterTenantResponse,
     CreateApiKeyRequest,
@@ -29,6 +31,8 @@ from wire.messages import (
     DeleteTenantResponse,
     DescribeApiKeysRequest,
     DescribeApiKeysResponse,
+    DescribeCellsRequest,
+    DescribeCellsResponse,
     DescribeTenantsRequest,
     DescribeTenantsResponse,
     MoveTenantRequest,
@@ -104,6 +108,25 @@ class TenantHandlers:
         except ProtocolError as error:
             return DescribeApiKeysResponse(error_code=error.code, error_message=error.message, keys=[])
         return _described_keys(image, sorted(ids))
+
+
+class CellHandlers:
+    """DescribeCells (10012) and AlterCell (10013): how full a cell may be is the controllers' settings' to say."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def describe_cells(self, context: RequestContext, request: DescribeCellsRequest) -> DescribeCellsResponse:
+        try:
+            return await self._forwarder.forward(context, request, VERSION)
+        except ProtocolError as error:
+            return DescribeCellsResponse(error_code=error.code, error_message=error.message or None, cells=[])
+
+    async def alter_cell(self, context: RequestContext, request: AlterCellRequest) -> AlterCellResponse:
+        try:
+            return await self._forwarder.forward(context, request, VERSION, request.timeout_ms)
+        except ProtocolError as error:
+            return AlterCellResponse(error_code=error.code, error_message=error.message or None)
 
 
 def _find(image: MetadataImage, id_or_name: str) -> TenantImage:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
-from broker.handlers.authorized_operations import TOPIC_OPERATIONS, as_bits
 from broker.handlers.client_view import ClientView
 from broker.requests.context import RequestContext
 from broker.requests.forwarding import Forwarder
+from broker.security.authorizer import TOPIC_OPERATIONS, as_bits
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
 from kraft.image.partitions import PartitionImage

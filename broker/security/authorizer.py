@@ -24,6 +24,11 @@ from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
 KNOWN_NAMES_MAX = 10_000
 """Names whose answer one principal's rights remember, for each operation and resource type."""
 
+TOPIC_OPERATIONS = (3, 4, 5, 6, 7, 8, 10, 11)
+CLUSTER_OPERATIONS = (5, 7, 8, 9, 10, 11, 12)
+GROUP_OPERATIONS = (3, 6, 8, 10, 11)
+"""What there is to be allowed for a resource of each type, by the numbers of Kafka's AclOperation."""
+
 _NONE = AclsImage()
 _ALL = int(AclOperation.ALL)
 _ALLOW = int(AclPermission.ALLOW)
@@ -173,6 +178,11 @@ class Access:
             return (acl for acl in acls.of_tenant(self.tenant) if acl.resource_type == resource_type)
         resource = acls.of_type(resource_type)
         return (acl for table in (resource.literal, resource.prefixed) for row in table.values() for acl in row)
+
+
+def as_bits(operations: tuple[int, ...]) -> int:
+    """Operations for the schemas that carry a plain number."""
+    return sum(1 << operation for operation in operations)
 
 
 def _speaks_of(acl: AclImage, operation: int) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, Listen, LogDuties
+from broker.config import BrokerConfig, LogDuties
 from broker.coordination.groups.config import GroupConfig
+from broker.listeners import Listen
 from broker.node import BrokerNode
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig

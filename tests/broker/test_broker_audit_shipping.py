@@ -13,7 +13,7 @@ import pytest
 from broker.audit.config import AuditConfig
 from broker.audit.shipper import ATTEMPTS_BEFORE_FEWER_REPLICAS, AuditShipper
 from broker.audit.topic_host import AuditTopicHost, Entry, Position, last_positions
-from broker.handlers.audit import AppendAudit
+from broker.handlers.internal import AppendAudit
 from common.errors import ErrorCode, ProtocolError
 from common.machine import MachineClock
 from common.machine_disk import MachineDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.room_watch import PATIENCE_S, RoomWatch
+from broker.heartbeat_report import PATIENCE_S, RoomWatch
 from storage.directory_health import DirectoryHealth, FreeSpace
 
 LOOK_S = 0.5

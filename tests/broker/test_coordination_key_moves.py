@@ -22,7 +22,7 @@ from broker.coordination.groups.key_store import KeyStore
 from broker.coordination.groups.values import CommitRequest, OffsetToCommit
 from broker.coordination.placement import keeping_partition, partition_for
 from broker.coordination.shard import Now
-from broker.handlers.key_imports import ImportKeys
+from broker.handlers.internal import ImportKeys
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import at_once
 from kraft.controller.key_moves import KeyReports, KeyStep, Report, key_step, keys_are_home

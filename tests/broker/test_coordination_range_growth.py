@@ -12,8 +12,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig, Listen, LogDuties
+from broker.config import BrokerConfig, LogDuties
 from broker.coordination.groups.config import GroupConfig
+from broker.listeners import Listen
 from broker.node import BrokerNode
 from common.errors import ErrorCode
 from common.machine import machine_ports

@@ -15,7 +15,7 @@ from broker.coordination.runtime import CoordinatorRuntime, RuntimeConfig
 from broker.coordination.tier.client import TierClient, TierClientLimits
 from broker.coordination.tier.coordinator import TierCoordinator
 from broker.coordination.tier.upkeep import TierUpkeep, UpkeepConfig
-from broker.handlers.tier_state import TierStateHandler
+from broker.handlers.internal import TierStateHandler
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.machine import MachineClock
 from common.pacing import Pacer

@@ -10,10 +10,9 @@ import pytest
 
 from broker.coordination.groups.tenant_cleanup import CleanupConfig, TenantGroupCleanup
 from broker.handlers.acls import AclHandlers
-from broker.handlers.cells import CellHandlers
 from broker.handlers.cluster import ClusterHandlers
 from broker.handlers.scram import ScramHandlers
-from broker.handlers.tenants import TenantHandlers
+from broker.handlers.tenants import CellHandlers, TenantHandlers
 from common.errors import ErrorCode
 from kraft.controller.api_keys import decide_create_api_key
 from kraft.controller.cells import decide_describe_cells

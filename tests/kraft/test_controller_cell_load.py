@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.load_meter import LoadMeter
+from broker.heartbeat_report import LoadMeter
 from kraft.controller.broker_loads import MEAN_OVER_S, BrokerLoads
 from kraft.controller.cells import Cells, decide_describe_cells
 from kraft.controller.tenants import decide_create_tenant

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, Listen, LogDuties
+from broker.config import BrokerConfig, LogDuties
 from broker.coordination.groups.config import GroupConfig
+from broker.listeners import Listen
 from broker.replication.config import ReplicationConfig
 from broker.tier.config import TierConfig
 from common.node_settings.controllers import ControllerSettings

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, Listen
+from broker.config import BrokerConfig
+from broker.listeners import Listen
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import INT_MAX, SettingError
 from tidelog.cluster_layout import grow_layout, load_layout, prepare_layout

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.audit.config import AuditConfig
-from broker.config import BrokerConfig, Listen, LogDuties
+from broker.config import BrokerConfig, LogDuties
 from broker.coordination.groups.config import GroupConfig
+from broker.listeners import Listen
 from broker.node import BrokerNode
 from broker.security.config import SecurityConfig
 from common.machine import machine_ports

@@ -1,14 +1,11 @@
-"""Whether a broker's disk has been full for so long that others should lead.
-
-A moment without room is nothing: retention may make some. And a moment with room is nothing either, as long as it is
-little: who took leaderships back at once would give them up again.
-"""
+"""What a broker's heartbeats tell the controllers beside that it lives: its load, and whether its disk has room."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
+from kraft.broker_lifecycle import BrokerLoad
 from storage.directory_health import DirectoryHealth, FreeSpace
 
 PATIENCE_S = 3.0
@@ -17,8 +14,12 @@ _logger = logging.getLogger(__name__)
 
 
 class RoomWatch:
-    """Appends count as refused from one look to the next when they are refused now, or room ran out in between.
+    """Whether the disk has been full for so long that others should lead.
 
+    A moment without room is nothing: retention may make some. And a moment with room is nothing either, as long as it
+    is little: who took leaderships back at once would give them up again.
+
+    Appends count as refused from one look to the next when they are refused now, or room ran out in between.
     Room is lacking once appends were refused for PATIENCE_S, never without a refusal for as long; and until there is
     plenty of it, and no refusal for PATIENCE_S. `now` is in seconds.
     """
@@ -48,3 +49,23 @@ class RoomWatch:
                 self.is_lacking = False
                 _logger.info("the disk has room again")
         return self.is_lacking
+
+
+class LoadMeter:
+    """How much the broker does. `now` and `cpu_s` are in seconds, `moved` counts bytes; all three only rise."""
+
+    __slots__ = ("_before", "_counted")
+
+    def __init__(self, now: Callable[[], float], cpu_s: Callable[[], float], moved: Callable[[], int]) -> None:
+        self._counted = (now, cpu_s, moved)
+        self._before = (now(), cpu_s(), moved())
+
+    def look(self) -> BrokerLoad:
+        """Since the last look."""
+        now, cpu_s, moved = self._counted
+        since_s, cpu_before_s, moved_before = self._before
+        self._before = (now(), cpu_s(), moved())
+        passed_s = self._before[0] - since_s
+        if passed_s <= 0:
+            return BrokerLoad()
+        return BrokerLoad(int((self._before[2] - moved_before) / passed_s), (self._before[1] - cpu_before_s) / passed_s)

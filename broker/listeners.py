@@ -1,0 +1,56 @@
+"""The listeners of a broker as its settings ask for, with the certificates that they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Network, IPv6Network
+
+from common.node_settings.listeners import AcceptSettings
+from common.ports import Address, Ports
+from common.settings import same
+from wire.listeners import ListenerConfig, ListenerKind, ProxyForm, SecurityProtocol
+from wire.tls import SecuredNetwork, TlsConfig, TlsContexts
+
+
+@dataclass(slots=True, frozen=True)
+class Listen:
+    """One listener. `kind` is "operator", "tenant" or "internal"; `advertised` is what clients are told. `tls` belongs
+    to protocols with TLS; what follows it is `wire.listeners.ListenerConfig`'s."""
+
+    name: str
+    address: Address
+    advertised: Address
+    kind: str = "operator"
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: TlsConfig | None = None
+    proxies: ProxyForm = ProxyForm.NONE
+    proxy_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    connections_max: int = same(AcceptSettings, "connections_max")
+    creation_rate: int = same(AcceptSettings, "creation_rate")
+
+
+def secured(asked: Iterable[Listen], ports: Ports) -> tuple[list[ListenerConfig], Ports]:
+    """The listeners, and the ports with a network whose links are as the internal one asks for.
+
+    Raises SettingError when certificates do not load.
+    """
+    listeners = [
+        ListenerConfig(
+            listen.name,
+            listen.address,
+            listen.advertised,
+            ListenerKind(listen.kind),
+            listen.protocol,
+            None if listen.tls is None else TlsContexts(listen.tls, ports.clock),
+            listen.proxies,
+            listen.proxy_networks,
+            listen.connections_max,
+            listen.creation_rate,
+        )
+        for listen in asked
+    ]
+    internal = next((one for one in listeners if one.kind is ListenerKind.INTERNAL), None)
+    if internal is not None and internal.tls is not None:
+        ports = replace(ports, network=SecuredNetwork(ports.network, internal.tls))
+    return listeners, ports
