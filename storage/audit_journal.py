@@ -45,7 +45,6 @@ class AuditJournal:
 
     def __init__(self, writer: JournalWriter, clock: Clock) -> None:
         self.passes: Callable[[str, OSError], bool] = lambda what, error: False
-        self.on_written: Callable[[], None] | None = None  # there is more to ship
         self.events = 0  # written by this process
         self._writer = writer
         self._clock = clock
@@ -57,6 +56,7 @@ class AuditJournal:
         self._task: asyncio.Task[None] | None = None
         self._failed: str | None = None
         self._told_lost = 0
+        self._on_written: Callable[[], None] | None = None  # there is more to ship
 
     @property
     def lost(self) -> int:
@@ -66,6 +66,13 @@ class AuditJournal:
     @property
     def size_bytes(self) -> int:
         return self._writer.size_bytes
+
+    def watch(self, on_written: Callable[[], None]) -> None:
+        """Call it, on the loop, whenever there is more to `take`."""
+        self._on_written = on_written
+
+    def unwatch(self) -> None:
+        self._on_written = None
 
     # the trail ---------------------------------------------------------------------------------------------
 
@@ -138,8 +145,8 @@ class AuditJournal:
             self.announce(Act(AuditKind.EVENTS_LOST, cause="the journal was full", after={"events": self._told_lost}))
         for _, outstanding in group:
             outstanding.written()
-        if self.on_written is not None:
-            self.on_written()
+        if self._on_written is not None:
+            self._on_written()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """One at a time, until it is done. Raises OSError for what does not pass."""

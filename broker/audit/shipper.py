@@ -69,13 +69,13 @@ class AuditShipper:
 
     def start(self) -> None:
         """Once the broker knows the metadata."""
-        self._journal.on_written = self._wake.set
+        self._journal.watch(self._wake.set)
         self._wake.set()  # for what an earlier run has left
         self._task = asyncio.get_running_loop().create_task(self._run(), name=duty("audit-shipper"))
 
     async def stop(self) -> None:
         """What is left goes with the next start."""
-        self._journal.on_written = None
+        self._journal.unwatch()
         await end_task(self._task)
         self._task = None
         self._link.drop()

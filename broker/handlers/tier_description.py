@@ -257,7 +257,7 @@ def _led_status(led: LedPartition, publisher: ManifestPublisher, damage: Sequenc
         local_log_start_offset=log.local_log_start_offset,
         high_watermark=partition.high_watermark,
         log_end_offset=log.log_end_offset,
-        claimed=led.settled,
+        claimed=led.reconciled,
         tier_end_offset=None if view is None else tier_end,
         segments=0 if view is None else view.finished_count,
         tier_bytes=0 if view is None else view.log_bytes,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.tier.led import LedPartition, NotNow, TierCalls
+from broker.tier.led import LedPartition, NotNow
+from broker.tier.services import TierCalls
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
 from tiering.cluster_file import FIRST_INCARNATION, read_cluster_file

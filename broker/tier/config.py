@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from common.backoff import UPPER_HALF, Backoff
 from common.node_settings.tier import TierSettings
 from common.node_settings.topics import BrokerLogSettings
 from common.settings import same
+
+
+class WorkKind(Enum):
+    """What a broker's tier may be doing with a partition: each kind is bounded by itself."""
+
+    CLAIM = "claim"
+    COPY = "copy"
+    DELETE = "delete"
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,3 +34,12 @@ class TierConfig(TierSettings):
     @property
     def backoff(self) -> Backoff:
         return Backoff(self.backoff_min_ms / 1000, self.backoff_max_ms / 1000, UPPER_HALF)
+
+    @property
+    def places(self) -> dict[WorkKind, int]:
+        """How many partitions may be at each kind of work at one time."""
+        return {
+            WorkKind.CLAIM: self.claims_max,
+            WorkKind.COPY: self.copies_max,
+            WorkKind.DELETE: self.deletions_max,
+        }

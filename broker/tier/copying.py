@@ -17,7 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from broker.tier.config import TierConfig
-from broker.tier.led import Fenced, Guard, LedPartition, NotNow, Refusal, TierCalls, check_owned
+from broker.tier.led import Fenced, LedPartition, NotNow, Refusal, check_owned
+from broker.tier.services import Guard, TierCalls
 from common.checksum import crc32c
 from common.identifiers import random_uuid
 from common.ports import Ports
@@ -54,6 +55,19 @@ class CopyCounts:
     bytes: int = 0
     failures: int = 0
     refused_since_ms: int = 0  # wall clock; since when the object store has taken nothing, 0 while it does
+
+    def copied(self, size: int) -> None:
+        self.segments += 1
+        self.bytes += size
+
+    def failed(self) -> None:
+        self.failures += 1
+
+    def stored(self) -> None:
+        self.refused_since_ms = 0
+
+    def refused(self, now_ms: int) -> None:
+        self.refused_since_ms = self.refused_since_ms or now_ms
 
 
 class Overtaken(NotNow):
@@ -121,7 +135,7 @@ class Copier:
     def count_failure(self, led: LedPartition) -> None:
         """A copy that was due has failed, unless somebody else leads or is to be asked first for the claim."""
         if led.is_current and led.view is not None:
-            self.counts.failures += 1
+            self.counts.failed()
 
     async def _copy_next(self, led: LedPartition) -> bool:
         log = led.partition.log
@@ -167,8 +181,7 @@ class Copier:
         key = self._root.segment_key(led.known.path, segment.id)
         await self._upload(led, key, object_, segment)
         await self._finish(led, FinishCopy(*_epochs(led), segment))
-        self.counts.segments += 1
-        self.counts.bytes += object_.size
+        self.counts.copied(object_.size)
         logger.info(
             "a segment is in the tier",
             extra={"partition": repr(led), "base_offset": closed.base_offset, "end_offset": closed.end_offset,
@@ -197,12 +210,11 @@ class Copier:
                 raise Overtaken(needless)
             try:
                 await self._store.put(key, object_.body)
-                self.counts.refused_since_ms = 0
+                self.counts.stored()
                 return
             except StoreError as error:
                 failures += 1
-                if not self.counts.refused_since_ms:
-                    self.counts.refused_since_ms = self._ports.clock.wall_ms()
+                self.counts.refused(self._ports.clock.wall_ms())
                 await self._pause(led, failures, str(error))
 
     def _reserve(self, size: int) -> float:
@@ -214,8 +226,8 @@ class Copier:
 
     async def _pause(self, led: LedPartition, failures: int, why: str) -> None:
         """Between two attempts, of which the first has failed. Raises Fenced when this broker leads no longer."""
-        self.counts.failures += 1
-        led.trouble = why
+        self.counts.failed()
+        led.waits(why)
         if failures & (failures - 1) == 0:  # the first, second, fourth, …
             logger.warning("a copy waits", extra={"partition": repr(led), "failures": failures, "cause": why})
         await asyncio.sleep(self._config.backoff.jittered_s(failures, self._ports.random))

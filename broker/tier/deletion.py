@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
-from broker.tier.led import Guard, LedPartition, NotNow, TierCalls, check_owned
+from broker.tier.led import LedPartition, NotNow, check_owned
+from broker.tier.services import Guard, Manifests, TierCalls
 from common.ports import Clock
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
@@ -20,7 +20,6 @@ from storage import retention
 from storage.audit_trail import AuditTrail, audited
 from storage.retention import SegmentView
 from tiering.keys import TierRoot
-from tiering.manifest import ManifestHead
 from tiering.partition_tier import PartitionTier
 from tiering.segment import TieredSegment
 from tiering.shard_protocol import SEGMENTS_PER_REQUEST_MAX, FinishDelete, MoveLogStart, StartDelete
@@ -55,23 +54,12 @@ class DeleteCounts:
     bytes: int = 0
     failures: int = 0
 
+    def deleted(self, segments: list[TieredSegment]) -> None:
+        self.segments += len(segments)
+        self.bytes += sum(segment.object_bytes for segment in segments)
 
-class Manifests(Protocol):
-    """The published image of what the tier holds; `tiering.manifest_publisher.ManifestPublisher`."""
-
-    def lead(self, tier: PartitionTier) -> None:
-        """The claim was answered; `tier` is the live view. Publishes what the bucket does not show yet."""
-        ...
-
-    def resign(self, topic_id: bytes, partition: int) -> None: ...
-
-    def changed(self, topic_id: bytes, partition: int) -> None:
-        """Publish it, soon; calls for one partition are put together."""
-        ...
-
-    def published(self, topic_id: bytes, partition: int) -> ManifestHead | None:
-        """The newest version that this leader knows as its own."""
-        ...
+    def failed(self) -> None:
+        self.failures += 1
 
 
 def retained_from(led: LedPartition, tier: PartitionTier, now_ms: int) -> retention.RetentionPlan:
@@ -171,20 +159,19 @@ class Deleter:
         try:
             await self._store.delete(keys)
         except StoreError as error:
-            self.counts.failures += 1
+            self.counts.failed()
             raise NotNow(str(error)) from error
         request = FinishDelete(led.leader_epoch, led.broker_epoch, [segment.id for segment in due])
         await led.change(self._calls, lambda _: request)
         self._manifests.changed(led.known.topic_id, led.known.partition)  # it is behind until the next copy, else
-        self.counts.segments += len(due)
-        self.counts.bytes += sum(segment.object_bytes for segment in due)
+        self.counts.deleted(due)
 
     async def _give_up_copies(self, led: LedPartition) -> None:
         """What a copy has left behind that was under way when copying was disabled: no other copy clears it away."""
 
         def request(view: PartitionTier) -> StartDelete | None:
             left = [segment.id for segment in view.copying()]
-            if not left or led.copying or not led.partition.log.config.remote_log_copy_disable:
+            if not left or led.is_copying or not led.partition.log.config.remote_log_copy_disable:
                 return None
             return StartDelete(led.leader_epoch, led.broker_epoch, left)
 

@@ -49,12 +49,12 @@ class Disabling:
         self._ended.pop(partition, None)
 
     def is_due(self, led: LedPartition, now: float) -> bool:
-        return led.is_outdated or led.look_at <= now or led.look_at == float("inf")
+        return led.is_outdated or led.delete_at <= now or led.delete_at == float("inf")
 
     async def go_on(self, led: LedPartition) -> None:
         """One step. Raises Fenced, NotNow, ProtocolError."""
         loop = asyncio.get_running_loop()
-        led.look_at = loop.time() + PAUSE_S
+        led.delete_by(loop.time() + PAUSE_S)
         if led.is_outdated:
             await self._empty(led)
             return
@@ -68,7 +68,7 @@ class Disabling:
         if not is_shown:
             self._manifests.changed(tier.topic_id, tier.partition)
         elif is_left:
-            led.look_at = loop.time() + max(self._deleter.next_s(led), PAUSE_S)
+            led.delete_by(loop.time() + max(self._deleter.next_s(led), PAUSE_S))
         else:
             self._ended[partition] = (led.leader_epoch, partition.tier_generation)
 
@@ -84,7 +84,7 @@ class Disabling:
 
         await led.change(self._calls, request)
         await audited(lambda: log.advance_log_start(min(led.known.log_start_offset, log.log_end_offset), DISABLED))
-        led.tell_end()
+        led.announce_end()
         partition.log_start_moved()
         self._manifests.changed(led.known.topic_id, led.known.partition)
 

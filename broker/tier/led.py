@@ -5,44 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
 
 from broker.partitions.partition import Partition
-from broker.tier.config import TierConfig
+from broker.tier.config import TierConfig, WorkKind
+from broker.tier.services import Guard, TierCalls
 from common.errors import OutcomeUnknown, ProtocolError
 from object_store.errors import StoreError
 from tiering.cluster_file import StaleCluster
 from tiering.partition_tier import PartitionTier
-from tiering.shard_protocol import Claim, Done, Mutation, RefusalCode, Refused
-
-
-class TierCalls(Protocol):
-    """The tier's shards, wherever they are hosted; `broker.coordination.tier.client.TierClient`.
-
-    Each raises OutcomeUnknown or ProtocolError when the shard cannot be reached in time.
-    """
-
-    async def claim(
-        self, topic_id: bytes, partition: int, claim: Claim, timeout_s: float | None = None
-    ) -> PartitionTier | Refused: ...
-
-    async def change(self, view: PartitionTier, request: Mutation, timeout_s: float | None = None) -> Done | Refused:
-        """Brings `view` up to date with what was changed. One at a time per view; may be repeated."""
-        ...
-
-    async def refresh(self, view: PartitionTier, timeout_s: float | None = None) -> None:
-        """Bring `view` up to date."""
-        ...
-
-    async def describe(self, topic_id: bytes, partition: int, timeout_s: float | None = None) -> PartitionTier: ...
-
-
-class Guard(Protocol):
-    """Whether the bucket is still this cluster's; `tiering.cluster_file.ClusterGuard`."""
-
-    async def check(self) -> int:
-        """Raises StaleCluster, StoreError, ValueError, OutcomeUnknown, ProtocolError."""
-        ...
+from tiering.shard_protocol import Done, Mutation, RefusalCode, Refused
 
 
 async def check_owned(guard: Guard) -> None:
@@ -70,50 +41,49 @@ class Refusal(NotNow):
 
 
 class LedPartition:
-    """`view` is None until the claim is answered. Changes of it are asked one at a time, by `change`.
-
-    `held`: the partition does not lead yet, but waits for what the tier says. `trouble` is why nothing goes on, for
-    the operator; empty while all is well.
-    """
+    """Changes of its view are asked of the shard one at a time, by `change`. Times are loop seconds."""
 
     __slots__ = (
         "_in_doubt",
         "_lock",
+        "_on_unclaimed",
         "broker_epoch",
-        "copying",
+        "delete_at",
         "failures",
-        "held",
+        "held_back",
         "leader_epoch",
-        "look_at",
-        "looking_after",
-        "next_look",
-        "on_unclaimed",
         "partition",
+        "reconciled",
         "retained_at",
         "retry_at",
-        "settled",
         "tasks",
         "trouble",
         "view",
     )
 
-    def __init__(self, partition: Partition, leader_epoch: int, broker_epoch: int, *, held: bool) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        leader_epoch: int,
+        broker_epoch: int,
+        *,
+        held_back: bool,
+        on_unclaimed: Callable[[LedPartition], None],
+    ) -> None:
+        """`on_unclaimed` is called when the shard says that it has to be claimed again."""
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.broker_epoch = broker_epoch
-        self.held = held
-        self.view: PartitionTier | None = None
-        self.settled = False  # whether log, log start and epochs fit what the tier said
-        self.copying = False
-        self.looking_after = False  # a claim, or retention and deletion, is under way
+        self.held_back = held_back  # it does not lead yet, but waits for what the tier says
+        self.view: PartitionTier | None = None  # None until the claim is answered
+        self.reconciled = False  # whether log, log start and epochs fit what the tier said
+        self.tasks: dict[asyncio.Task[None], WorkKind] = {}  # what is under way
         self.failures = 0
-        self.retry_at = float("-inf")  # loop seconds
-        self.retained_at = float("-inf")
-        self.look_at = float("inf")  # loop seconds: when something can be deleted before retention's next turn
-        self.next_look = float("-inf")  # loop seconds: when the agenda brings it back
-        self.tasks: dict[asyncio.Task[None], None] = {}
-        self.on_unclaimed: Callable[[], None] = lambda: None  # it has to be claimed again
-        self.trouble = ""
+        self.retry_at = float("-inf")
+        self.trouble = ""  # why nothing goes on, for the operator; empty while all is well
+        self.retained_at = float("-inf")  # when retention last had its turn
+        self.delete_at = float("inf")  # when something can be deleted before retention's next turn
+        self._on_unclaimed = on_unclaimed
         self._in_doubt = False  # whether the view may be behind what this broker itself has changed
         self._lock = asyncio.Lock()
 
@@ -131,7 +101,7 @@ class LedPartition:
     def is_current(self) -> bool:
         """Whether the partition still leads, or waits to lead, in the epoch of the claim."""
         partition = self.partition
-        return partition.leader_epoch == self.leader_epoch and (partition.is_leader or self.held)
+        return partition.leader_epoch == self.leader_epoch and (partition.is_leader or self.held_back)
 
     @property
     def is_outdated(self) -> bool:
@@ -155,10 +125,67 @@ class LedPartition:
         """Whether the log has closed segments behind the tier's end, and they are to be copied."""
         return self.copies and self.partition.log.active.base_offset > self.known.tier_end_offset
 
-    def tell_end(self) -> None:
-        """Have readers and followers hear where the tier ends, unless that end is to go."""
+    # leadership --------------------------------------------------------------------------------------------
+
+    def claimed(self, tier: PartitionTier) -> None:
+        """The shard has answered the claim with what the tier holds."""
+        self.view = tier
+
+    def hold_back(self) -> None:
+        """Its log lacks what is committed: it may not lead before that has changed."""
+        self.held_back = True
+
+    def let_lead(self) -> None:
+        self.held_back = False
+
+    def has_reconciled(self) -> None:
+        """The log fits the tier: what follows is copying, retention and deletion."""
+        self.reconciled = True
+
+    def lost(self) -> None:
+        """Another leader has the tier: only a new claim could say what it holds."""
+        self.view = None
+        self.reconciled = False
+
+    def announce_end(self) -> None:
+        """Have readers and followers learn where the tier ends, unless that end is to go."""
         if self.known.generation == self.partition.tier_generation:
             self.partition.tier_reaches(self.known.tier_end_offset)
+
+    # work --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_copying(self) -> bool:
+        return WorkKind.COPY in self.tasks.values()
+
+    @property
+    def is_maintained(self) -> bool:
+        """Whether a claim, or retention and deletion, is under way: at most one of them is."""
+        return any(kind is not WorkKind.COPY for kind in self.tasks.values())
+
+    def began(self, task: asyncio.Task[None], kind: WorkKind) -> None:
+        self.tasks[task] = kind
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.pop(task, None)
+
+    def cancel_work(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+    def begin_retention(self, now: float) -> bool:
+        """It is retention's and deletion's turn. Whether a deletion was due by `delete_by`."""
+        was_due = self.delete_at <= now
+        self.retained_at, self.delete_at = now, float("inf")
+        return was_due
+
+    def retain_now(self) -> None:
+        """The log start moved: see at once what can be deleted."""
+        self.retained_at = float("-inf")
+
+    def delete_by(self, when: float) -> None:
+        """Something can be deleted then, though it is not retention's turn."""
+        self.delete_at = when
 
     @property
     def uncopied_bytes(self) -> int:
@@ -175,7 +202,7 @@ class LedPartition:
 
     def is_due(self, config: TierConfig, now: float) -> bool:
         """Whether it is time for retention and deletion."""
-        return now >= self.look_at or now - self.retained_at >= config.retention_interval_ms / 1000
+        return now >= self.delete_at or now - self.retained_at >= config.retention_interval_ms / 1000
 
     def due_at(self, config: TierConfig, now: float, wall_ms: int) -> float:
         """When that will be, or when its active segment will be too old."""
@@ -184,7 +211,7 @@ class LedPartition:
         rolls_at = now + max(log.config.tier_roll_ms - age_ms + 1, 0) / 1000
         if not self.copies:
             rolls_at = float("inf")
-        return min(self.look_at, max(self.retained_at + config.retention_interval_ms / 1000, now), rolls_at)
+        return min(self.delete_at, max(self.retained_at + config.retention_interval_ms / 1000, now), rolls_at)
 
     async def change(self, calls: TierCalls, make: Callable[[PartitionTier], Mutation | None]) -> Done | None:
         """Ask for the change that `make` names once it is this one's turn; None when it names none.
@@ -212,17 +239,40 @@ class LedPartition:
                 raise Fenced(reply.text)
             if reply.error == RefusalCode.NOT_CLAIMED:
                 self.view = None
-                self.on_unclaimed()
+                self._on_unclaimed(self)
             self._in_doubt = True
             raise Refusal(reply)
+
+    def waits(self, cause: str) -> None:
+        """A step is tried again; this is why, for the operator."""
+        self.trouble = cause
 
     def failed(self, config: TierConfig, now: float, chance: Random, cause: str) -> None:
         """Leave it alone for a while, up to twice as long each time."""
         self.failures += 1
-        self.trouble = cause
+        self.waits(cause)
         self.retry_at = now + config.backoff.jittered_s(self.failures, chance)
 
     def succeeded(self) -> None:
         self.failures = 0
         self.trouble = ""
         self.retry_at = float("-inf")
+
+
+class CopyLag:
+    """How many bytes of what a broker leads the tier does not hold yet, known without a walk over all of it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0  # of closed segments that wait, of each partition when the tier looked at it last
+        self._noted: dict[LedPartition, int] = {}  # those that have some
+
+    def note(self, led: LedPartition) -> None:
+        """Each roll, copy and new setting has the tier look at a partition."""
+        self.forget(led)
+        lag = led.uncopied_bytes
+        if lag:
+            self._noted[led] = lag
+            self.bytes += lag
+
+    def forget(self, led: LedPartition) -> None:
+        self.bytes -= self._noted.pop(led, 0)

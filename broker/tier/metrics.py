@@ -13,7 +13,7 @@ def register_tier_metrics(metrics: Metrics, service: TierService) -> None:
     metrics.gauge(
         "tidelog_tier_unclaimed_partitions",
         "Led tiered partitions whose claim is not answered: nothing of them is copied, deleted or read back.",
-        lambda: sum(not led.settled for led in service.led),
+        lambda: sum(not led.reconciled for led in service.led),
     )
     metrics.gauge(
         "tidelog_tier_copy_lag_bytes",

@@ -131,7 +131,7 @@ class Proposals:
         led = {
             (one.partition.topic_id, one.partition.index): one
             for one in self._service.led
-            if one.settled and one.is_current
+            if one.reconciled and one.is_current
         }
         proposed: list[tuple[LedPartition, str, _Received]] = []
         for uuid in undecided:
@@ -298,7 +298,7 @@ class Proposals:
                 if max(tier.tier_end_offset, log.log_start_offset) < end:
                     if log.active.base_offset < end:
                         log.roll_now(self._clock.wall_ms())
-                    self._service.look_around_soon()
+                    self._service.consider_soon()
                     return
                 await check_owned(self._guard)
                 ready = EraseReady(

@@ -10,23 +10,21 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from broker.partitions.partition import DELETE_RECORDS, Partition
 from broker.partitions.replica import Role
 from broker.tier.adoption import adopt
 from broker.tier.agenda import Agenda
-from broker.tier.config import TierConfig
-from broker.tier.copy_lag import CopyLag
+from broker.tier.config import TierConfig, WorkKind
 from broker.tier.copying import Copier, next_segment
 from broker.tier.deletion import DeleteDelays, Deleter, erased_objects
 from broker.tier.disabling import Disabling
 from broker.tier.erasing import LocalErasure
-from broker.tier.led import Fenced, LedPartition, NotNow
+from broker.tier.led import CopyLag, Fenced, LedPartition, NotNow
+from broker.tier.reconciling import begin_at_end, lost_committed, read_end, reconcile
 from broker.tier.services import TierServices
-from broker.tier.settling import begin_at_end, lost_committed, read_end, settle
-from broker.tier.starts import TierStarts, tell_start
+from broker.tier.starts import TierStarts, report_start
 from common.errors import ErrorCode, OutcomeUnknown, ProtocolError
 from common.lifecycle import duty, end_tasks
 from common.pacing import Work
@@ -77,7 +75,7 @@ class TierService:
         self.erasure = LocalErasure(self._clock)
         self._start_places = asyncio.Semaphore(config.starts_max)
         self.starts = TierStarts(config.backoff)
-        self._agenda = Agenda({"claim": config.claims_max, "copy": config.copies_max, "delete": config.deletions_max})
+        self._agenda = Agenda(config.places)
         self.copy_lag = CopyLag()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -103,7 +101,7 @@ class TierService:
         Meanwhile nothing below the local log may be served: the answer is a retriable error.
         """
         led = self._led.get(partition)
-        return led.view if led is not None and led.settled and led.is_current else None
+        return led.view if led is not None and led.reconciled and led.is_current else None
 
     @property
     def led(self) -> list[LedPartition]:
@@ -118,10 +116,10 @@ class TierService:
                     if led is None:
                         raise ProtocolError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                     try:
-                        if led.settled:
+                        if led.reconciled:
                             await self.deleter.move_log_start(led, offset, DELETE_RECORDS, actor)
-                            led.retained_at = float("-inf")  # look at once what can go
-                            self._look_soon(led)
+                            led.retain_now()
+                            self._consider_soon(led)
                             return
                     except NotNow as error:
                         logger.info("records are not deleted yet", extra={"partition": repr(led), "cause": str(error)})
@@ -138,16 +136,16 @@ class TierService:
         led = self._led.get(partition)
         wanted = partition.is_leader and (_is_tiered(partition) or self._disabling.concerns(partition))
         if led is not None and (not wanted or not led.is_current):
-            if led.held and led.is_current:
+            if led.held_back and led.is_current:
                 return
             self._forget(led)
             led = None
         if wanted:
             self.starts.forget(partition)
         if led is not None:
-            self._look_soon(led)  # its topic's settings may have changed
+            self._consider_soon(led)  # its topic's settings may have changed
         elif wanted:
-            self._lead(LedPartition(partition, partition.leader_epoch, self._services.broker_epoch(), held=False))
+            self._lead(partition, partition.leader_epoch, held_back=False)
 
     def removed(self, partition: Partition) -> None:
         """See `hosted.Tier`."""
@@ -164,7 +162,7 @@ class TierService:
     def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
         """Whether this replica was chosen from the ISR, or is the first of its partition. See `hosted.Tier`."""
         led = self._led.get(partition)
-        if led is not None and led.held and led.leader_epoch == image.leader_epoch:
+        if led is not None and led.held_back and led.leader_epoch == image.leader_epoch:
             return False
         if not _is_tiered(partition) and not self._must_adopt(partition):
             return True
@@ -174,7 +172,7 @@ class TierService:
             return True
         if led is not None:
             self._forget(led)
-        self._lead(LedPartition(partition, image.leader_epoch, self._services.broker_epoch(), held=True))
+        self._lead(partition, image.leader_epoch, held_back=True)
         return False
 
     def _was_in_sync(self, before: PartitionImage, image: PartitionImage) -> bool:
@@ -191,12 +189,17 @@ class TierService:
         """A restored partition has no log before its tier is known."""
         return self._adopts(partition) and partition.log.log_end_offset == 0
 
-    def _lead(self, led: LedPartition) -> None:
-        self._led[led.partition] = led
-        led.on_unclaimed = partial(self._look_soon, led)
-        self._look_soon(led)
+    def _lead(self, partition: Partition, leader_epoch: int, *, held_back: bool) -> None:
+        led = self._led[partition] = LedPartition(
+            partition,
+            leader_epoch,
+            self._services.broker_epoch(),
+            held_back=held_back,
+            on_unclaimed=self._consider_soon,
+        )
+        self._consider_soon(led)
 
-    def _look_soon(self, led: LedPartition) -> None:
+    def _consider_soon(self, led: LedPartition) -> None:
         self._agenda.soon(led)
         self._wake.set()
 
@@ -206,8 +209,7 @@ class TierService:
         if self._led.get(led.partition) is led:
             del self._led[led.partition]
             self._services.manifests.resign(led.partition.topic_id, led.partition.index)
-        for task in led.tasks:
-            task.cancel()
+        led.cancel_work()
 
     # the round ---------------------------------------------------------------------------------------------
 
@@ -215,23 +217,23 @@ class TierService:
         while True:
             self._wake.clear()
             try:
-                await self._look_around()
+                await self._consider_due()
             except Exception:  # without it nothing would be copied any more, and disks would fill up
                 logger.exception("a round of the tier failed")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.interval_ms / 1000):
                     await self._wake.wait()
 
-    async def _look_around(self) -> None:
+    async def _consider_due(self) -> None:
         pacer = self._services.pacer
-        await pacer.run(self._heed_rolls(), "tier", own=True)
+        await pacer.run(self._note_rolls(), "tier", own=True)
         for number, led in enumerate(await pacer.run(self._agenda.take(self._loop.time()), "tier", own=True)):
             if number % PARTITIONS_PER_TURN == PARTITIONS_PER_TURN - 1:
                 await pacer.rest("tier")
             if self._led.get(led.partition) is led:
-                self._look(led)
+                self._consider(led)
 
-    def _heed_rolls(self) -> Work[None]:
+    def _note_rolls(self) -> Work[None]:
         """Logs that have begun a segment, or have other settings, since the last round."""
         rolled = self._hosted.rolled_logs
         while rolled:
@@ -241,7 +243,7 @@ class TierService:
                 self._agenda.soon(led)
             yield ROLL_COST
 
-    def _look(self, led: LedPartition) -> None:
+    def _consider(self, led: LedPartition) -> None:
         """Start what is due. It comes back when that has ended, when it asks for it again, or at its next time."""
         now = self._loop.time()
         self.copy_lag.note(led)
@@ -249,11 +251,11 @@ class TierService:
             self._forget(led)
         elif led.retry_at > now:
             self._agenda.at(led, led.retry_at, now)
-        elif led.view is None or not led.settled:
-            if not led.looking_after and self._agenda.may_begin(led, "claim"):
-                self._begin(led, "claim", self._claim(led))
+        elif led.view is None or not led.reconciled:
+            if not led.is_maintained and self._agenda.may_begin(led, WorkKind.CLAIM):
+                self._begin(led, WorkKind.CLAIM, self._claim(led))
         elif led.is_disabled:
-            self._look_disabled(led, now)
+            self._consider_disabled(led, now)
         else:
             try:
                 led.partition.log.roll_for_tier(self._clock.wall_ms())
@@ -265,22 +267,22 @@ class TierService:
             except ProtocolError:  # the disk: its directory tells
                 self._agenda.soon(led)
                 return
-            if not led.looking_after and led.is_due(self._config, now) and self._agenda.may_begin(led, "delete"):
-                self._begin(led, "delete", self._look_after(led))
+            if not led.is_maintained and led.is_due(self._config, now) and self._agenda.may_begin(led, WorkKind.DELETE):
+                self._begin(led, WorkKind.DELETE, self._maintain(led))
             self._agenda.at(led, led.due_at(self._config, now, self._clock.wall_ms()), now)
 
-    def _look_disabled(self, led: LedPartition, now: float) -> None:
+    def _consider_disabled(self, led: LedPartition, now: float) -> None:
         if self._disabling.has_ended(led.partition):
             self._forget(led)
             return
-        if not led.looking_after and self._disabling.is_due(led, now) and self._agenda.may_begin(led, "delete"):
-            self._begin(led, "delete", self._disabling.go_on(led))
-        self._agenda.at(led, max(led.look_at, now), now)
+        if not led.is_maintained and self._disabling.is_due(led, now) and self._agenda.may_begin(led, WorkKind.DELETE):
+            self._begin(led, WorkKind.DELETE, self._disabling.go_on(led))
+        self._agenda.at(led, max(led.delete_at, now), now)
 
     def _consider_copy(self, led: LedPartition) -> None:
-        if led.copying or not led.may_copy:
+        if led.is_copying or not led.may_copy:
             return
-        if not self._agenda.may_begin(led, "copy"):
+        if not self._agenda.may_begin(led, WorkKind.COPY):
             return
         try:
             closed = next_segment(led, led.known)
@@ -290,26 +292,19 @@ class TierService:
         if closed is None:
             self._agenda.soon(led)  # it waits to be committed, of which there is no notification
         else:
-            self._begin(led, "copy", self._copy(led))
+            self._begin(led, WorkKind.COPY, self._copy(led))
 
-    def _begin(self, led: LedPartition, kind: str, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, led: LedPartition, kind: WorkKind, work: Coroutine[Any, Any, None]) -> None:
         """At most one claim, retention or deletion, and at most one copy, of a partition at a time."""
-        self._agenda.running[kind] += 1
-        if kind == "copy":
-            led.copying = True
-        else:
-            led.looking_after = True
-        task = self._loop.create_task(work, name=f"tier-{kind}")  # it may fail: `_ended` tells when to try again
-        self._tasks[task] = led.tasks[task] = None
+        task = self._loop.create_task(work, name=f"tier-{kind.value}")  # it may fail: `_ended` tells when to try again
+        self._tasks[task] = None
+        self._agenda.began(kind)
+        led.began(task, kind)
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._agenda.running[kind] -= 1
             self._tasks.pop(task, None)
-            led.tasks.pop(task, None)
-            if kind == "copy":
-                led.copying = False
-            else:
-                led.looking_after = False
+            self._agenda.ended(kind)
+            led.ended(task)
             self._ended(led, task)
 
         task.add_done_callback(ended)
@@ -318,8 +313,7 @@ class TierService:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Fenced):
             logger.info("another leader has the tier", extra={"partition": repr(led), "cause": str(error)})
-            led.view = None
-            led.settled = False
+            led.lost()
             self._services.manifests.resign(led.partition.topic_id, led.partition.index)
             self._fail(led, f"another leader has the tier: {error}")  # the image will tell; until then ask seldom
         elif isinstance(error, _IDLE):
@@ -330,7 +324,7 @@ class TierService:
         elif not task.cancelled():
             led.succeeded()
         if not self._stopped:
-            self._look_soon(led)
+            self._consider_soon(led)
 
     def _put_off(self, led: LedPartition, error: BaseException) -> None:
         if led.failures & (led.failures + 1) == 0:  # not each time
@@ -344,25 +338,24 @@ class TierService:
 
     async def _copy(self, led: LedPartition) -> None:
         if await self.copier.copy_next(led):
-            led.tell_end()
+            led.announce_end()
             if led.partition.holds_erased:
                 self.drop_erased(led.partition)
             self._services.manifests.changed(led.known.topic_id, led.known.partition)
 
-    async def _look_after(self, led: LedPartition) -> None:
-        led.retained_at = self._loop.time()
-        hurry, led.look_at = led.look_at <= led.retained_at, float("inf")
+    async def _maintain(self, led: LedPartition) -> None:
+        was_due = led.begin_retention(self._loop.time())
         try:
             await self.deleter.retain(led)
             await self.deleter.delete(led)
         finally:
-            if hurry:
-                await self._hurry(led)
+            if was_due:
+                await self._after_erasure(led)
 
-    async def _hurry(self, led: LedPartition) -> None:
+    async def _after_erasure(self, led: LedPartition) -> None:
         """Objects with erased records go as soon as they may, and what was read of them until then goes too."""
         if led.view is not None and erased_objects(led.view):
-            led.look_at = self._loop.time() + ERASE_POLL_S
+            led.delete_by(self._loop.time() + ERASE_POLL_S)
         else:
             await self.erasure.forget_read()
 
@@ -376,7 +369,7 @@ class TierService:
             await self.erasure.forget_read()
             self._consider_erasure(led)
 
-    def look_around_soon(self) -> None:
+    def consider_soon(self) -> None:
         """There is something to copy."""
         self._wake.set()
 
@@ -386,8 +379,8 @@ class TierService:
             return
         partition.erased_below(tier.record.erased_end_offset)
         if erased_objects(tier):
-            led.look_at = self._loop.time() + self._config.erase_grace_ms / 1000
-            self._look_soon(led)
+            led.delete_by(self._loop.time() + self._config.erase_grace_ms / 1000)
+            self._consider_soon(led)
         if partition.holds_erased:
             self.drop_erased(partition)
 
@@ -407,19 +400,19 @@ class TierService:
             raise NotNow(f"the claim is refused: {reply.error}: {reply.text}")
         if not led.is_current:
             raise Fenced("this broker leads no longer")
-        led.view = reply
-        if led.held and self._must_adopt(partition):
+        led.claimed(reply)
+        if led.held_back and self._must_adopt(partition):
             incarnation = self._hosted.image.incarnation
             await adopt(led, self._services.store, self._services.root, self._calls, incarnation)
         await tier_start.settled(partition.log)  # it may have begun there as a follower
-        if (led.held or _is_tiered(partition)) and lost_committed(led):
+        if (led.held_back or _is_tiered(partition)) and lost_committed(led):
             await self._begin_again(led)
-        if led.held:
-            led.held = False
+        if led.held_back:
+            led.let_lead()
             self._hosted.lead_after_all(partition)
             if not led.is_current:
                 raise Fenced("this broker was not to lead any longer")
-        await settle(led, self._calls)
+        await reconcile(led, self._calls)
         self._services.manifests.lead(led.known)
         self._consider_erasure(led)
 
@@ -434,8 +427,8 @@ class TierService:
             tier_end_offset=led.known.tier_end_offset,
             leader_epoch=led.leader_epoch,
         )
-        if not led.held:
-            led.held = True
+        if not led.held_back:
+            led.hold_back()
             self._hosted.step_back(partition)
         end = await read_end(self._services.store, self._services.root, led.known)
         following = self._hosted.following
@@ -457,7 +450,7 @@ class TierService:
                 return
             times = self.starts.failed(partition, self._loop.time())
             if isinstance(error, _IDLE):
-                tell_start("a replica does not begin yet", partition, times, cause=str(error))
+                report_start("a replica does not begin yet", partition, times, cause=str(error))
             else:
                 logger.error("a replica cannot begin", exc_info=error, extra={"partition": repr(partition)})
 
@@ -482,7 +475,7 @@ class TierService:
             await begin_at_end(partition, end, still, self._hosted.following)
             again = self.starts.began(partition, end.offset, self._loop.time())
             if again:
-                tell_start(
+                report_start(
                     "a leader's log contradicts the tier: the replica begins once more where the tier ends",
                     partition,
                     again,

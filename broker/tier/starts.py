@@ -19,10 +19,25 @@ NO_OFFSET = -1
 
 
 @dataclass(slots=True)
-class _Tries:
+class _Attempts:
+    """Of one replica."""
+
     offset: int = NO_OFFSET  # where it began the last time
-    futile: int = 0  # beginnings in a row that led to nothing
+    failures: int = 0  # beginnings in a row that led to nothing
     not_before: float = float("-inf")
+
+    def has_begun_at(self, offset: int) -> bool:
+        """Whether it began there the last time too; else the failures of before no longer count."""
+        if offset == self.offset:
+            return True
+        self.offset, self.failures, self.not_before = offset, 0, float("-inf")
+        return False
+
+    def failed(self, backoff: Backoff, now: float) -> int:
+        """How often in a row, this time included."""
+        self.failures += 1
+        self.not_before = now + backoff.pause_s(self.failures)
+        return self.failures
 
 
 class TierStarts:
@@ -30,37 +45,31 @@ class TierStarts:
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
-        self._tries: dict[Partition, _Tries] = {}
+        self._attempts: dict[Partition, _Attempts] = {}
         self.repeated = 0  # beginnings at a place where the same replica had begun before
 
     def may_begin(self, partition: Partition, now: float) -> bool:
-        tries = self._tries.get(partition)
-        return tries is None or tries.not_before <= now
+        attempts = self._attempts.get(partition)
+        return attempts is None or attempts.not_before <= now
 
     def began(self, partition: Partition, offset: int, now: float) -> int:
         """How often in a row it has begun at `offset` before: each time its leader has led it back."""
-        tries = self._tries.setdefault(partition, _Tries())
-        if offset != tries.offset:
-            tries.offset, tries.futile, tries.not_before = offset, 0, float("-inf")
+        attempts = self._attempts.setdefault(partition, _Attempts())
+        if not attempts.has_begun_at(offset):
             return 0
         self.repeated += 1
-        return self._futile(tries, now)
+        return attempts.failed(self._backoff, now)
 
     def failed(self, partition: Partition, now: float) -> int:
         """How often in a row, this time included, nothing has come of it."""
-        return self._futile(self._tries.setdefault(partition, _Tries()), now)
-
-    def _futile(self, tries: _Tries, now: float) -> int:
-        tries.futile += 1
-        tries.not_before = now + self._backoff.pause_s(tries.futile)
-        return tries.futile
+        return self._attempts.setdefault(partition, _Attempts()).failed(self._backoff, now)
 
     def forget(self, partition: Partition) -> None:
         """It leads, or is hosted here no longer."""
-        self._tries.pop(partition, None)
+        self._attempts.pop(partition, None)
 
 
-def tell_start(event: str, partition: Partition, times: int, **more: object) -> None:
+def report_start(event: str, partition: Partition, times: int, **more: object) -> None:
     """Ever more seldom: it may never end."""
     if times & (times - 1) == 0:
         logger.warning(event, extra={"partition": repr(partition), "times": times} | more)

@@ -8,9 +8,8 @@ from typing import cast
 
 from broker.partitions.partition import Partition
 from broker.tier.agenda import Agenda
-from broker.tier.config import TierConfig
-from broker.tier.copy_lag import CopyLag
-from broker.tier.led import LedPartition
+from broker.tier.config import TierConfig, WorkKind
+from broker.tier.led import CopyLag, LedPartition
 from common.pacing import SLICE_COST, Work, at_once
 from storage.log_config import LogConfig
 
@@ -21,11 +20,12 @@ def led(*, size: int = 0, created_ms: int = 0, sizes: tuple[int, ...] = ()) -> L
     log = SimpleNamespace(
         active=active, segments=segments, config=LogConfig(tier_roll_ms=600_000, remote_storage_enable=True)
     )
-    return LedPartition(cast(Partition, SimpleNamespace(log=log)), 1, 1, held=False)
+    partition = cast(Partition, SimpleNamespace(log=log))
+    return LedPartition(partition, 1, 1, held_back=False, on_unclaimed=lambda _: None)
 
 
 def test_idle_partitions_are_not_looked_at_before_their_time() -> None:
-    agenda, many = Agenda({"copy": 1}), [led() for _ in range(10_000)]
+    agenda, many = Agenda({WorkKind.COPY: 1}), [led() for _ in range(10_000)]
     for number, one in enumerate(many):
         agenda.at(one, 100.0 + number, now=0.0)
     looks = [at_once(agenda.take(now)) for now in range(99)]
@@ -36,7 +36,7 @@ def test_idle_partitions_are_not_looked_at_before_their_time() -> None:
 
 
 def test_all_that_are_due_at_once_are_taken_in_slices() -> None:
-    agenda, many = Agenda({"copy": 1}), [led() for _ in range(5_000)]
+    agenda, many = Agenda({WorkKind.COPY: 1}), [led() for _ in range(5_000)]
     for one in many:
         agenda.at(one, 100.0, now=0.0)
     costs: list[int] = []
@@ -70,7 +70,7 @@ def test_what_waits_to_be_copied_is_known_without_a_walk_over_all() -> None:
 
 
 def test_a_time_that_is_named_again_and_again_is_kept_once() -> None:
-    agenda, busy = Agenda({"copy": 1}), led()
+    agenda, busy = Agenda({WorkKind.COPY: 1}), led()
     for now in range(1_000):
         agenda.at(busy, 5_000.0 + now, now=float(now))
     assert len(agenda._later) == 1
@@ -80,13 +80,13 @@ def test_a_time_that_is_named_again_and_again_is_kept_once() -> None:
 
 
 def test_who_finds_no_place_comes_in_turn_when_there_is_one() -> None:
-    agenda, (first, second, third) = Agenda({"copy": 1}), (led(), led(), led())
-    assert agenda.may_begin(first, "copy")
-    agenda.running["copy"] += 1
-    assert not agenda.may_begin(second, "copy")
-    assert not agenda.may_begin(third, "copy")
+    agenda, (first, second, third) = Agenda({WorkKind.COPY: 1}), (led(), led(), led())
+    assert agenda.may_begin(first, WorkKind.COPY)
+    agenda.began(WorkKind.COPY)
+    assert not agenda.may_begin(second, WorkKind.COPY)
+    assert not agenda.may_begin(third, WorkKind.COPY)
     assert at_once(agenda.take(0.0)) == []
-    agenda.running["copy"] -= 1
+    agenda.ended(WorkKind.COPY)
     assert at_once(agenda.take(0.0)) == [second]
     agenda.forget(third)
     assert at_once(agenda.take(0.0)) == []
@@ -95,7 +95,8 @@ def test_who_finds_no_place_comes_in_turn_when_there_is_one() -> None:
 def test_it_is_due_for_its_retention_or_for_the_age_of_its_segment() -> None:
     config = TierConfig(retention_interval_ms=300_000)
     idle, old = led(), led(size=1, created_ms=1_000)
-    idle.retained_at = old.retained_at = 50.0
+    assert not idle.begin_retention(50.0)
+    assert not old.begin_retention(50.0)
     assert idle.due_at(config, 60.0, wall_ms=500_000) == 350.0
     assert old.due_at(config, 60.0, wall_ms=500_000) == 60.0 + 101.001
     old.partition.log.config = replace(old.partition.log.config, remote_log_copy_disable=True)

@@ -31,7 +31,7 @@ async def looked_after(lab: TierLab, node: int = 0) -> None:
         since = led.retained_at if before is None else before
 
         def looked(since: float = since) -> bool:
-            return led.retained_at > since and not led.looking_after
+            return led.retained_at > since and not led.is_maintained
 
         await eventually(looked)
 

@@ -21,8 +21,8 @@ PUBLISHER: Any = SimpleNamespace(published=lambda *place: None, trouble=lambda *
 
 def status(world: Tiered) -> LedStatus:
     partition = world.partition()
-    led = LedPartition(partition, partition.leader_epoch, 0, held=False)
-    led.view = world.tier.tiers[partition]
+    led = LedPartition(partition, partition.leader_epoch, 0, held_back=False, on_unclaimed=lambda _: None)
+    led.claimed(world.tier.tiers[partition])
     cold = world.broker.plane.fetch.reader.cold
     assert cold is not None
     damage = cold.damage()

@@ -91,7 +91,7 @@ class Quiet:
     @property
     def unclaimed(self) -> int:
         programs = [self.world.nodes[name].program for name in self.cluster.brokers]
-        return sum(not led.settled for p in programs if p is not None for led in p.tier.service.led)
+        return sum(not led.reconciled for p in programs if p is not None for led in p.tier.service.led)
 
     def check(self) -> None:
         self.world.run_for(RESTS_S)

@@ -10,7 +10,7 @@ from broker.coordination.tier.client import TierClient
 from broker.partitions.replica import Replica, Role
 from broker.replication import cold_reading
 from broker.replication.fetch_reading import FetchReader
-from broker.tier import deletion, settling
+from broker.tier import deletion, reconciling
 from broker.tier.led import LedPartition
 from broker.tier.service import TierService
 from object_store.store import Body, ObjectInfo
@@ -52,7 +52,7 @@ def delete_without_claim(replace: Replace) -> None:
 
 def ignore_lineage(replace: Replace) -> None:
     """A segment is copied behind any other, and read whatever its leader epochs."""
-    for module in (tier_shard, lineage, settling, cold_reading):
+    for module in (tier_shard, lineage, reconciling, cold_reading):
         for name in ("follows", "fits", "fits_from"):
             if name in vars(module):
                 replace(module, name, lambda *chains: True)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from broker.partitions.hosted import Following
 from broker.partitions.partition import Partition
-from broker.tier.led import LedPartition, NotNow, TierCalls
+from broker.tier.led import LedPartition, NotNow
+from broker.tier.services import TierCalls
 from common.checksum import crc32c
 from object_store.errors import StoreError
 from object_store.store import ObjectStore
@@ -95,7 +96,7 @@ async def begin_at_end(
             following.resume(partition)
 
 
-async def settle(led: LedPartition, calls: TierCalls) -> None:
+async def reconcile(led: LedPartition, calls: TierCalls) -> None:
     """Log start, leader epochs and high watermark of a leader whose log reaches the tier's end. Raises Fenced, NotNow,
     ProtocolError."""
     partition, log, tier = led.partition, led.partition.log, led.known
@@ -111,8 +112,8 @@ async def settle(led: LedPartition, calls: TierCalls) -> None:
             calls, lambda view: MoveLogStart(led.leader_epoch, led.broker_epoch, start, "claim") if start else None
         )
     await audited(lambda: log.advance_log_start(min(start, log.log_end_offset), "the tier's log start"))
-    led.tell_end()
-    led.settled = True
+    led.announce_end()
+    led.has_reconciled()
 
 
 def _restore_epochs(partition: Partition, tier: PartitionTier) -> None:
@@ -136,7 +137,7 @@ def lost_committed(led: LedPartition) -> bool:
     if log.log_end_offset < tier.tier_end_offset:
         return True
     last, known = tier.last(), log.leader_epochs.entries()
-    if not led.held or last is None or not known:
+    if not led.held_back or last is None or not known:
         return False
     low = max(last.base_offset, tier.log_start_offset, log.log_start_offset, known[0][1])
     return low < last.end_offset and not fits_from(last.epochs, last.end_offset, known, low)
