@@ -68,6 +68,9 @@ class DataPlane:
         self._logs = logs
         self._has_started = False
         self.settings = LogSettings(config.node_id, config.node_settings)
+        self.isr_changes = IsrChanges(
+            channel, config.node_id, broker_epoch, lambda: self.partitions.image, ports.random
+        )
         self.partitions = HostedPartitions(
             node_id=config.node_id,
             logs=logs,
@@ -75,6 +78,7 @@ class DataPlane:
             now=loop.time,
             replication=replication,
             pacer=machinery.pacer,
+            isr_changes=self.isr_changes,
         )
         self.deadlines = Deadlines()
         self.sessions = FetchSessionCache(
@@ -101,11 +105,8 @@ class DataPlane:
         self.fetchers = Fetchers(
             self._link_services(config, machinery, broker_epoch), self.partitions, config.internal_listener.name
         )
-        self.isr_changes = IsrChanges(
-            channel, config.node_id, broker_epoch, lambda: self.partitions.image, ports.random
-        )
+        self.partitions.follow_through(self.fetchers)
         self.producer_ids = ProducerIds(channel, config.node_id, broker_epoch)
-        self.partitions.following, self.partitions.isr_changes = self.fetchers, self.isr_changes
         self.duties = Duties(
             hosted=self.partitions,
             logs=logs,

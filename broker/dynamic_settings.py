@@ -29,7 +29,7 @@ class DynamicSettings:
         if any(resource in delta.configs_changed for resource in self._concerned):
             config, settings = self._config, self._settings
             self.tier_reads = settings.under(image, config.tier_reads)
-            self._fetch.remote_wait_ms = self.tier_reads.remote_fetch_max_wait_ms
+            self._fetch.wait_for_tier(self.tier_reads.remote_fetch_max_wait_ms)
             self._duties.configure_cleaner(settings.under(image, config.duties))
             self._server.limit_connections(settings.under(image, config.limits))
             for listen in config.listeners:

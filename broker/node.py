@@ -92,9 +92,10 @@ class BrokerNode:
             ports, Tick(), BufferPool(limits.queued_max_request_bytes, limits.reply_bytes_max), self._watch, self.pacer
         )
         links = _links(config, machinery)
-        journal = open_journal(ports, config.node_id, config.audit)
-        self.logs = LogDirectory(ports, "", config.node_id, journal, config.duties, pacer=self.pacer)
-        self.logs.on_failed = self._storage_failed
+        journal = open_journal(ports, config.node_id, config.audit, self._disk_passes)
+        self.logs = LogDirectory(
+            ports, "", config.node_id, journal, config.duties, pacer=self.pacer, on_failed=self._storage_failed
+        )
         self.room = RoomWatch(self.logs.context.health, asyncio.get_running_loop().time)
         self._load = LoadMeter(asyncio.get_running_loop().time, ports.cpu_s, lambda: machinery.pool.moved)
         self.observer = self._make_observer(links)
@@ -259,7 +260,6 @@ class BrokerNode:
             node_id=config.node_id,
             config=config.audit,
             journal=journal,
-            logs=self.logs,
             hosted=self.partitions,
             topics=self.coordinators.internal_topics,
             links=links,
@@ -296,9 +296,9 @@ class BrokerNode:
             root=tier.root,
             views=tier.service,
         )
-        self.data_plane.fetch.reader.cold = self.cold.reading
+        self.data_plane.fetch.reader.read_tier_through(self.cold.reading)
         self.cold.register(self.metrics)
-        tier.service.erasure.forget_read = self.cold.remote.cache.forget_all
+        tier.service.erasure.forget_through(self.cold.remote.cache.forget_all)
 
     def _make_lifecycle(self, cluster_id: str) -> BrokerLifecycle:
         config = self._config
@@ -343,7 +343,7 @@ class BrokerNode:
         await self.partitions.roles.wait_applied()
         while (waits := await self.pacer.run(self.partitions.set_aside_strays(), "start", own=True)) is not None:
             await waits.wait()
-        self.partitions.roles.on_applied = self._roles_taken
+        self.partitions.roles.subscribe(self._roles_taken)
 
     def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._missed is not None:
@@ -416,6 +416,9 @@ class BrokerNode:
         """Why this process should be replaced; None while it works."""
         offline = self.logs.offline
         return None if offline is None else f"the log directory is offline: {offline}"
+
+    def _disk_passes(self, what: str, error: OSError) -> bool:
+        return self.logs.passes(what, error)  # which keep the journal, and so are made after it
 
     def _storage_failed(self, reason: str) -> None:
         """One log directory: without it the broker has nothing to serve. It says so, that its leaderships move."""

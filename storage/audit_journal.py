@@ -43,8 +43,13 @@ class AuditJournal:
     """An `AuditTrail`. `passes(what, error)` says whether what a disk refused may be tried again; if not, it has been
     told to whom it concerns, and every act is refused from then on."""
 
-    def __init__(self, writer: JournalWriter, clock: Clock) -> None:
-        self.passes: Callable[[str, OSError], bool] = lambda what, error: False
+    def __init__(
+        self,
+        writer: JournalWriter,
+        clock: Clock,
+        passes: Callable[[str, OSError], bool] = lambda what, error: False,
+    ) -> None:
+        self._passes = passes
         self.events = 0  # written by this process
         self._writer = writer
         self._clock = clock
@@ -155,7 +160,7 @@ class AuditJournal:
                 try:
                     return await _uncancelled(asyncio.to_thread(work))
                 except OSError as error:
-                    if not self.passes("write the audit journal", error):
+                    if not self._passes("write the audit journal", error):
                         raise
                 await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
 

@@ -67,8 +67,10 @@ class LogDirectory:
         audit: AuditTrail,
         config: DirectoryConfig,
         pacer: Pacer | None = None,
+        on_failed: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`path` lies below the disk's root; "" is the root itself. Without `pacer`, the node's, it makes its own."""
+        """`path` lies below the disk's root; "" is the root itself. Without `pacer`, the node's, it makes its own.
+        `on_failed` is called once, with the reason, when the directory goes offline."""
         health = DirectoryHealth()
         self._pacer = pacer = pacer or Pacer()
         self._ports = ports
@@ -77,7 +79,7 @@ class LogDirectory:
         self._audit = audit
         self._config = config
         self._health = health
-        self._on_failed: Callable[[str], None] | None = None
+        self._on_failed = on_failed
         health.notify(self._failed)
         self._context = context = LogContext(
             disk=ports.disk,
@@ -315,24 +317,21 @@ class LogDirectory:
         """Why the directory serves no more, None while it does."""
         return self._health.offline
 
-    @property
-    def on_failed(self) -> Callable[[str], None] | None:
-        """Called once, with the reason, when the directory goes offline."""
-        return self._on_failed
-
-    @on_failed.setter
-    def on_failed(self, callback: Callable[[str], None] | None) -> None:
-        self._on_failed = callback
-
     def fail(self, reason: str) -> None:
         """Take the directory offline, as its own I/O errors do: another user of its disk was refused."""
         self._health.fail(reason)
 
+    def passes(self, what: str, error: OSError) -> bool:
+        """Whether another user of this disk may try `what` again after `error`; if not, the directory is offline."""
+        if self._health.offline is None and self._health.passes(what, error):
+            return True
+        self._health.fail(f"{what}: {error}")
+        return False
+
     def _failed(self, reason: str) -> None:
         """Withdraw the note of this run first: what the device refused need not be in the page cache any more."""
         withdraw_run(self._disk, self._path)
-        if self._on_failed is not None:
-            self._on_failed(reason)
+        self._on_failed(reason)
 
     @property
     def free_space_state(self) -> FreeSpace:

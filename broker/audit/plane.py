@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.audit.config import AuditConfig
 from broker.audit.feeds import TopicNames, led_feeds
 from broker.audit.shipper import AuditShipper
@@ -15,19 +17,20 @@ from common.ports import Ports
 from kraft.links import Links
 from storage.audit_journal import JOURNAL_DIRECTORY, AuditJournal
 from storage.journal_writer import JournalWriter
-from storage.log_directory import LogDirectory
 from tiering.audit_export import AuditExporter, AuditExporterServices, AuditWriter
 
 
-def open_journal(ports: Ports, node_id: int, config: AuditConfig) -> AuditJournal:
+def open_journal(
+    ports: Ports, node_id: int, config: AuditConfig, passes: Callable[[str, OSError], bool]
+) -> AuditJournal:
     """Nothing is read or made before its first use, which is at the latest when shipping begins."""
     made = random_uuid(ports.random).hex()
     writer = JournalWriter(ports.disk, JOURNAL_DIRECTORY, node_id, made, config.journal_max_bytes)
-    return AuditJournal(writer, ports.clock)
+    return AuditJournal(writer, ports.clock, passes)
 
 
 class AuditPlane:
-    """One per broker. `journal` is the trail of `logs`."""
+    """One per broker. `journal` is the trail of its log directory."""
 
     def __init__(
         self,
@@ -35,7 +38,6 @@ class AuditPlane:
         node_id: int,
         config: AuditConfig,
         journal: AuditJournal,
-        logs: LogDirectory,
         hosted: HostedPartitions,
         topics: Ensure,
         links: Links,
@@ -57,9 +59,7 @@ class AuditPlane:
         self.exporter: AuditExporter | None = None
         self._ports = ports
         self._config = config
-        self._logs = logs
         self._hosted = hosted
-        journal.passes = self._passes
 
     def export_to(self, tier: TierPlane, interval_s: float) -> None:
         """Where there is an object store. Call it before `start`."""
@@ -110,10 +110,3 @@ class AuditPlane:
             "Since when, in seconds since 1970, the audit could not be exported; 0 while it can, or need not.",
             lambda: 0 if self.exporter is None else self.exporter.trouble.since_ms / 1000,
         )
-
-    def _passes(self, what: str, error: OSError) -> bool:
-        health = self._logs.context.health
-        if health.offline is None and health.passes(what, error):
-            return True
-        self._logs.fail(f"{what}: {error}")
-        return False

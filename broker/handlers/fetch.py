@@ -379,6 +379,10 @@ class FetchHandler:
         self.remote_wait_ms = services.remote_wait_ms
         self.open_files = services.open_files
 
+    def wait_for_tier(self, wait_ms: int) -> None:
+        """Let fetches from the tier wait for `wait_ms` from now on."""
+        self.remote_wait_ms = wait_ms
+
     def handle(
         self, client: ClientSession, buffer: bytearray, at: int, end: int, version: int, correlation: int
     ) -> Work[FetchCall] | None:

@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Protocol
 
 from broker.partitions.log_settings import LogSettings
 from broker.partitions.partition import Partition
+from broker.partitions.ports import Following, IsrChanges, Tier
 from broker.partitions.replica import Role
 from broker.partitions.replica_set import IsrProposal, Outlook
 from broker.partitions.role_changes import Key, RoleChanges
@@ -44,67 +44,6 @@ LeadershipListener = Callable[[Partition, int | None], None]
 """Called with the leader epoch when this broker begins to lead, with None when it leads no longer."""
 
 
-class Following(Protocol):
-    """Fetches for the replicas that follow; implemented by `broker.replication.fetchers`."""
-
-    def follow(self, partition: Partition) -> None:
-        """Fetch from `partition.leader_id` in `partition.leader_epoch` from now on, and from no other broker."""
-        ...
-
-    def unfollow(self, partition: Partition) -> None: ...
-
-    def pause(self, partition: Partition) -> None:
-        """Fetch nothing for it before `resume`, from any leader. Answers that are on their way are ignored."""
-        ...
-
-    def resume(self, partition: Partition) -> None:
-        """Follow its leader again, if it is a follower now and no other pause holds. Once for each `pause`."""
-        ...
-
-    def written(self, partition: Partition) -> None:
-        """A slow append has reached the page cache, so it may be acknowledged by the next fetch."""
-        ...
-
-    def brokers_changed(self) -> None:
-        """Addresses of leaders may have changed."""
-        ...
-
-
-class IsrChanges(Protocol):
-    """Carries ISR proposals to the controller; implemented by `broker.replication.isr_changes`."""
-
-    def propose(self, partition: Partition, proposal: IsrProposal) -> None: ...
-
-
-class Tier(Protocol):
-    """The tier, where this broker has one; implemented by `broker.tier.service`."""
-
-    def role_changed(self, partition: Partition) -> None:
-        """It begins or ceases to lead, leads in a new epoch, or its topic's settings changed."""
-        ...
-
-    def removed(self, partition: Partition) -> None:
-        """It is hosted here no longer."""
-        ...
-
-    def may_lead(self, partition: Partition, image: PartitionImage) -> bool:
-        """False: not before the tier has said what it holds. Then `HostedPartitions.lead_after_all` is called."""
-        ...
-
-    async def delete_records(self, partition: Partition, offset: int, timeout_s: float, actor: str = "") -> None:
-        """Have the log begin at `offset`, in the tier and here, as `actor` asked. Raises ProtocolError:
-        NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, and what its disk says."""
-        ...
-
-    def start_from_tier(self, partition: Partition) -> None:
-        """A follower's place is below what its leader's disk holds. Cheap; may be called again and again."""
-        ...
-
-    def drop_erased(self, partition: Partition) -> None:
-        """This disk may hold records that were erased from the tier. Cheap; may be called again and again."""
-        ...
-
-
 class HostedPartitions:
     """All partitions that this broker hosts, by topic and index. Implements `PartitionHost` for each of them."""
 
@@ -116,6 +55,7 @@ class HostedPartitions:
         now: Callable[[], float],
         replication: ReplicationSettings,
         pacer: Pacer,
+        isr_changes: IsrChanges | None = None,
     ) -> None:
         self.node_id = node_id
         self.image: MetadataImage = EMPTY_IMAGE
@@ -126,8 +66,8 @@ class HostedPartitions:
         self.unsettled_partitions: dict[Partition, None] = {}
         self.quiet_partitions: dict[Partition, bool] = {}  # settled, but for replicas that do not fetch; is it starved?
         self.following: Following | None = None
-        self.isr_changes: IsrChanges | None = None
         self.tier: Tier | None = None
+        self._isr_changes = isr_changes
         self.offline = False
         self.roles = RoleChanges(node_id, pacer, self, logs.prepared)
         self._leaving: dict[Key, PartitionLog] = {}  # hosted no longer, or strays; they wait for the audit
@@ -141,6 +81,14 @@ class HostedPartitions:
         self.throttles = ReplicationThrottles(node_id, now, lambda image: settings.under(image, replication))
         self._lag_max_s = replication.replica_lag_time_max_ms / 1000
         self._leadership: dict[str, list[LeadershipListener]] = {}
+
+    def follow_through(self, following: Following) -> None:
+        """Once, before the first `apply`: what fetches for these replicas knows them itself."""
+        self.following = following
+
+    def keep_in(self, tier: Tier) -> None:
+        """Once, where there is an object store: the tier knows these replicas itself."""
+        self.tier = tier
 
     def __iter__(self) -> Iterator[Partition]:
         for partitions in self.by_id.values():
@@ -214,8 +162,8 @@ class HostedPartitions:
             self.following.written(partition)
 
     def isr_proposed(self, partition: Partition, proposal: IsrProposal) -> None:
-        if self.isr_changes is not None:
-            self.isr_changes.propose(partition, proposal)
+        if self._isr_changes is not None:
+            self._isr_changes.propose(partition, proposal)
 
     def review(self, partitions_max: int, stalled_s: float = 0.0) -> None:
         """Look after up to `partitions_max` of the partitions that are unsettled, the longest waiting first.

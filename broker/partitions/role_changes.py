@@ -71,7 +71,7 @@ class RoleChanges:
 
     def __init__(self, node_id: int, pacer: Pacer, taker: RoleTaker, directories: Directories) -> None:
         self.applied_offset = EMPTY_IMAGE.offset
-        self.on_applied: Callable[[], None] | None = None  # called when `applied_offset` moved in a later turn
+        self._on_applied: Callable[[], None] | None = None
         self.stopped = False
         self._node_id = node_id
         self._pacer = pacer
@@ -89,6 +89,10 @@ class RoleChanges:
         self._later: asyncio.Future[None] | None = None  # the work, while it takes more than a slice
         self._later_made: asyncio.Future[None] | None = None
         self._applied = asyncio.Event()
+
+    def subscribe(self, on_applied: Callable[[], None]) -> None:
+        """Call `on_applied` from now on when `applied_offset` has moved in a later turn of the loop."""
+        self._on_applied = on_applied
 
     def add(self, delta: MetadataDelta) -> None:
         """Take over what `delta` changes; the taker's image has it already."""
@@ -223,8 +227,8 @@ class RoleChanges:
         self.applied_offset = self._taker.image.offset
         self._applied.set()
         is_later = any(later is not None and not later.done() for later in (self._later, self._later_made))
-        if has_moved and is_later and self.on_applied is not None:
-            self.on_applied()
+        if has_moved and is_later and self._on_applied is not None:
+            self._on_applied()
 
     def _sort(self, delta: MetadataDelta) -> Work[None]:
         """Note whose role changes: first what is deleted, then leaders, then followers."""

@@ -60,8 +60,11 @@ class FetchReader:
         self._doubts = Doubts()
         self._readers = 0
         self.cold: ColdReading | None = None
-        """Set while this broker has a tier."""
         self._quota = hosted.throttles.leader
+
+    def read_tier_through(self, cold: ColdReading) -> None:
+        """Once this broker has a tier, which it opens long after its connections."""
+        self.cold = cold
 
     def find(self, position: Position, version: int, client: ClientSession) -> Partition | None:
         """The partition that the position is in, looked up (again) unless it is hosted here. A client's own alone."""

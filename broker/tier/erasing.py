@@ -24,7 +24,10 @@ class LocalErasure:
         self._forgotten: dict[Partition, int] = {}  # below where what was read is forgotten
         self._stopped = False
         self.forget_read: Callable[[], Awaitable[None]] = _nothing_read
-        """Drops what was read from the tier before, and may hold records that are erased by now."""
+
+    def forget_through(self, forget_read: Callable[[], Awaitable[None]]) -> None:
+        """`forget_read` drops what was read from the tier before, and may hold records that are erased by now."""
+        self.forget_read = forget_read
 
     def begin(self, partition: Partition) -> None:
         """What is not in the tier yet stays: call again when the tier reaches further."""

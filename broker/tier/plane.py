@@ -102,7 +102,7 @@ class TierPlane:
                 lambda: writer, exports.exports, ports.clock, ports.random, config.export_interval_ms / 1000
             )
         )
-        hosted.tier = self.service
+        hosted.keep_in(self.service)
 
     @property
     def export_trouble(self) -> ExportTrouble:

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.partitions.hosted import Following
 from broker.partitions.partition import Partition
+from broker.partitions.ports import Following
 from broker.tier.led import LedPartition, NotNow
 from broker.tier.services import TierCalls
 from common.checksum import crc32c

@@ -45,7 +45,7 @@ class LabTier:
 
     async def __aenter__(self) -> LabTier:
         await self._remote.open()
-        self.broker.plane.fetch.reader.cold = ColdReading(self, self.root, self._remote)
+        self.broker.plane.fetch.reader.read_tier_through(ColdReading(self, self.root, self._remote))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,7 +54,8 @@ class LabTier:
 
     def set_wait(self, wait_ms: int) -> None:
         """How long a fetch waits for the store at most."""
-        self.wait_ms = self.broker.plane.fetch.remote_wait_ms = wait_ms
+        self.wait_ms = wait_ms
+        self.broker.plane.fetch.wait_for_tier(wait_ms)
 
     def view(self, partition: Partition) -> PartitionTier | None:
         return self.tiers.get(partition) if self.claimed else None

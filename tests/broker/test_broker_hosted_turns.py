@@ -146,7 +146,7 @@ def kept_directories(root: Path) -> list[str]:
 async def test_many_changes_leave_the_loop_to_others_in_between(tmp_path: Path) -> None:
     broker = await Broker.open(tmp_path)
     told: list[int] = []
-    broker.hosted.roles.on_applied = lambda: told.append(broker.hosted.applied_offset)
+    broker.hosted.roles.subscribe(lambda: told.append(broker.hosted.applied_offset))
     broker.change(*MANY)
     assert 0 < len(broker.hosted) < COUNT // 10
     assert broker.hosted.applied_offset < broker.image.offset

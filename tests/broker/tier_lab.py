@@ -164,7 +164,7 @@ class BrokerTier:
         self.service = TierService(services, config)
         self.proposals = Proposals(services, self.service, config)
         """Not started: tests have it `look`."""
-        hosted.tier = self.service
+        hosted.keep_in(self.service)
         self.publisher.start()
         self.service.start()
 

@@ -129,6 +129,7 @@ class Workbench:
         self.config = config
         self.limits = limits or DirectoryConfig(free_bytes_min=0)
         self.audit = MemoryTrail()
+        self.failures: list[str] = []  # why the directory went offline
         self.directory: LogDirectory
 
     @property
@@ -141,7 +142,7 @@ class Workbench:
 
     async def start(self) -> LogDirectory:
         ports = Ports(MachineNetwork(), self.disk, self.clock, random.Random(1))
-        self.directory = LogDirectory(ports, "", 1, self.audit, self.limits)
+        self.directory = LogDirectory(ports, "", 1, self.audit, self.limits, on_failed=self.failures.append)
         await self.directory.open(CLUSTER)
         await self.directory.recover(lambda topic: self.config)
         return self.directory

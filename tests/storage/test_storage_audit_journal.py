@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,8 @@ def act(number: int = 0, **fields: object) -> Act:
     return Act(AuditKind.LOG_TRUNCATED, "t", bytes(16), number, "a test", after={"log_end_offset": number}, **fields)  # type: ignore[arg-type]
 
 
-def journal_on(disk: MachineDisk, bytes_max: int = 64 << 20, made: str = MADE) -> AuditJournal:
-    return AuditJournal(JournalWriter(disk, JOURNAL_DIRECTORY, 1, made, bytes_max), MachineClock())
+def journal_on(disk: MachineDisk, bytes_max: int = 64 << 20, made: str = MADE, **given: Any) -> AuditJournal:
+    return AuditJournal(JournalWriter(disk, JOURNAL_DIRECTORY, 1, made, bytes_max), MachineClock(), **given)
 
 
 async def durable(journal: AuditJournal, *acts: Act) -> None:
@@ -168,8 +169,7 @@ async def test_a_full_journal_loses_the_oldest_and_says_so(tmp_path: Path) -> No
 
 
 async def test_a_full_device_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = journal_on(MachineDisk(tmp_path))
-    journal.passes = lambda what, error: error.errno == errno.ENOSPC
+    journal = journal_on(MachineDisk(tmp_path), passes=lambda what, error: error.errno == errno.ENOSPC)
     monkeypatch.setattr("storage.audit_journal.OUT_OF_FILES_PAUSE_S", 0.001)
     write, failures = JournalWriter.write, 3
 
@@ -186,7 +186,6 @@ async def test_a_full_device_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_a_failed_disk_refuses_every_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = journal_on(MachineDisk(tmp_path))
     told: list[str] = []
 
     def fails(what: str, error: OSError) -> bool:
@@ -196,7 +195,7 @@ async def test_a_failed_disk_refuses_every_act(tmp_path: Path, monkeypatch: pyte
     def broken(self: JournalWriter, *given: object) -> None:
         raise OSError(errno.EIO, "broken")
 
-    journal.passes = fails
+    journal = journal_on(MachineDisk(tmp_path), passes=fails)
     monkeypatch.setattr(JournalWriter, "write", broken)
     with pytest.raises(ProtocolError, match="KAFKA_STORAGE_ERROR"):
         await audited(lambda: require(journal, act(1)))

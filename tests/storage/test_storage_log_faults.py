@@ -43,8 +43,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("error", [ENOSPC, EIO])
 async def test_a_refused_write_takes_the_directory_offline_once(bench: Workbench, error: int) -> None:
-    failures: list[str] = []
-    bench.directory.on_failed = failures.append
     log, other = await bench.log(), await bench.log("other")
     append(log, produced())
     bench.disk.write_errno = error
@@ -53,7 +51,7 @@ async def test_a_refused_write_takes_the_directory_offline_once(bench: Workbench
             append(one, produced())
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(0)
-    assert len(failures) == 1
+    assert len(bench.failures) == 1
     assert log.log_end_offset == 1
     bench.disk.write_errno = None
     for refused in (

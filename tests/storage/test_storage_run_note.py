@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,11 @@ class BootedDisk(MachineDisk):
         return self.boot
 
 
-def directory(root: Path, boot: str = "first") -> LogDirectory:
+def directory(root: Path, boot: str = "first", **given: Any) -> LogDirectory:
     disk = BootedDisk(root)
     disk.boot = boot
     ports = Ports(MachineNetwork(), disk, MachineClock(), random.Random(1))
-    return LogDirectory(ports, "", 1, NoTrail(), DirectoryConfig())
+    return LogDirectory(ports, "", 1, NoTrail(), DirectoryConfig(), **given)
 
 
 async def killed_run(root: Path, epoch: int) -> None:
@@ -70,9 +71,8 @@ async def test_after_a_restart_of_the_machine_the_stop_was_unclean(tmp_path: Pat
 
 
 async def test_a_run_whose_disk_failed_vouches_for_nothing(tmp_path: Path) -> None:
-    run = directory(tmp_path)
     told = asyncio.Event()
-    run.on_failed = lambda reason: told.set()
+    run = directory(tmp_path, on_failed=lambda reason: told.set())
     await run.open("cluster")
     run.begin_run(17)
     run.context.health.fail("fsync: EIO")  # after that the kernel may have let go of the pages
