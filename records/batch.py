@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import astuple
+
 from common.checksum import crc32c
 from common.errors import ErrorCode, ProtocolError
 
@@ -44,7 +47,7 @@ _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 
 
-class BatchHeader(NamedTuple):
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     """One batch as its header tells it. Offsets count records, timestamps are milliseconds since the epoch."""
 
     base_offset: int
@@ -59,7 +62,25 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # the name hides tuple.count, which no header needs
+    count: int
+
+    def stamped(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
+        """What it is once `stamp` has written these."""
+        return BatchHeader(
+            base_offset,
+            self.batch_length,
+            leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.count,
+        )
 
     @property
     def size(self) -> int:
@@ -116,7 +137,7 @@ class ProduceLimits(NamedTuple):
 
 def read_header(view: memoryview | bytes | bytearray, at: int) -> BatchHeader:
     """The header at `at`, unchecked. struct.error when fewer than `HEADER_BYTES` bytes are there."""
-    return BatchHeader._make(_HEADER.unpack_from(view, at))
+    return BatchHeader(*_HEADER.unpack_from(view, at))
 
 
 def has_valid_crc(view: memoryview, at: int, header: BatchHeader) -> bool:
@@ -133,7 +154,7 @@ def iterate_batches(
     a last offset before the first, or a wrong CRC. Everything yielded before is sound.
     """
     while end - at >= HEADER_BYTES:
-        header = BatchHeader._make(_HEADER.unpack_from(view, at))
+        header = BatchHeader(*_HEADER.unpack_from(view, at))
         size = header.batch_length + PREFIX_BYTES
         if size < HEADER_BYTES or header.magic != MAGIC or header.last_offset_delta < 0:
             raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"no record batch at position {at}")
@@ -156,7 +177,7 @@ def check_produced(view: memoryview, at: int, end: int, limits: ProduceLimits, n
     room = end - at
     if room < HEADER_BYTES:
         raise _misshapen(view, at, room)
-    header = BatchHeader._make(_HEADER.unpack_from(view, at))
+    header = BatchHeader(*_HEADER.unpack_from(view, at))
     size = header.batch_length + PREFIX_BYTES
     if header.magic != MAGIC or not HEADER_BYTES <= size <= room:
         raise _misshapen(view, at, room)
@@ -245,7 +266,7 @@ def stamp_log_append_time(buffer: bytearray | memoryview, at: int, size: int, no
 
 def write_header(buffer: bytearray | memoryview, at: int, header: BatchHeader) -> None:
     """Write all fields of `header`, its `crc` included; see `seal`."""
-    _HEADER.pack_into(buffer, at, *header)
+    _HEADER.pack_into(buffer, at, *astuple(header))
 
 
 def seal(buffer: bytearray | memoryview, at: int, size: int) -> None:

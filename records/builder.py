@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from common.errors import ErrorCode, ProtocolError
 from records.batch import (
     COMPRESSION_MASK,
@@ -29,7 +31,7 @@ def assemble(header: BatchHeader, records: bytes | bytearray) -> bytearray:
     """A batch with the fields of `header` round `records`, which are compressed already; length and CRC are set."""
     size = HEADER_BYTES + len(records)
     batch = bytearray(HEADER_BYTES)
-    write_header(batch, 0, header._replace(batch_length=size - PREFIX_BYTES, magic=MAGIC, crc=0))
+    write_header(batch, 0, replace(header, batch_length=size - PREFIX_BYTES, magic=MAGIC, crc=0))
     batch += records
     seal(batch, 0, size)
     return batch
@@ -84,7 +86,7 @@ def build_batch(
 def empty_batch(header: BatchHeader) -> bytearray:
     """What compaction leaves of a batch whose records are all gone: offsets and sequences stay known."""
     kept = header.attributes & (TIMESTAMP_TYPE | TRANSACTIONAL | CONTROL)
-    return assemble(header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, count=0), b"")
+    return assemble(replace(header, attributes=kept, base_timestamp=NO_TIMESTAMP, count=0), b"")
 
 
 def recompress(
@@ -100,4 +102,4 @@ def recompress(
         if span.offset_delta != index:
             raise ProtocolError(ErrorCode.INVALID_RECORD, f"offset delta {span.offset_delta} of record {index}")
     attributes = header.attributes & ~COMPRESSION_MASK | codec
-    return assemble(header._replace(attributes=attributes), compress(codec, data, level))
+    return assemble(replace(header, attributes=attributes), compress(codec, data, level))

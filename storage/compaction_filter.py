@@ -9,6 +9,8 @@ transaction is left. Source: KIP-98, KIP-534 and the behaviour of Apache Kafka 4
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from common.errors import ProtocolError
 from records.batch import DELETE_HORIZON, NO_TIMESTAMP, BatchHeader
 from records.builder import assemble, empty_batch
@@ -265,8 +267,8 @@ def _rebuild(header: BatchHeader, data: bytes, retained: Sequence[RecordSpan], h
     else:
         shift = base - horizon_ms
         body = b"".join(with_timestamp_delta(data, span, span.timestamp_delta + shift) for span in retained)
-        fields = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
+        fields = replace(header, attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
     if not header.is_log_append_time:
         largest = max(base + span.timestamp_delta for span in retained)
-        fields = fields._replace(max_timestamp=max(largest, NO_TIMESTAMP))
-    return assemble(fields._replace(count=len(retained)), compress(Compression(header.compression), body))
+        fields = replace(fields, max_timestamp=max(largest, NO_TIMESTAMP))
+    return assemble(replace(fields, count=len(retained)), compress(Compression(header.compression), body))

@@ -6,7 +6,9 @@ them the whole directory is offline, and nothing of this value is looked at any 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
+
+import msgspec
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import CONTROL, PREFIX_BYTES, BatchHeader, iterate_batches, read_header, stamp, stamp_log_append_time
@@ -28,10 +30,9 @@ from storage.segment_list import SegmentList
 from storage.transaction_index import AbortedTransaction, encode
 
 _NOT_READ = -2  # below every timestamp
-_FIRST_FIELDS = 3  # base offset, batch length, leader epoch
 
 
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Offsets of an append, half-open; `max_timestamp` is the log append time, -1 where clients set timestamps."""
 
     base_offset: int
@@ -152,7 +153,7 @@ class LogTail:
         elif header is None:
             header = read_header(view, at)
         else:
-            header = BatchHeader._make((base, header[1], leader_epoch, *header[_FIRST_FIELDS:]))
+            header = header.stamped(base, leader_epoch)
         marker = read_marker(view, at, end - at) if header.attributes & CONTROL else None
         if self._must_roll(header, 0, end - at):
             self._roll(base, now_ms)

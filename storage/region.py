@@ -1,6 +1,8 @@
 """A run of whole bytes of one segment file: what a read of a log answers, instead of bytes."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from common.ports import File
 from storage.cold_reads import PageWait
@@ -24,7 +26,7 @@ class Pin(Protocol):
         ...
 
 
-class Region(NamedTuple):
+class Region(msgspec.Struct, frozen=True, gc=False):
     """`length` bytes of `file` from `position` on, whole record batches all of them.
 
     The file stays open until `release`, also when its segment is deleted meanwhile; whoever asked for the region

@@ -17,11 +17,11 @@ from common.errors import MalformedFrame
 from common.invariants import InvariantViolation, check
 from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Socket
+from wire import pauses
 from wire.buffers import BUFFER_BYTES, BufferPool
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
 from wire.outgoing import Part, RegionCutShort, SendQueue, release
-from wire.pauses import Pause
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -107,7 +107,7 @@ class Connection:
         self._bounded_from = min(FAIR_UNSENT_BYTES, limits.unsent_bytes_max)
         self._writing = False
         self._mutes = 0
-        self._paused = Pause(0)
+        self._paused = 0  # bits of `wire.pauses`
         self._going_on = False
         self._working = False  # within a handler's call
         self._keeps_buffer = False
@@ -246,13 +246,13 @@ class Connection:
         if not held:
             self._pool.leave(self)
         elif not self._pool.may_go_on(self):
-            self._pause(Pause.MEMORY)
+            self._pause(pauses.MEMORY)
         elif self._pool.is_full:
             self._watch.at(self._watch.now + self._limits.stall_s, self)
 
     def resume_receiving(self) -> None:
         """The pool has room again for half a frame of this connection."""
-        self._resume(Pause.MEMORY)
+        self._resume(pauses.MEMORY)
 
     def keep_buffer(self) -> Callable[[], None]:
         """Within a handler's call that mutes this connection: leave the frame where it lies. Call what is returned
@@ -266,12 +266,12 @@ class Connection:
 
     # pausing -------------------------------------------------------------------------------------------------
 
-    def _pause(self, why: Pause) -> None:
+    def _pause(self, why: int) -> None:
         if not self._paused and not self.is_closed:
             self._socket.on_readable(None)
         self._paused |= why
 
-    def _resume(self, why: Pause) -> None:
+    def _resume(self, why: int) -> None:
         if self._paused & why:
             self._paused &= ~why
             if not self._paused and not self._going_on and not self.is_closed:
@@ -293,12 +293,12 @@ class Connection:
     def mute(self) -> None:
         """Handle no further frame until `unmute`; calls nest."""
         self._mutes += 1
-        self._pause(Pause.MUTED)
+        self._pause(pauses.MUTED)
 
     def unmute(self) -> None:
         self._mutes -= 1
         if not self._mutes:
-            self._resume(Pause.MUTED)
+            self._resume(pauses.MUTED)
 
     def mute_for(self, delay_s: float) -> None:
         """Mute now and unmute after `delay_s` (throttling: reply first, then this)."""
@@ -326,12 +326,12 @@ class Connection:
         reply = Reply(self, held_bytes)
         self._pending.append(reply)
         if len(self._pending) >= self._limits.replies_pending_max:
-            self._pause(Pause.REPLIES)
+            self._pause(pauses.REPLIES)
         if held_bytes:
             self._held_by_handlers += held_bytes
             self._pool.hold(held_bytes)
             if self._held_by_handlers > self._limits.held_bytes_max or self._pool.is_full:
-                self._pause(Pause.HELD)
+                self._pause(pauses.HELD)
         return reply
 
     def _answered(self, reply: Reply) -> None:
@@ -339,7 +339,7 @@ class Connection:
             self._pool.hold(-reply.held)
             self._held_by_handlers -= reply.held
             if self._held_by_handlers <= self._limits.held_bytes_max // 2:
-                self._resume(Pause.HELD)
+                self._resume(pauses.HELD)
         if self.is_closed:
             for part in reply.parts or ():
                 release(part)
@@ -352,7 +352,7 @@ class Connection:
             self._out.parts += parts
             ready = True
         if len(pending) <= self._limits.replies_pending_max // 2:
-            self._resume(Pause.REPLIES)
+            self._resume(pauses.REPLIES)
         if self._out.size > self._bounded_from:
             self._bound_unsent()
         if ready and not self._writing:
@@ -385,12 +385,12 @@ class Connection:
         pool.unsent += out.memory - self._unsent_counted
         self._unsent_counted = out.memory
         if out.size > self._limits.unsent_bytes_max or (pool.is_backed_up and out.memory > FAIR_UNSENT_BYTES):
-            if not self._paused & Pause.UNSENT:
+            if not self._paused & pauses.UNSENT:
                 self._progressed = self._watch.now
-                self._pause(Pause.UNSENT)
+                self._pause(pauses.UNSENT)
                 self._watch.at(self._watch.now + self._limits.stall_s, self)
-        elif self._paused & Pause.UNSENT and out.size <= self._limits.unsent_bytes_max // 2:
-            self._resume(Pause.UNSENT)
+        elif self._paused & pauses.UNSENT and out.size <= self._limits.unsent_bytes_max // 2:
+            self._resume(pauses.UNSENT)
 
     def flush(self) -> None:
         """Send what the socket takes; the rest when it is writable again."""
@@ -418,7 +418,7 @@ class Connection:
         elif done is self._writing:
             self._writing = not done
             self._socket.on_writable(None if done else self.flush)
-        if done and self._paused & Pause.CLOSING and not self._pending:
+        if done and self._paused & pauses.CLOSING and not self._pending:
             self.close()
 
     def _bytes_are_there(self) -> None:
@@ -453,7 +453,7 @@ class Connection:
         self._pending.clear()
         self._pool.unsent -= self._unsent_counted
         self._unsent_counted = 0
-        if self._held_receiving or self._paused & Pause.MEMORY:
+        if self._held_receiving or self._paused & pauses.MEMORY:
             self._pool.hold(-self._held_receiving)
             self._held_receiving = 0
             self._pool.leave(self)
@@ -465,7 +465,7 @@ class Connection:
         """Read no more, and close once all replies have left, or when the peer takes none for the stall time."""
         if self.is_closed:
             return
-        self._pause(Pause.CLOSING)
+        self._pause(pauses.CLOSING)
         if not self._out.parts and not self._pending:
             self.close()
             return
@@ -475,9 +475,9 @@ class Connection:
     def check(self, now: float) -> float | None:
         """Close when idle or stalled; see `wire.watch`."""
         limits = self._limits
-        if self._paused & (Pause.UNSENT | Pause.CLOSING):
+        if self._paused & (pauses.UNSENT | pauses.CLOSING):
             if now - self._progressed >= limits.stall_s:
-                closing = self._paused & Pause.CLOSING
+                closing = self._paused & pauses.CLOSING
                 why = f"reads no replies: {self._out.size} bytes unsent for {limits.stall_s:g} s"
                 self.close(None if closing else why, reset=True)
                 return None

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from common.errors import MalformedFrame
 from common.pacing import Work
@@ -56,7 +58,7 @@ _ERASED_END_HEAD = put_uvarint(ERASED_END_TAG) + b"\x08"
 _EPOCH_END, _LEADER, _END_EPOCH, _ABORTED = Struct(">iq"), Struct(">ii"), Struct(">qi"), Struct(">qq")
 
 
-class FetchPart(NamedTuple):
+class FetchPart(msgspec.Struct, frozen=True, gc=False):
     """Epochs and log start are -1 where the version lacks them or the client does not say.
 
     A follower of a topic for which tiering was disabled also says of which generation of its tier it knows, and below
@@ -74,7 +76,7 @@ class FetchPart(NamedTuple):
     lacks_below: int = 0
 
 
-class FetchCall(NamedTuple):
+class FetchCall(msgspec.Struct, frozen=True, gc=False):
     """`replica` is -1 for a consumer. `session_epoch` -1 means no session, 0 asks for a new one (KIP-227)."""
 
     replica: int
@@ -91,7 +93,7 @@ class FetchCall(NamedTuple):
     cluster_id: bytes | None
 
 
-class FetchedRow(NamedTuple):
+class FetchedRow(msgspec.Struct, frozen=True, gc=False):
     """The answer for one partition. `aborted` holds (producer id, first offset), None for read_uncommitted."""
 
     topic: bytes
@@ -144,7 +146,7 @@ def _tagged(part: FetchPart, buffer: bytearray, at: int, end: int) -> tuple[Fetc
             if stop - at != HELD.size:
                 raise MalformedFrame("fetch: tagged field")
             generation, lacks_below = HELD.unpack_from(buffer, at)
-            part = part._replace(tier_generation=generation, lacks_below=lacks_below)
+            part = replace(part, tier_generation=generation, lacks_below=lacks_below)
         at = stop
     return part, at
 
@@ -351,20 +353,25 @@ def _end(frame: bytearray, head: bytearray, sent: int, version: int, endpoints: 
 
 
 def _row_head(version: int, row: FetchedRow) -> bytes:
-    _, index, error, high_watermark, stable, log_start, _, aborted, preferred, _, _, _, _, _, _ = row
-    if aborted is None and version >= _FLEXIBLE_FROM:
-        return _ROW_12.pack(index, error, high_watermark, stable, log_start, 0, preferred)
-    if version >= 5:
-        packed = _ROW_5.pack(index, error, high_watermark, stable, log_start)
-    else:
-        packed = _ROW_4.pack(index, error, high_watermark, stable)
-    flexible = version >= _FLEXIBLE_FROM
+    aborted, flexible = row.aborted, version >= _FLEXIBLE_FROM
+    if aborted is None and flexible:
+        return _ROW_12.pack(
+            row.partition,
+            row.error,
+            row.high_watermark,
+            row.last_stable_offset,
+            row.log_start_offset,
+            0,
+            row.preferred_replica,
+        )
+    head = (row.partition, row.error, row.high_watermark, row.last_stable_offset)
+    packed = _ROW_5.pack(*head, row.log_start_offset) if version >= 5 else _ROW_4.pack(*head)
     if aborted is None:
         packed += NULL_ARRAY
     else:
         tags = b"\0" if flexible else b""
         packed += put_count(len(aborted), flexible) + b"".join(_ABORTED.pack(*one) + tags for one in aborted)
-    return packed + INT32.pack(preferred) if version >= _RACK_FROM else packed
+    return packed + INT32.pack(row.preferred_replica) if version >= _RACK_FROM else packed
 
 
 def _row_tags(row: FetchedRow) -> bytes:

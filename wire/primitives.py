@@ -11,6 +11,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
+import msgspec
+
 from common.errors import MalformedFrame
 
 INT16, INT32, INT64 = Struct(">h"), Struct(">i"), Struct(">q")
@@ -22,7 +24,7 @@ TAGS_MAX = 16  # in one struct of a hand-read message; the schemas have three at
 PARTS_MAX = 250_000  # topics, and partitions over all topics, of one hand-read message
 
 
-class RequestHead(NamedTuple):
+class RequestHead(msgspec.Struct, frozen=True, gc=False):
     """The start of every request. `body` is where its body begins; `client_id` raw bytes, None for null."""
 
     api_key: int

@@ -11,6 +11,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
+import msgspec
+
 from common.errors import MalformedFrame
 from common.pacing import Work
 from wire.apis import ApiKey
@@ -39,7 +41,7 @@ _ACKS = Struct(">hi")
 _ROW_3, _ROW_5, _LEADER = Struct(">ihqq"), Struct(">ihqqq"), Struct(">ii")
 
 
-class ProducedPart(NamedTuple):
+class ProducedPart(msgspec.Struct, frozen=True, gc=False):
     """Records for one partition: `start:end` in the receive buffer, equal for null or empty records."""
 
     topic: bytes
@@ -48,7 +50,7 @@ class ProducedPart(NamedTuple):
     end: int
 
 
-class ProduceCall(NamedTuple):
+class ProduceCall(msgspec.Struct, frozen=True, gc=False):
     transactional_id: bytes | None
     acks: int
     timeout_ms: int
@@ -62,7 +64,7 @@ class RecordError(NamedTuple):
     message: bytes | None
 
 
-class ProducedRow(NamedTuple):
+class ProducedRow(msgspec.Struct, frozen=True, gc=False):
     """The answer for one partition. `topic` is what the request carried; defaults are those of a success."""
 
     topic: bytes
@@ -190,13 +192,13 @@ def _begun(version: int, correlation: int, topics: int) -> bytearray:
 
 
 def _put_rows(out: bytearray, version: int, rows: list[ProducedRow]) -> None:
-    for _, index, error, base, append_ms, log_start, record_errors, message, leader in rows:
+    for row in rows:
         if version >= 5:
-            out += _ROW_5.pack(index, error, base, append_ms, log_start)
+            out += _ROW_5.pack(row.partition, row.error, row.base_offset, row.log_append_ms, row.log_start_offset)
         else:
-            out += _ROW_3.pack(index, error, base, append_ms)
-        if error or record_errors or message is not None or leader is not None:
-            out += _row_end(version, record_errors, message, leader)
+            out += _ROW_3.pack(row.partition, row.error, row.base_offset, row.log_append_ms)
+        if row.error or row.record_errors or row.error_message is not None or row.leader is not None:
+            out += _row_end(version, row)
         elif version >= _FLEXIBLE_FROM:
             out += b"\1\0\0"
         elif version == 8:
@@ -211,18 +213,16 @@ def _ended(out: bytearray, version: int, throttle_ms: int, endpoints: Sequence[E
     return bytes(out)
 
 
-def _row_end(
-    version: int, record_errors: Sequence[RecordError], message: bytes | None, leader: LeaderHint | None
-) -> bytes:
+def _row_end(version: int, row: ProducedRow) -> bytes:
     if version < 8:
         return b""
-    flexible = version >= _FLEXIBLE_FROM
-    out = bytearray(put_count(len(record_errors), flexible))
-    for index, text in record_errors:
+    flexible, leader = version >= _FLEXIBLE_FROM, row.leader
+    out = bytearray(put_count(len(row.record_errors), flexible))
+    for index, text in row.record_errors:
         out += INT32.pack(index) + put_string(text, flexible)
         if flexible:
             out.append(0)
-    out += put_string(message, flexible)
+    out += put_string(row.error_message, flexible)
     if flexible:
         out += b"\0" if leader is None or version < 10 else b"\1\0\x09" + _LEADER.pack(*leader) + b"\0"
     return bytes(out)

@@ -7,6 +7,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
+import msgspec
+
 from common.errors import MalformedFrame
 from wire.fetch_codec import (
     ERASED_END_TAG,
@@ -46,7 +48,7 @@ _ABORTED_BYTES = 16
 _TAG_DIVERGING, _TAG_LEADER, _TAG_SNAPSHOT = 0, 1, 2
 
 
-class ReplicaPart(NamedTuple):
+class ReplicaPart(msgspec.Struct, frozen=True, gc=False):
     """Where a follower stands. `last_fetched_epoch` lets the leader find divergence (KIP-595); -1 for an empty log.
 
     The last two are as in `FetchPart`.
@@ -62,7 +64,7 @@ class ReplicaPart(NamedTuple):
     lacks_below: int = 0
 
 
-class ReplicatedRow(NamedTuple):
+class ReplicatedRow(msgspec.Struct, frozen=True, gc=False):
     """One partition of the leader's answer; its batches lie at `start:end` of the receive buffer."""
 
     topic: bytes
@@ -80,7 +82,7 @@ class ReplicatedRow(NamedTuple):
     tier_generation: int = 0  # of `tier_end`
 
 
-class ReplicaFetched(NamedTuple):
+class ReplicaFetched(msgspec.Struct, frozen=True, gc=False):
     correlation: int
     throttle_ms: int
     error: int
@@ -109,11 +111,19 @@ def encode_replica_fetch(
     for topic_id, rows in topics.items():
         out += topic_id
         out += put_uvarint(len(rows) + 1)
-        for index, epoch, offset, last_epoch, log_start, part_max, generation, lacks_below in rows:
-            out += _PART.pack(index, epoch, offset, last_epoch, log_start, part_max, generation > 0)
-            if generation:
+        for row in rows:
+            out += _PART.pack(
+                row.partition,
+                row.leader_epoch,
+                row.offset,
+                row.last_fetched_epoch,
+                row.log_start_offset,
+                row.bytes_max,
+                row.tier_generation > 0,
+            )
+            if row.tier_generation:
                 out += _HELD_HEAD
-                out += HELD.pack(generation, lacks_below)
+                out += HELD.pack(row.tier_generation, row.lacks_below)
         out.append(0)
     out += put_uvarint(len(forgotten) + 1)
     for topic_id, indexes in forgotten.items():

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from broker.handlers.produce import (
     ALL,
     LEADER,
@@ -169,7 +171,7 @@ class LongProduce:
 
         with memoryview(self._buffer) as view:
             for parts in _portions(call.parts):
-                part_of_call = call._replace(parts=parts)
+                part_of_call = replace(call, parts=parts)
                 portion = ProducePortion(self._handler, session, part_of_call, self._version, self._correlation, done)
                 self._portions.append(portion)
                 self._unsettled += 1

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from broker.deadlines import Deadlines
 from broker.handlers.record_inspection import RecordInspection
 from broker.partitions.hosted import HostedPartitions
@@ -392,7 +394,7 @@ class ProduceHandler:
         if row.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return row
         find = self._hints.by_id if version >= BY_ID_FROM else self._hints.by_name
-        return row._replace(leader=find(row.topic, row.partition))
+        return replace(row, leader=find(row.topic, row.partition))
 
 
 def _told(row: ProducedRow, prefix: str) -> ProducedRow:
@@ -402,7 +404,7 @@ def _told(row: ProducedRow, prefix: str) -> ProducedRow:
         return None if text is None else tenant_text(text.decode(errors="replace"), prefix, row.error).encode()
 
     record_errors = [RecordError(one.batch_index, told(one.message)) for one in row.record_errors]
-    return row._replace(record_errors=record_errors, error_message=told(row.error_message))
+    return replace(row, record_errors=record_errors, error_message=told(row.error_message))
 
 
 def refusal_of(call: ProduceCall) -> ErrorCode | None:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 UNKNOWN_END = -1
 NO_BROKER_EPOCH = -1
 JOIN_PAUSE_S = 0.3  # after a refusal
@@ -29,7 +31,7 @@ class FetchingSession(Protocol):
     def fetched_at(self) -> float: ...
 
 
-class Held(NamedTuple):
+class Held(msgspec.Struct, frozen=True, gc=False):
     """What a follower says of its disk: see `wire.fetch_codec.FetchPart`."""
 
     tier_generation: int = 0

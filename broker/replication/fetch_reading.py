@@ -9,7 +9,8 @@ clients from before KIP-320 do not tell by an epoch, and learns that it is not.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
+from msgspec.structs import replace
 
 from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
@@ -36,7 +37,7 @@ _READ, _TOPIC = int(AclOperation.READ), int(AclResource.TOPIC)
 _NEEDS_HINT = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class Read(NamedTuple):
+class Read(msgspec.Struct, frozen=True, gc=False):
     """`row` with `size` bytes of records. `urgent`: it holds something that ends the wait at once. `more`: there is
     something to read, whether or not it is in the row. `is_cold`: it lies in the tier or on the device, and the row has
     nothing yet, or an error that may wait; `ticket` is the download, or the read, that would change that."""
@@ -266,10 +267,11 @@ class FetchReader:
         except ProtocolError as error:
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            return self._failed(position, partition, call, version, error.code)._replace(urgent=False, is_cold=True)
+            failed = self._failed(position, partition, call, version, error.code)
+            return replace(failed, urgent=False, is_cold=True)
         if isinstance(found, Ticket) and found.failure is not None:
             failed = self._failed(position, partition, call, version, found.failure.code)
-            return failed._replace(urgent=False, is_cold=True, ticket=found)
+            return replace(failed, urgent=False, is_cold=True, ticket=found)
         ticket, region, aborted = (found, None, None) if isinstance(found, Ticket) else (None, *found)
         row = FetchedRow(
             position.topic,

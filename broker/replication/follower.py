@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 from itertools import islice
-from typing import NamedTuple
+
+import msgspec
 
 from broker.deadlines import DueHeap
 from broker.partitions.partition import Partition
@@ -42,7 +43,7 @@ class Action(Enum):
     REST = "rest"
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """`offset` is where to truncate or to start again."""
 
     action: Action
@@ -69,7 +70,7 @@ class Followed:
         self.in_sync = False  # whether it had all that was committed when its leader last answered
 
 
-class FetchPlan(NamedTuple):
+class FetchPlan(msgspec.Struct, frozen=True, gc=False):
     """The body of the next fetch, by topic id."""
 
     topics: dict[bytes, list[ReplicaPart]]

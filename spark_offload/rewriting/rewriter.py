@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from records.batch import DELETE_HORIZON, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
 from records.builder import assemble, empty_batch
@@ -155,7 +156,7 @@ def _look(
             fields = read_header(view, int(batches.at[row]))
             if chosen is marked and horizon_ms is not None:
                 attributes = fields.attributes | DELETE_HORIZON
-                fields = fields._replace(attributes=attributes, base_timestamp=int(horizon_ms[index]))
+                fields = replace(fields, attributes=attributes, base_timestamp=int(horizon_ms[index]))
             left[row] = _rebuilt(fields, int(kept[index]), largest[place], data[bounds[place] : bounds[place + 1]])
     result.records_dropped += int((count - kept)[kept > 0].sum())
 
@@ -187,9 +188,9 @@ def _drop(
 def _rebuilt(header: BatchHeader, count: int, largest_ms: int, records: memoryview) -> bytearray:
     codec = Compression(header.compression)
     if not header.is_log_append_time:
-        header = header._replace(max_timestamp=max(largest_ms, NO_TIMESTAMP))
+        header = replace(header, max_timestamp=max(largest_ms, NO_TIMESTAMP))
     body = bytes(records) if codec is Compression.NONE else compress(codec, records, LEVELS.get(codec))
-    return assemble(header._replace(count=count), body)
+    return assemble(replace(header, count=count), body)
 
 
 def _assemble(view: memoryview, batches: BatchTable, left: dict[int, Buffer | None], result: Rewritten) -> None:

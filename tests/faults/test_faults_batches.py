@@ -7,6 +7,7 @@ from collections.abc import Callable
 from struct import pack_into
 
 import pytest
+from msgspec.structs import replace
 
 from common.errors import ErrorCode
 from records.batch import (
@@ -79,25 +80,25 @@ BAD_BATCHES: dict[str, tuple[Spoil, ErrorCode]] = {
     "two batches": (lambda batch: batch + batch, ErrorCode.INVALID_RECORD),
     "magic 0": (old_message(0), ErrorCode.INVALID_RECORD),
     "magic 1": (old_message(1), ErrorCode.INVALID_RECORD),
-    "magic 3": (with_header(lambda h: h._replace(magic=3)), ErrorCode.CORRUPT_MESSAGE),
-    "negative length": (with_header(lambda h: h._replace(batch_length=-1)), ErrorCode.CORRUPT_MESSAGE),
-    "length of gigabytes": (with_header(lambda h: h._replace(batch_length=2**31 - 1)), ErrorCode.INVALID_RECORD),
-    "no records": (with_header(lambda h: h._replace(count=0, last_offset_delta=-1)), ErrorCode.INVALID_RECORD),
-    "count of millions": (with_header(lambda h: h._replace(count=2**31 - 1)), ErrorCode.INVALID_RECORD),
-    "negative count": (with_header(lambda h: h._replace(count=-1)), ErrorCode.INVALID_RECORD),
-    "offset delta beyond the count": (with_header(lambda h: h._replace(last_offset_delta=9)), ErrorCode.INVALID_RECORD),
-    "base offset": (with_header(lambda h: h._replace(base_offset=5)), ErrorCode.INVALID_RECORD),
-    "negative base offset": (with_header(lambda h: h._replace(base_offset=-(2**62))), ErrorCode.INVALID_RECORD),
-    "control bit": (with_header(lambda h: h._replace(attributes=32)), ErrorCode.INVALID_RECORD),
+    "magic 3": (with_header(lambda h: replace(h, magic=3)), ErrorCode.CORRUPT_MESSAGE),
+    "negative length": (with_header(lambda h: replace(h, batch_length=-1)), ErrorCode.CORRUPT_MESSAGE),
+    "length of gigabytes": (with_header(lambda h: replace(h, batch_length=2**31 - 1)), ErrorCode.INVALID_RECORD),
+    "no records": (with_header(lambda h: replace(h, count=0, last_offset_delta=-1)), ErrorCode.INVALID_RECORD),
+    "count of millions": (with_header(lambda h: replace(h, count=2**31 - 1)), ErrorCode.INVALID_RECORD),
+    "negative count": (with_header(lambda h: replace(h, count=-1)), ErrorCode.INVALID_RECORD),
+    "offset delta beyond the count": (with_header(lambda h: replace(h, last_offset_delta=9)), ErrorCode.INVALID_RECORD),
+    "base offset": (with_header(lambda h: replace(h, base_offset=5)), ErrorCode.INVALID_RECORD),
+    "negative base offset": (with_header(lambda h: replace(h, base_offset=-(2**62))), ErrorCode.INVALID_RECORD),
+    "control bit": (with_header(lambda h: replace(h, attributes=32)), ErrorCode.INVALID_RECORD),
     "transactional control": (
-        with_header(lambda h: h._replace(attributes=48, producer_id=1, producer_epoch=0, base_sequence=0)),
+        with_header(lambda h: replace(h, attributes=48, producer_id=1, producer_epoch=0, base_sequence=0)),
         ErrorCode.INVALID_RECORD,
     ),
-    "unknown codec": (with_header(lambda h: h._replace(attributes=7)), ErrorCode.INVALID_RECORD),
-    "producer without an epoch": (with_header(lambda h: h._replace(producer_id=1)), ErrorCode.INVALID_RECORD),
-    "log append time": (with_header(lambda h: h._replace(attributes=8)), ErrorCode.INVALID_TIMESTAMP),
+    "unknown codec": (with_header(lambda h: replace(h, attributes=7)), ErrorCode.INVALID_RECORD),
+    "producer without an epoch": (with_header(lambda h: replace(h, producer_id=1)), ErrorCode.INVALID_RECORD),
+    "log append time": (with_header(lambda h: replace(h, attributes=8)), ErrorCode.INVALID_TIMESTAMP),
     "time in the future": (
-        with_header(lambda h: h._replace(max_timestamp=h.max_timestamp + 2 * DAY_MS)),
+        with_header(lambda h: replace(h, max_timestamp=h.max_timestamp + 2 * DAY_MS)),
         ErrorCode.INVALID_TIMESTAMP,
     ),
 }
@@ -139,7 +140,7 @@ def with_body(codec: Compression, body: bytes, model: bytearray | None = None) -
     """A batch whose header is right in all, `model`'s where there is one, and whose compressed records are `body`."""
     batch = some_batch() if model is None else model
     whole = batch[:HEADER_BYTES] + body
-    header = read_header(batch, 0)._replace(attributes=int(codec), batch_length=len(whole) - PREFIX_BYTES)
+    header = replace(read_header(batch, 0), attributes=int(codec), batch_length=len(whole) - PREFIX_BYTES)
     write_header(whole, 0, header)
     seal(whole, 0, len(whole))
     return whole

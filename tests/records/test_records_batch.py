@@ -5,6 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import (
@@ -42,7 +43,7 @@ def check(batch: bytearray, limits: ProduceLimits | None = None, now_ms: int = N
 def changed(**fields: int) -> bytearray:
     """A sound batch but for some header fields, with a CRC that fits."""
     batch = build_batch(RECORDS)
-    write_header(batch, 0, read_header(batch, 0)._replace(**fields))
+    write_header(batch, 0, replace(read_header(batch, 0), **fields))
     seal(batch, 0, len(batch))
     return batch
 
@@ -137,7 +138,7 @@ def test_stamping_keeps_the_crc(base_offset: int, leader_epoch: int) -> None:
     before = read_header(batch, 0)
     stamp(batch, 0, base_offset, leader_epoch)
     header = read_header(batch, 0)
-    assert header == before._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    assert header == replace(before, base_offset=base_offset, leader_epoch=leader_epoch)
     assert has_valid_crc(memoryview(batch), 0, header)
 
 

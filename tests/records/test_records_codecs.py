@@ -7,6 +7,7 @@ from aiokafka.record import default_records as aiokafka_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import default_records as kafka_records
+from msgspec.structs import replace
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import COMPRESSION_MASK, DELETE_HORIZON, ProduceLimits, check_produced, read_header, write_header
@@ -192,7 +193,7 @@ def test_a_header_may_not_count_other_records_than_there_are() -> None:
     records = [Record(0, 5, b"k", b"v")] * 3
     batch = build_batch(records)
     for fields in ({"count": 2}, {"count": 4, "last_offset_delta": 9}, {"last_offset_delta": 1}):
-        lying = assemble(read_header(batch, 0)._replace(**fields), batch[61:])
+        lying = assemble(replace(read_header(batch, 0), **fields), batch[61:])
         with pytest.raises(ProtocolError):
             decode_records(memoryview(lying), 0, len(lying), inflated_bytes_max=CAP)
 
@@ -214,7 +215,7 @@ def test_recompression_keeps_everything_else(source: Compression, codec: Compres
     again = recompress(memoryview(b"__" + batch), 2, len(batch), codec, None, CAP)
     before, after = read_header(batch, 0), read_header(again, 0)
     fixed = {"batch_length": 0, "crc": 0, "attributes": 0}
-    assert after._replace(**fixed) == before._replace(**fixed)
+    assert replace(after, **fixed) == replace(before, **fixed)
     assert after.attributes & COMPRESSION_MASK == codec
     check_produced(memoryview(again), 0, len(again), ProduceLimits(), 1000) if after.base_offset == 0 else None
     decoded = decode_records(memoryview(again), 0, len(again), inflated_bytes_max=CAP)
@@ -223,7 +224,7 @@ def test_recompression_keeps_everything_else(source: Compression, codec: Compres
 
 def test_recompression_does_not_bless_a_lie() -> None:
     batch = build_batch([Record(0, 5, b"k", b"v")] * 3)
-    lying = assemble(read_header(batch, 0)._replace(count=5, last_offset_delta=4), batch[61:])
+    lying = assemble(replace(read_header(batch, 0), count=5, last_offset_delta=4), batch[61:])
     with pytest.raises(ProtocolError):
         recompress(memoryview(lying), 0, len(lying), Compression.LZ4, None, CAP)
 
@@ -263,7 +264,7 @@ def test_control_records_of_other_types_are_no_markers() -> None:
 
 def test_an_emptied_batch_keeps_offsets_and_sequences() -> None:
     batch = build_batch([Record(0, 5, b"k", b"v")] * 4, base_offset=10, compression=Compression.GZIP, producer_id=3)
-    header = read_header(batch, 0)._replace(attributes=1 | DELETE_HORIZON)
+    header = replace(read_header(batch, 0), attributes=1 | DELETE_HORIZON)
     write_header(batch, 0, header)
     left = read_header(empty_batch(header), 0)
     assert (left.size, left.count, left.attributes, left.base_timestamp) == (61, 0, 0, -1)

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from common.errors import ErrorCode, ProtocolError
 from records.batch import COMPRESSION_MASK, HEADER_BYTES, ProduceLimits, check_produced, read_header, seal, write_header
@@ -41,7 +42,7 @@ def with_body(codec: Compression, body: bytes, count: int = 1) -> bytearray:
     batch = first[:HEADER_BYTES] + body
     header = read_header(first, 0)
     attributes = header.attributes & ~COMPRESSION_MASK | codec
-    write_header(batch, 0, header._replace(attributes=attributes, batch_length=len(batch) - 12))
+    write_header(batch, 0, replace(header, attributes=attributes, batch_length=len(batch) - 12))
     seal(batch, 0, len(batch))
     return batch
 

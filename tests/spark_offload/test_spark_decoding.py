@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from records.batch import HEADER_BYTES, TIMESTAMP_TYPE, read_header, seal, write_header
 from records.builder import build_batch, empty_batch
@@ -106,7 +107,7 @@ def test_gaps_that_compaction_left_are_kept() -> None:
     first = decode_records(memoryview(whole), 0, len(whole), inflated_bytes_max=1_000)[0]
     assert first.offset == 10
     kept = build_batch([first], base_offset=10)
-    write_header(kept, 0, read_header(kept, 0)._replace(last_offset_delta=header.last_offset_delta))
+    write_header(kept, 0, replace(read_header(kept, 0), last_offset_delta=header.last_offset_delta))
     seal(kept, 0, len(kept))
     for columns in ([], ["offset"]):
         (batch,) = decode(bytes(kept), columns=columns)
@@ -193,7 +194,7 @@ def test_inflation_stops_at_its_cap() -> None:
 
 def test_a_count_that_lies_allocates_nothing() -> None:
     batch = build_batch([Record(0, NOW, b"k", b"v")])
-    write_header(batch, 0, read_header(batch, 0)._replace(count=2**31 - 1, last_offset_delta=2**31 - 2))
+    write_header(batch, 0, replace(read_header(batch, 0), count=2**31 - 1, last_offset_delta=2**31 - 2))
     seal(batch, 0, len(batch))
     with pytest.raises(DamagedRecords, match="fewer records than counted"):
         decode(bytes(batch))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from records.batch import HEADER_BYTES, TIMESTAMP_TYPE, read_header, seal, write_header
 from records.builder import assemble, build_batch, empty_batch
@@ -140,7 +141,7 @@ def null_beyond_null(records: Sequence[Record]) -> bytearray:
 
 def another_greatest_timestamp(records: Sequence[Record]) -> bytearray:
     batch = build_batch(records)
-    write_header(batch, 0, read_header(batch, 0)._replace(max_timestamp=NOW + 1))
+    write_header(batch, 0, replace(read_header(batch, 0), max_timestamp=NOW + 1))
     return batch
 
 
@@ -182,8 +183,8 @@ def test_a_batch_that_lies_is_found_among_many_that_are_alike(lie: Lie, place: i
     for number in range(70):
         batch = lie(records) if number == place else build_batch(records)
         header = read_header(batch, 0)
-        write_header(batch, 0, header._replace(base_offset=base))
-        base = header._replace(base_offset=base).next_offset
+        write_header(batch, 0, replace(header, base_offset=base))
+        base = replace(header, base_offset=base).next_offset
         parts.append(batch)
     stretch = stretch_of(sealed(bytearray(b"".join(parts))))
     payload = payload_of(bytes(stretch.view))
@@ -200,7 +201,7 @@ def test_what_needs_more_than_a_glance_is_left_to_the_rules() -> None:
     """Headers, long fields, gaps that compaction left, batches of no records."""
     record = Record(0, NOW, b"k", b"v")
     whole = build_batch([record] * 3, base_offset=10)
-    gap = assemble(read_header(whole, 0)._replace(count=2), build_batch([record] * 2)[HEADER_BYTES:])
+    gap = assemble(replace(read_header(whole, 0), count=2), build_batch([record] * 2)[HEADER_BYTES:])
     with_header, long = record._replace(headers=(("h", b"1"),)), record._replace(value=bytes(9_000))
     log = bytearray(segment([[with_header], [record], [long]]))
     log += build_batch([record] * 7, base_offset=3) + gap

@@ -13,7 +13,7 @@ from common.pacing import at_once
 from records.batch import has_valid_crc, iterate_batches, read_header
 from records.control import MarkerKind
 from storage.log_config import LogConfig
-from storage.partition_log import PartitionLog
+from storage.partition_log import Appended, PartitionLog
 from storage.retention import SEGMENTS_AT_ONCE_MAX
 from storage.tail import TAIL_BATCHES_MAX, Tail
 from tests.storage.log_workbench import (
@@ -46,7 +46,7 @@ async def test_appended_bytes_carry_offset_and_epoch_and_the_clients_crc(bench: 
     before = read_header(batch, 0)
     padded = bytearray(b"....") + batch + b"...."
     appended = log.append_as_leader(padded, memoryview(padded), 4, 4 + len(batch), 6, NOW_MS, before)
-    assert appended == (3, 5, -1, False)
+    assert appended == Appended(3, 5, -1, False)
     region = log.read(3, 1, 5)
     assert region is not None
     header = read_header(region.read(), 0)
@@ -205,7 +205,7 @@ async def test_a_follower_takes_all_or_nothing(bench: Workbench) -> None:
         assert caught.value.code is code
     assert log.log_end_offset == 2
     assert log.append_as_follower(memoryview(good[:-1]), 0, len(good) - 1) is None
-    assert log.append_as_follower(memoryview(good), 0, len(good)) == (2, 3, -1, False)
+    assert log.append_as_follower(memoryview(good), 0, len(good)) == Appended(2, 3, -1, False)
 
 
 async def test_retention_by_time_takes_the_active_segment_too(bench: Workbench) -> None:

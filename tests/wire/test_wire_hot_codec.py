@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from common.errors import MalformedFrame
 from common.pacing import at_once
@@ -415,8 +416,9 @@ def test_replica_response_reads_what_the_leader_wrote(
     frame = joined(hot.encode_fetch_response(version, correlation, error, session, rows, throttle, endpoints))
     buffer, at, end = in_buffer(frame)
     fetched = hot.decode_replica_fetch(buffer, at, end)
-    assert fetched[:4] == (correlation, throttle, error, session)
-    got = [(*row[:5], bytes(buffer[row.start : row.end]), *row[7:]) for row in fetched.rows]
+    assert astuple(fetched)[:4] == (correlation, throttle, error, session)
+    fields = [(row, astuple(row)) for row in fetched.rows]
+    got = [(*told[:5], bytes(buffer[row.start : row.end]), *told[7:]) for row, told in fields]
     want = [
         (
             row.topic,

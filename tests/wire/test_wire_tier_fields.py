@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import astuple, replace
 
 from common.errors import MalformedFrame
 from wire import hot_codec as hot
@@ -12,10 +13,11 @@ from wire.primitives import request_head
 
 def test_a_follower_hears_of_the_tier() -> None:
     row = hot.FetchedRow(bytes(16), 3, 0, 7, tier_end=5_000_000_000, erased_end=6_000_000_000)
-    rows = [row, row._replace(tier_end=-1), row._replace(erased_end=0), row._replace(tier_generation=1 << 30)]
+    rows = [row, replace(row, tier_end=-1), replace(row, erased_end=0), replace(row, tier_generation=1 << 30)]
     parts = hot.encode_fetch_response(hot.REPLICA_FETCH_VERSION, 9, 0, 1, rows)
     buffer = bytearray(b"".join(part for part in parts if isinstance(part, bytes | bytearray)))
-    assert [row[-3:] for row in hot.decode_replica_fetch(buffer, 4, len(buffer)).rows] == [row[-3:] for row in rows]
+    heard = hot.decode_replica_fetch(buffer, 4, len(buffer)).rows
+    assert [astuple(row)[-3:] for row in heard] == [astuple(row)[-3:] for row in rows]
 
 
 def test_a_leader_hears_what_a_follower_holds() -> None:

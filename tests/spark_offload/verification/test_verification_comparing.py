@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from records.batch import read_header
 from records.builder import assemble, build_batch
@@ -46,7 +47,8 @@ def batch(rows: Sequence[Row], base: int, end: int) -> bytes:
     body = b"".join(encode_record(offset - first, offset - base, key, value) for offset, key, value in values)
     header = read_header(build_batch([Record(0, NOW, b"", b"")], leader_epoch=0, compression=Compression.LZ4), 0)
     whole = assemble(
-        header._replace(
+        replace(
+            header,
             base_offset=base,
             last_offset_delta=end - 1 - base,
             base_timestamp=NOW + first,
