@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 TIMER_STEP_S = 0.005  # deadlines closer together than this share a timer
 COMPACT_FROM = 128  # settled entries hold their request in memory
+DROPPED_AT_ONCE = 128  # settled entries at the front of the heap
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
@@ -169,4 +170,14 @@ class Deadlines(DueHeap[Expirable]):
                 again.append((later, waiting))
         for when, waiting in again:
             super().add(when, waiting)
+        self._drop_settled()
         self._arm()
+
+    def _drop_settled(self) -> None:
+        """Have the timer set for one that waits: nearly all requests were answered long before their deadlines, and the
+        timer would wake the loop for each."""
+        heap = self._heap
+        for _ in range(min(len(heap), DROPPED_AT_ONCE)):
+            if not heap[0][2].settled:
+                break
+            heappop(heap)
