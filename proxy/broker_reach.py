@@ -1,4 +1,4 @@
-"""Which brokers outside its cell a tenant's clients may learn of, and so must be able to reach."""
+"""The brokers outside a tenant's cell that its clients may learn of, and so must be able to reach."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from kraft.tenant_usage import topics_of
 GROUP_TOPIC = "__consumer_offsets"
 
 Visited = Mapping[str, tuple[int, ...]]
-"""By tenant: brokers of other cells than that where the tenant lives, in rising order."""
+"""By tenant: ids of brokers outside its home cell, ascending."""
 
 
 def visited_brokers(image: MetadataImage) -> Visited:
-    """Of all tenants that have any."""
+    """The visited brokers of every tenant that has any."""
     return BrokerReach().follow(MetadataDelta(EMPTY_IMAGE), image)
 
 
 class BrokerReach:
-    """Follows the metadata; a step costs what it changes of tenants and their topics, or everything when brokers or
-    the groups' topic change.
+    """Follows the metadata. A step examines only changed tenants, unless brokers or the groups' topic changed.
 
-    A tenant that moves has partitions in two cells, and its groups follow last. Also without a move something may be
-    elsewhere: after a rebuild, when a broker has changed its cell, and groups while their topic is not divided.
+    A tenant that moves has partitions in two cells, and its groups follow last. Partitions may also lie outside the
+    home cell after a rebuild or after a broker changed its cell, and groups while their topic is not divided.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class BrokerReach:
         self._keepers: dict[KeyRange, frozenset[int]] = {}
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> Visited:
-        """`visited` after that delta, which led to `image`; the same object when it is as it was."""
+        """`visited` after the delta that led to `image`; the same object when nothing changed."""
         before, self._image = self._image, image
         topics = self._topics(delta)
         tenants = image.tenants
@@ -59,7 +58,7 @@ class BrokerReach:
         return self.visited
 
     def _topics(self, delta: MetadataDelta) -> dict[str, None]:
-        """Names of the topics that are not as they were."""
+        """Names of the topics that the delta changes."""
         found = {topic.name: None for topic in (*delta.topics_created.values(), *delta.topics_deleted.values())}
         ids = dict.fromkeys(topic_id for topic_id, _ in delta.partitions_changed)
         for topic_id in (*ids, *delta.ranges_changed):

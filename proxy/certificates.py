@@ -17,12 +17,12 @@ DAY_S = 86_400.0
 
 
 class CertificateProblem(Exception):
-    """Files of which no TLS context can be made; the text names the file."""
+    """No TLS context can be made of these files; the text names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainFiles:
-    """PEM files. `key` may be empty: then it is in the certificate's file."""
+    """Paths of PEM files. With an empty `key` the certificate's file holds the key."""
 
     certificate: str
     key: str = ""
@@ -32,7 +32,7 @@ class ChainFiles:
 
 
 def server_context(files: ChainFiles) -> ServerContext:
-    """For clients. Raises CertificateProblem."""
+    """The TLS context for connections from clients. Raises CertificateProblem."""
     try:
         chain = read_pem(files.certificate)
         return ServerContext(chain, read_pem(files.key) if files.key else chain)
@@ -41,7 +41,7 @@ def server_context(files: ChainFiles) -> ServerContext:
 
 
 def broker_context(files: ChainFiles, authority: str, *, check_hostname: bool = True) -> ssl.SSLContext:
-    """For connections to brokers, which want to see this proxy's certificate. Raises CertificateProblem."""
+    """The TLS context for connections to brokers, with this proxy's certificate. Raises CertificateProblem."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
@@ -58,8 +58,8 @@ def broker_context(files: ChainFiles, authority: str, *, check_hostname: bool = 
 
 
 def ends_at(files: ChainFiles) -> float:
-    """Seconds since the Unix epoch at which the first certificate of the chain ends. Raises CertificateProblem."""
-    from cryptography import x509  # noqa: PLC0415  large, and wanted once in a while
+    """When the first certificate of the chain expires, in seconds since the epoch. Raises CertificateProblem."""
+    from cryptography import x509  # noqa: PLC0415  large and rarely needed
 
     try:
         chain = x509.load_pem_x509_certificates(read_pem(files.certificate).encode())
@@ -78,9 +78,9 @@ Context = TypeVar("Context")
 
 
 class ReloadedContext(Generic[Context]):
-    """A context that follows its files. A set of files that does not fit leaves the old one in force, with one line.
+    """A context that is reloaded when its files change.
 
-    So does a certificate that has ended already.
+    The old context stays in force, with a line in the log, when the new files do not fit or are expired already.
     """
 
     def __init__(
@@ -91,10 +91,7 @@ class ReloadedContext(Generic[Context]):
         now_s: Callable[[], float],
         more_paths: Sequence[str] = (),
     ) -> None:
-        """`now_s` gives seconds since the Unix epoch; `more_paths` are of files that `make` reads as well.
-
-        Raises CertificateProblem: a proxy does not start with files that it cannot use.
-        """
+        """`now_s` returns seconds since the epoch; `make` also reads `more_paths`. Raises CertificateProblem."""
         self._make = make
         self._certificates = certificates
         self._changed = changed
@@ -125,7 +122,7 @@ class ReloadedContext(Generic[Context]):
 
 
 class ExpiryWatch:
-    """Says when a certificate is about to end: each day from `warn_days` before, and at the time."""
+    """Logs that a certificate is about to expire: daily from `warn_days` before, and when it expires."""
 
     def __init__(self, files: ChainFiles, warn_days: float) -> None:
         self._files, self._warn_days = files, warn_days
@@ -141,7 +138,7 @@ class ExpiryWatch:
                 self.ends_s = ends_at(self._files)
             except CertificateProblem as problem:
                 logger.error("the end of a certificate is not known: %s", problem)
-        if not self.ends_s:  # while new files cannot be read, the old ones count, which are in force
+        if not self.ends_s:  # unreadable new files leave the old certificate's end, because that one is in force
             return
         left_days = (self.ends_s - now_s) / DAY_S
         step = (self.ends_s, max(-1, int(left_days // 1)))

@@ -1,9 +1,9 @@
 """The server name of a TLS ClientHello, read before any TLS state exists.
 
-`read_hello` is pure. It takes what a peek showed, returns None while bytes are missing, the hello once it is whole, and
-raises BadHello otherwise. It is stricter than TLS libraries: whatever they would refuse or read in two ways is refused
-here, so no name is ever routed that the handshake then sees otherwise. Source: RFC 8446 sections 4.1.2, 4.2 and 5.1,
-RFC 6066 section 3.
+`read_hello` is pure. It takes peeked bytes and returns None while bytes are missing, the hello once it is whole, and
+raises BadHello otherwise. It rejects everything that a TLS library would reject or could read in two ways, so that the
+handshake never sees another name than the one routed here. Source: RFC 8446 sections 4.1.2, 4.2 and 5.1, RFC 6066
+section 3.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import NamedTuple
 
 ACCESS_DENIED, DECODE_ERROR, UNEXPECTED_MESSAGE, UNRECOGNIZED_NAME = 49, 50, 10, 112
 RECORD_HEAD_BYTES = 5
-RECORDS_MAX = 64  # that one hello may be cut into
+RECORDS_MAX = 64  # of one hello
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
 _RECORD_BYTES_MAX = 1 << 14
 _MESSAGE_HEAD_BYTES = 4
-_RANDOM_END = 34  # a version of 2 bytes, then 32 of chance
+_RANDOM_END = 34  # a version of 2 bytes, then 32 random ones
 _SESSION_ID_BYTES_MAX = 32
 _NAME_CHARACTERS_MAX = 253
-NAMES_MAX = 4_096  # good ones that are remembered
+NAMES_MAX = 4_096  # valid names in the cache
 _U16, _EXTENSION, _NAME = Struct(">H"), Struct(">HH"), Struct(">HBH")
 _HOST = re.compile(rb"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 
 
 class BadHello(Exception):
-    """No hello, or one that is not served; `alert` is the TLS alert that the client is told."""
+    """The bytes are no hello, or one that is not served. `alert` is the TLS alert for the client."""
 
     def __init__(self, alert: int, reason: str) -> None:
         super().__init__(reason)
@@ -37,19 +37,19 @@ class BadHello(Exception):
 
 
 class ClientHello(NamedTuple):
-    """`server_name` in lower case, None when the client sent none; `size` is that of the records that hold it all."""
+    """`server_name` in lower case, None when the client sent none; `size` in bytes, with the heads of its records."""
 
     server_name: str | None
     size: int
 
 
 def alert_record(alert: int) -> bytes:
-    """A fatal alert in the clear: what may be said before any key is agreed."""
+    """A fatal alert in the clear, as TLS allows before any key is agreed."""
     return bytes((21, 3, 3, 0, 2, 2, alert))
 
 
 def peek_bytes(hello_bytes_max: int) -> int:
-    """How much has to be peeked at to see a hello of at most `hello_bytes_max`, with the heads of its records."""
+    """How many bytes to peek at for a hello of at most `hello_bytes_max`, with the heads of its records."""
     return _MESSAGE_HEAD_BYTES + hello_bytes_max + RECORD_HEAD_BYTES * (RECORDS_MAX + 1)
 
 
@@ -66,7 +66,7 @@ def read_hello(view: memoryview, hello_bytes_max: int) -> ClientHello | None:
 
 
 def _message(view: memoryview, limit: int) -> tuple[bytes, int] | None:
-    """The body of the handshake message and the size of its records; a hello may be cut anywhere into records."""
+    """The body of the handshake message and the size of its records. Records may cut a hello anywhere."""
     have, want, at = b"", -1, 0
     seen = len(view)
     for _ in range(RECORDS_MAX):

@@ -1,4 +1,4 @@
-"""What a proxy is built with: plain values, made of settings by `tidelog.proxy_config`."""
+"""The configuration of a proxy: plain values that `tidelog.proxy_config` makes of settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wire.tls import TlsConfig
 class ProxyConfig:
     """`certificate` None passes TLS through; `broker_certificate` None connects to brokers in the clear.
 
-    `header` says whether brokers get the client's address in a PROXY header; `controllers` by id, at their internal
-    listeners, and `links_tls` is for what connects to them, None for none.
+    `controllers`: addresses of their internal listeners, by id. `links_tls`: TLS for connections to them, None for
+    none. `header`: whether brokers get the client's address in a PROXY header.
     """
 
     node_id: int

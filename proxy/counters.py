@@ -1,4 +1,4 @@
-"""The numbers that every worker publishes, in the order in which they lie in shared memory, and the metrics of them."""
+"""The counters that every worker publishes, in their order in shared memory, and the metrics made of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COUNT = len(PLAIN) + len(GAUGES) + len(CAUSES)
 def worker_counters(
     listener: ProxyListener, reception: Reception, failures: FailureLog, reload_failures: int
 ) -> list[int]:
-    """In the order of PLAIN, GAUGES and CAUSES."""
+    """A worker's counters in the order of PLAIN, GAUGES and CAUSES."""
     tally = listener.tally
     up, down = listener.moved_bytes()
     return [
@@ -53,7 +53,7 @@ def worker_counters(
 
 
 def register_counters(metrics: Metrics, read: Callable[[], Sequence[int]]) -> None:
-    """`read` gives the sums over all workers, in the same order."""
+    """`read` returns the sums over all workers, in the same order."""
 
     def one(number: int) -> Callable[[], float]:
         return lambda: read()[number]
@@ -72,13 +72,10 @@ def register_counters(metrics: Metrics, read: Callable[[], Sequence[int]]) -> No
 
 def add_counters(parts: Iterable[Sequence[int]]) -> list[int]:
     """Sums over workers."""
-    sums = [0] * COUNT
-    for part in parts:
-        sums = [old + new for old, new in zip(sums, part, strict=True)]
-    return sums
+    return [sum(column) for column in zip([0] * COUNT, *parts, strict=True)]
 
 
 def without_gauges(counters: Sequence[int]) -> list[int]:
-    """What stays counted of a worker that has ended."""
+    """The counters that outlive a worker's end."""
     gauges = range(len(PLAIN), len(PLAIN) + len(GAUGES))
     return [0 if number in gauges else value for number, value in enumerate(counters)]

@@ -1,4 +1,4 @@
-"""Connections that came to nothing: counted by cause, logged once per cause and address, in bounded memory."""
+"""Failed connections: counted by cause, logged once per cause and address, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 4_096  # pairs of cause and address
 LOG_AGAIN_S = 600.0
-LINES_PER_SECOND = 20.0  # a flood from many addresses must not fill the disk that holds the log
+LINES_PER_SECOND = 20.0  # a flood from many addresses must not fill the log's disk
 LINES_BURST = 100.0
 
 
 class Cause(StrEnum):
-    """Why a connection was refused or ended before it was one; the label of its counter."""
+    """Why a connection was refused or failed before it reached a broker; the label of its counter."""
 
     ADDRESS_DENIED = "address denied"
     ADDRESS_CONNECTIONS = "too many connections of the address"
@@ -29,7 +29,7 @@ class Cause(StrEnum):
     TENANT_RATE = "too many new connections of the tenant"
     HANDSHAKE = "handshake failed"
     TIMEOUT = "too slow"
-    CROWDED_OUT = "too slow for the crowd"
+    EVICTED = "evicted for a newer connection"
     GONE = "client gone"
     NO_BROKER = "no broker in the cell"
     BROKER_UNREACHABLE = "broker unreachable"
@@ -41,7 +41,7 @@ _UNREMARKABLE = {Cause.GONE, Cause.STOPPING}
 
 
 class FailureLog:
-    """`counts` grows for ever; lines are held back for a cause and address that had one lately."""
+    """Counts every failure, and logs a cause and address at most once in `LOG_AGAIN_S`."""
 
     def __init__(self) -> None:
         self.counts: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
@@ -51,7 +51,7 @@ class FailureLog:
         self._filled = 0.0
 
     def note(self, cause: Cause, address: str, now: float, detail: str = "") -> None:
-        """`address` is the client's, as it is counted; `detail` is for the log and holds nothing secret."""
+        """`address` is the client's `counted_address`; `detail` goes into the log and holds no secret."""
         self.counts[cause] += 1
         if cause in _UNREMARKABLE:
             return

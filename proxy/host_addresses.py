@@ -1,4 +1,4 @@
-"""Addresses of brokers' host names: looked up off the loop, remembered, and used on while the name service is away."""
+"""Addresses of brokers' host names: looked up off the loop, cached, and still used while the name service is down."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def look_up(host: str) -> str:
 
 
 class HostAddresses:
-    """`find` answers at once for an address of numbers and for a name that it knows, stale or not."""
+    """`find` answers at once for a numeric address and for a cached name, stale or not."""
 
     def __init__(self, lookup: Lookup = look_up) -> None:
         self._lookup = lookup
@@ -30,7 +30,7 @@ class HostAddresses:
         self._asked: dict[str, tuple[asyncio.Task[None], list[Answer]]] = {}
 
     def find(self, host: str, answer: Answer) -> None:
-        """Call `answer` with the address, or with None when there is none."""
+        """Call `answer` with the address, or with None when the lookup fails."""
         known = self._known.get(host)
         if known is not None:
             answer(known[0])

@@ -1,7 +1,7 @@
-"""Limits on connections before anybody has logged in: how many at a time, and how many new ones a second.
+"""Limits on connections before login: how many at a time, and how many new ones per second.
 
-Counts are exact over all workers of a proxy (`proxy.shared_state`); rates are each worker's share. Everything here is
-bounded: who is counted is connected, and a bucket that is full again is forgotten.
+Counts are exact over all workers of a proxy (`proxy.shared_state`); each worker enforces its share of a rate. Memory is
+bounded: only open connections are counted, and a bucket that is full again is dropped.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ BUCKETS_MAX = 65_536  # addresses and tenants of one worker that lately connecte
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits(ProxyLimitSettings):
-    """Of one worker, but for those of an address and of a tenant, whose rates are divided among `workers`. Times in
-    seconds, rates in connections a second.
+    """Limits of one worker; the rates of an address and of a tenant are divided among `workers`.
 
-    `opening` connections are accepted and not yet through to a broker; beyond it the oldest makes room once it is
-    `crowd_patience_s` old. `quick` ones have the faster library's TLS, which takes more memory. `idle_s` is longer than
-    the brokers' own patience, so that these end idle connections.
+    Times are in seconds, rates in connections per second. `opening`: connections that have not reached a broker yet;
+    beyond it the oldest is evicted once it is `eviction_age_s` old. `quick`: connections with the faster TLS library,
+    which takes more memory. `idle_s` exceeds the brokers' idle limit, so that brokers end idle connections.
     """
 
     tenant_connections: int = same(TenantSettings, "tenant_connections_max")
     tenant_new_per_second: float = same(TenantSettings, "tenant_connection_rate", float)
-    crowd_patience_s: float = 1.0
+    eviction_age_s: float = 1.0
     workers: int = 1
 
 
 class Buckets:
-    """A bucket for each of many keys. When there are too many, the one that was not asked for longest is forgotten."""
+    """A token bucket per key. Beyond `limit` the least recently used one is dropped."""
 
     def __init__(self, limit: int = BUCKETS_MAX) -> None:
         self._limit = limit
@@ -45,7 +44,7 @@ class Buckets:
         return len(self._buckets)
 
     def permits(self, key: str, rate: float, now: float) -> bool:
-        """Whether `key` may have one more now, at `rate` a second and a second's worth at once; 0 is without limit."""
+        """Take one token of `key`: `rate` per second, at most a second's worth at once. A rate of 0 is unlimited."""
         if rate <= 0:
             return True
         bucket = self._buckets.get(key)
@@ -58,7 +57,7 @@ class Buckets:
         return bucket.take(1, now) == 0.0
 
     def _forget(self, now: float) -> None:
-        """Two are looked at for each that is made, so full ones do not stay."""
+        """Examine two buckets for each new one, so that full ones do not stay."""
         for _ in range(2):
             key = next(iter(self._buckets))
             if len(self._buckets) > self._limit or (len(self._buckets) > 1 and self._buckets[key].is_full(now)):
@@ -66,7 +65,7 @@ class Buckets:
 
 
 class Counts:
-    """How many each key has open here; `elsewhere` tells how many more other workers know of, and `changed` is told."""
+    """Open connections per key. `elsewhere` returns those of other workers; `changed` is called with each new count."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class Counts:
         return self._counts.get(key, 0) + self._elsewhere(key)
 
     def enter(self, key: str, limit: int) -> bool:
-        """Count one more, unless there are `limit` already."""
+        """Count one more and return True, or return False at the limit."""
         if limit < INT_MAX and self.total(key) >= limit:
             return False
         count = self._counts[key] = self._counts.get(key, 0) + 1

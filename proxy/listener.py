@@ -1,13 +1,14 @@
-"""Accepting, sweeping and draining: what a worker does with all of its connections.
+"""A worker's listener: accepts connections, closes slow and idle ones, and drains at the end.
 
-One timer serves them all. It counts for each connection how long nothing has moved instead of keeping a timer each.
-Accepting takes one connection per turn of the loop; the rest wait in the kernel, which is where a flood belongs.
+One timer serves all connections: it counts for each how many sweeps nothing has moved. Each turn of the loop accepts
+one connection; the rest wait in the kernel's backlog.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,15 +31,15 @@ from proxy.sockets import (
     refuse,
 )
 
-SWEEP_S = 0.25  # openings are looked at so often
-QUIET_S = 5.0  # relays
+SWEEP_S = 0.25  # between sweeps of openings
+QUIET_S = 5.0  # between sweeps of relays
 FILES_PAUSE_S = 0.1
 DRAIN_STEP_S = 0.1
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a listener has done since its start; bytes are those of relays that have ended."""
+    """Counts since the listener's start; the bytes are those of ended relays."""
 
     accepted: int = 0
     opened: int = 0
@@ -50,7 +51,7 @@ class Tally:
 
 
 class ProxyListener:
-    """Owns its socket's readiness, not the socket's port: the parent keeps that alive for the next worker."""
+    """Accepts on one socket. The parent process keeps the port open for the next worker."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: RawSocket, reception: Reception) -> None:
         self._loop, self._sock, self._reception = loop, sock, reception
@@ -75,7 +76,7 @@ class ProxyListener:
         return len(self._openings)
 
     def moved_bytes(self) -> tuple[int, int]:
-        """From clients to brokers, and from brokers to clients."""
+        """Bytes from clients to brokers, and from brokers to clients."""
         up = self.tally.up_bytes + sum(relay.up.moved for relay in self._relays)
         return up, self.tally.down_bytes + sum(relay.down.moved for relay in self._relays)
 
@@ -85,21 +86,21 @@ class ProxyListener:
         self._sweep()
 
     def stop_accepting(self) -> None:
-        """For good. Who waits in the socket's backlog is the next worker's."""
+        """Stop for good. The next worker accepts the connections in the socket's backlog."""
         self._stopped = True
         self._pause()
         self._sock.close()
 
     async def drain(self) -> None:
-        """Stop accepting, then close all connections within the limit's time: those that are quiet first, and evenly,
-        so that clients do not come back all at once."""
+        """Stop accepting, then close all connections evenly over `drain_s`, quiet ones first, so that clients do not
+        reconnect all at once."""
         self._take_waiting()
         self.stop_accepting()
         end = self._loop.time() + self._reception.limits.drain_s
         while (self._relays or self._openings) and (left := end - self._loop.time()) > 0:
             await asyncio.sleep(min(DRAIN_STEP_S, left))
             share = 1 + int(len(self._relays) * DRAIN_STEP_S / max(left, DRAIN_STEP_S))
-            for relay in heapq.nlargest(share, self._relays, key=_quiet):
+            for relay in heapq.nlargest(share, self._relays, key=operator.attrgetter("quiet")):
                 if relay.quiet:
                     relay.close()
             for relay in self._relays:
@@ -107,7 +108,7 @@ class ProxyListener:
         self.close()
 
     def close(self) -> None:
-        """Everything at once. Idempotent."""
+        """Close all connections at once. Idempotent."""
         if not self._stopped:
             self.stop_accepting()
         for opening in list(self._openings):
@@ -125,7 +126,7 @@ class ProxyListener:
             self._reception.ready.add_reader(self._sock.fileno(), self._accept)
 
     def _pause(self, seconds: float | None = None) -> None:
-        """Without `seconds`, until a connection ends."""
+        """Pause accepting for `seconds`, or until a connection ends."""
         if self._accepting:
             self._accepting = False
             self._reception.ready.remove_reader(self._sock.fileno())
@@ -135,7 +136,7 @@ class ProxyListener:
     def _accept(self) -> None:
         reception, limits = self._reception, self._reception.limits
         if len(self._relays) >= limits.connections or (
-            len(self._openings) >= limits.opening and not self._make_room(limits.crowd_patience_s)
+            len(self._openings) >= limits.opening and not self._make_room(limits.eviction_age_s)
         ):
             self.tally.full_pauses += 1
             self._pause()
@@ -164,7 +165,7 @@ class ProxyListener:
         self._open(client, peer, counted)
 
     def _take_waiting(self) -> None:
-        """Accept the clients that wait in the socket, within the limits: closing its last copy would reset them."""
+        """Accept the backlog within the limits, because closing the socket's last copy would reset these clients."""
         for _ in range(LISTEN_BACKLOG):
             accepted = self.tally.accepted
             if not self._accepting:
@@ -179,11 +180,11 @@ class ProxyListener:
         opening.look()
 
     def _make_room(self, patience_s: float) -> bool:
-        """Among too many the oldest has to go, unless all of them are young."""
+        """Evict the oldest opening. False when even that one is younger than `patience_s`."""
         oldest = next(iter(self._openings))
         if self._loop.time() - oldest.since < patience_s:
             return False
-        oldest.close(Cause.CROWDED_OUT)
+        oldest.close(Cause.EVICTED)
         return True
 
     def _done(self, opening: Opening, relay: Relay | None) -> None:
@@ -227,7 +228,7 @@ class ProxyListener:
                 relay.close()
 
     def _routes_changed(self, table: RoutingTable) -> None:
-        """A tenant that was deleted has no connections any more, nor has an address that its tenant now denies."""
+        """Close the connections of deleted tenants, and of addresses that their tenant now denies."""
         before, self._tenants = self._tenants, table.tenants
         gone, stricter = before.keys() - table.tenants.keys(), _with_other_rules(before, table.tenants)
         if not gone and not stricter:
@@ -250,10 +251,6 @@ def _with_other_rules(before: Mapping[str, TenantRoute], now: Mapping[str, Tenan
 
 
 def _permits(tenant: TenantRoute, client: Connection) -> bool:
-    """The client's address, from the kernel: open connections do not store it. None: it has ended already."""
+    """Whether the tenant's rules admit the client. Connections do not store their address, so the kernel is asked."""
     host = peer_host(client)
-    return host is None or tenant.rules.permits(host)
-
-
-def _quiet(relay: Relay) -> int:
-    return relay.quiet
+    return host is None or tenant.rules.permits(host)  # None: it has ended already

@@ -1,4 +1,4 @@
-"""From the committed metadata to the routing table."""
+"""The routing table as derived from the committed metadata."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ logger = logging.getLogger(__name__)
 def routing_table(
     image: MetadataImage, listener: str, generation: int = 0, visited: Visited | None = None
 ) -> RoutingTable:
-    """Who may come in and where to: brokers without that listener are not there, tenants that go are gone already.
-
-    Without `visited` that is found out here.
-    """
+    """The table of tenants that may log in, and of brokers that have `listener`. `visited` is computed when absent."""
     visited = visited_brokers(image) if visited is None else visited
     brokers: dict[int, BrokerRoute] = {}
     for number, broker in sorted(image.brokers.items()):
@@ -55,7 +52,7 @@ def tenant_route(tenant: TenantImage, visited: tuple[int, ...]) -> TenantRoute:
 def _networks(texts: tuple[str, ...], tenant: str) -> Networks:
     try:
         return Networks(texts)
-    except ValueError as error:  # the controller checks them; a rule that cannot be read admits no client
+    except ValueError as error:  # the controller checks them; an unreadable rule admits no client
         logger.error("a tenant's networks cannot be read: %s", error, extra={"tenant": tenant})
         return Networks(("0.0.0.0/32",))
 
@@ -75,7 +72,7 @@ class ObservedRoutes:
         self._callbacks.append(callback)
 
     def _moved(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """What has not changed is the same object in the next image, so most changes cost nothing here."""
+        """Unchanged parts are the same objects in the next image, so most changes cost nothing here."""
         visited = self._reach.follow(delta, image)
         made_of = (image.tenants, image.brokers, visited)
         if all(map(operator.is_, made_of, self._made_of)):

@@ -1,4 +1,4 @@
-"""Which addresses may come in: lists of networks, deny before allow, looked up without I/O."""
+"""Rules for client addresses: lists of networks, deny before allow, without I/O."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-_COUNTED_PREFIX_BYTES = 8  # an IPv6 user has a network of 64 bits, so all of it counts as one address
+_COUNTED_PREFIX_BYTES = 8  # an IPv6 user has a /64 network, so all of it counts as one address
 
 
 class Networks:
-    """Networks in CIDR form, IPv4 and IPv6; a single address is a network of one. Raises ValueError for other text."""
+    """IPv4 and IPv6 networks in CIDR form, or single addresses. Raises ValueError for other text."""
 
     __slots__ = ("_masks", "texts")
 
@@ -42,7 +42,7 @@ NOWHERE = Networks(())
 
 @dataclass(frozen=True, slots=True)
 class NetworkRules:
-    """Without networks to allow everybody is, except those that are denied."""
+    """An empty `allow` admits every address that is not denied."""
 
     allow: Networks = NOWHERE
     deny: Networks = NOWHERE
@@ -59,7 +59,7 @@ EVERYBODY = NetworkRules()
 
 
 def plain_address(host: str) -> IPv4Address | IPv6Address:
-    """An IPv4 address that came through an IPv6 socket is the IPv4 address; a zone is no part of an address."""
+    """The address without its zone; an IPv4 address that an IPv6 socket mapped becomes IPv4 again."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
@@ -67,7 +67,7 @@ def plain_address(host: str) -> IPv4Address | IPv6Address:
 
 
 def counted_address(host: str) -> str:
-    """What one client counts as: its IPv4 address, or its IPv6 network of 64 bits."""
+    """The key by which limits count a client: its IPv4 address, or its /64 IPv6 network."""
     if ":" not in host:
         return host
     address = plain_address(host)

@@ -1,8 +1,8 @@
 """One connection from its acceptance to its relay: hello, route, limits, handshake, broker, PROXY header.
 
-An opening is a chain of callbacks: no task, no future, no timer of its own. Before its hello names a route it has cost
-no TLS state; before its handshake is complete it costs no connection to a broker. A broker that does not answer is
-followed by another one of the cell, as long as no byte of the client has been passed on.
+An opening is a chain of callbacks without a task, future or timer of its own. It costs no TLS state before its hello
+names a route, and no connection to a broker before its handshake is complete. When a broker does not answer, the
+opening tries another one of the cell, as long as no byte of the client has been passed on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from proxy.client_hello import (
     read_hello,
 )
 from proxy.failures import Cause, FailureLog
+from proxy.handshake_queue import HandshakeQueue
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Buckets, Counts, ProxyLimits
 from proxy.networks import NetworkRules
@@ -42,17 +43,19 @@ from proxy.sockets import (
     send_ahead,
     wake_at,
 )
-from proxy.turnstile import Turnstile
 from wire.proxy_protocol import ProxyHeader, encode
 
-AVOID_S = 2.0  # a broker that was out of reach is asked last for so long
+AVOID_S = 2.0  # for this long an unreachable broker is tried last
 
 
 @dataclass(slots=True)
 class Reception:
-    """What all openings of one listener share. `client_context` is read for each connection: replace it, and the next
-    handshake uses the new certificate; None passes TLS through to the brokers. `broker_context` None: in the clear.
-    `header` says whether brokers get the client's address in a PROXY header."""
+    """State that all openings of one listener share.
+
+    `client_context` is read for each connection, so that a reload needs only an assignment; None passes TLS through to
+    the brokers. `broker_context` None connects to brokers in the clear. `header`: whether brokers get the client's
+    address in a PROXY header.
+    """
 
     ready: Readiness
     now: Callable[[], float]
@@ -66,19 +69,19 @@ class Reception:
     addresses: Counts
     tenants: Counts
     failures: FailureLog
-    turnstile: Turnstile
+    handshake_queue: HandshakeQueue
     room: Room
     hosts: HostAddresses
     quick_places: Places
     rates: Buckets = field(default_factory=Buckets)
     avoided: dict[Address, float] = field(default_factory=dict)
     rotation: int = 0
-    bound: Address | None = None  # what all clients have connected to, if it is one address
-    deferral_s: int = 0  # how long the kernel keeps back a client that says nothing
+    bound: Address | None = None  # the listener's address; None when it listens on every one
+    deferral_s: int = 0  # how long the kernel withholds a client that sends nothing
     handshakes: int = 0
 
     def address_problem(self, host: str, counted: str) -> Cause | None:
-        """None, and one more connection of the address is counted; or why it may not come in."""
+        """Count one more connection of the address and return None, or return why it is refused."""
         if not self.rules.permits(host):
             return Cause.ADDRESS_DENIED
         if not self.rates.permits(counted, self.limits.address_new_per_second / self.limits.workers, self.now()):
@@ -88,7 +91,7 @@ class Reception:
         return None
 
     def tenant_problem(self, tenant: TenantRoute, host: str) -> Cause | None:
-        """None, and one more connection of the tenant is counted; or why it may not have one."""
+        """Count one more connection of the tenant and return None, or return why it is refused."""
         limits = self.limits
         if not tenant.rules.permits(host):
             return Cause.TENANT_DENIED
@@ -100,7 +103,7 @@ class Reception:
 
 
 class Opening:
-    """`done(opening, relay)` is called once, with None when the connection came to nothing."""
+    """Calls `done(opening, relay)` once, with None when the connection failed."""
 
     __slots__ = (
         "_attempt",
@@ -142,13 +145,13 @@ class Opening:
 
     @property
     def tenant(self) -> str | None:
-        """None before the hello has named it."""
+        """None until the hello names it."""
         return None if self._route is None else self._route.tenant.tenant
 
     # The hello.
 
     def look(self) -> None:
-        """See what the client has sent so far, without taking it."""
+        """Peek at what the client has sent so far."""
         if self._closed:
             return
         reception = self._reception
@@ -175,7 +178,7 @@ class Opening:
             self._choose(hello)
 
     def _wait_for_more(self, count: int) -> None:
-        """Peeked bytes keep a level-triggered descriptor ready: be woken only for more of them, or for the end."""
+        """Wake only for more bytes or the end, because peeked bytes keep a level-triggered descriptor ready."""
         if count <= self._had:
             self._fail(Cause.GONE, "ended inside its hello")
             return
@@ -205,7 +208,7 @@ class Opening:
         if reception.client_context is None:
             self._next_broker()
         else:
-            reception.turnstile.enter(self._begin_handshake)
+            reception.handshake_queue.enter(self._begin_handshake)
 
     # The client's handshake.
 
@@ -263,7 +266,7 @@ class Opening:
 
     def _dial(self, attempt: int, host: str | None) -> None:
         route = self._route
-        if self._closed or route is None or attempt != self._attempt:  # the name came when another broker was asked
+        if self._closed or route is None or attempt != self._attempt:  # an answer for an earlier attempt
             return
         if host is None:
             self.abandon_attempt("its name is not known")
@@ -276,7 +279,7 @@ class Opening:
         self._reach()
 
     def _reach(self) -> None:
-        """Try at once: a broker of the same machine is connected by now; else wait until the socket is writable."""
+        """Try at once, because a broker on the same machine is connected by now; else wait until it is writable."""
         broker, context = self._broker, self._reception.broker_context
         if broker is None:
             return
@@ -300,7 +303,7 @@ class Opening:
 
     def _shake_broker(self) -> None:
         broker = self._broker
-        if broker is None or broker.tls is None:  # another one than that which answered
+        if broker is None or broker.tls is None:  # another broker than the one that answered
             return
         try:
             broker.tls.do_handshake()
@@ -313,11 +316,11 @@ class Opening:
             self.abandon_attempt(_reason(error))
 
     def _broker_answered(self) -> None:
-        """Checking the broker's certificate takes long, so it waits for its turn as well."""
+        """Checking the broker's certificate takes long, so this step is queued as well."""
         broker = self._broker
         if broker is not None:
             self._reception.ready.remove_reader(broker.fileno())
-            self._reception.turnstile.enter(self._shake_broker)
+            self._reception.handshake_queue.enter(self._shake_broker)
 
     def _await_broker(self, then: Callable[[], None]) -> None:
         if self._broker is not None:
@@ -325,7 +328,7 @@ class Opening:
             self._reception.ready.add_writer(self._broker.fileno(), then)
 
     def _greet(self, broker: Connection) -> None:
-        """The header, then nothing but the client's bytes. Raises one of FULL when the broker is not connected yet."""
+        """Send the PROXY header and start the relay. Raises one of FULL when the broker is not connected yet."""
         reception, route = self._reception, self._route
         if route is None:
             return
@@ -350,14 +353,14 @@ class Opening:
         if self._writing:
             reception.ready.remove_writer(broker.fileno())
         self._done(self, relay)
-        if not relay.closed:  # what the client has sent meanwhile need not wait for the next turn
+        if not relay.closed:  # bytes that the client has sent meanwhile need not wait for the next turn
             relay.up.pump()
 
     def _target(self) -> Address:
         return ("", 0) if self._route is None else self._route.addresses[self._attempt]
 
     def abandon_attempt(self, reason: str) -> None:
-        """The broker does not take the connection: the next one is asked."""
+        """Try the next broker, because this one does not take the connection."""
         self._reception.avoided[self._target()] = self._reception.now() + AVOID_S
         self._trouble = f"{self._name} at {':'.join(map(str, self._target()))}: {reason}"
         self._drop_broker()
@@ -366,12 +369,12 @@ class Opening:
     # The end.
 
     def close(self, cause: Cause) -> None:
-        """Give up from outside: too slow, or the proxy stops. Idempotent."""
+        """Give up: the client is too slow, or the proxy stops. Idempotent."""
         if not self._closed:
             self._fail(cause, self._name)
 
     def _refuse(self, cause: Cause, alert: int | None, detail: str = "") -> None:
-        """Tell the client in the clear: TLS has not begun. Without an alert it may come again."""
+        """Refuse before TLS has begun, with an alert in the clear. Without an alert clients retry."""
         self._leave(cause, detail)
         refuse(self.client, b"" if alert is None else alert_record(alert), self._reception.room.whole)
         self._done(self, None)
@@ -408,14 +411,14 @@ class Opening:
         self._reception.ready.add_reader(self.client.fileno(), then)
 
     def _unwatch_if_watched(self) -> None:
-        """Also what an early client gets: its bytes wait in the socket until there is a relay."""
+        """Stop watching the client; its bytes wait in the socket until there is a relay."""
         if self._watched:
             self._watched = False
             self._reception.ready.remove_reader(self.client.fileno())
 
 
 def _reason(error: Exception) -> str:
-    """OpenSSL's word for it, without its file and line."""
+    """OpenSSL's reason without its file and line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message)
     if isinstance(error, ssl.SSLError) and error.reason:

@@ -1,45 +1,49 @@
 """Bytes between a client and a broker: two one-way flows over raw non-blocking sockets, either of which may be TLS.
 
-There is no transport and no buffer of a connection's own. OpenSSL reads and writes the descriptor itself, every flow of
-the process receives into one room, and what was received is sent before the callback returns. Only when the sink is
-full does a flow keep a copy of the rest (at most the room's size) and stop reading: that is all backpressure.
+A connection has no transport and no buffer of its own. OpenSSL reads and writes the descriptor itself, every flow of
+the process receives into one `Room`, and sends the received bytes before the callback returns. Only when the sink is
+full does a flow copy the rest (at most the room's size) and stop reading; that is the only backpressure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import ssl
 from collections.abc import Callable
 
 from proxy.sockets import FULL, Connection, Readiness, Receive, say_end
 
-RECORD_BYTES = 16 * 1024  # the most plaintext of a TLS record; each read has room for one, so OpenSSL keeps none back
+RECORD_BYTES = 16 * 1024  # the most plaintext of a TLS record; reads of this size leave nothing inside OpenSSL
 
-# Both are a little less than a multiple of 64 KB, which is what the kernel sends in one piece: a multiple leaves a last
-# piece of some bytes, which costs as much as a full one, and often a timer. Records come out of OpenSSL one by one: a
-# longer burst of them saves nothing and leaves the core's cache. Bytes in the clear are received all at once.
+# Both are a little less than a multiple of 64 KB, which the kernel sends in one piece. A whole multiple would leave a
+# last piece of a few bytes, which costs as much as a full one, and often a timer. OpenSSL returns records one by one,
+# so a longer burst saves nothing and leaves the core's cache. Bytes in the clear are received all at once.
 BURST_RECORDS = 7
 ROOM_BYTES = 31 * RECORD_BYTES
 
 
 class Room:
-    """The one place where a process receives. What lies here is gone with the next callback. `records`: where those of
-    one burst lie behind the first."""
+    """The receive buffer of a process, overwritten by the next callback. `records`: its parts for the records of one
+    burst after the first."""
 
     __slots__ = ("records", "whole")
 
     def __init__(self, size: int = ROOM_BYTES) -> None:
-        # Whole pages: where an array begins in a line of the cache is chance, and copying to it costs accordingly.
+        # Whole pages: an array may begin anywhere in a cache line, and copying to it would cost accordingly.
         self.whole = memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
         count = min(size // RECORD_BYTES, BURST_RECORDS)
         self.records = [self.whole[one * RECORD_BYTES : (one + 1) * RECORD_BYTES] for one in range(1, count)]
 
 
 class Flow:
-    """One direction. `rest` is what a full sink has not taken. `ended`: the source has said so. `untold`: the source
-    has an end or an error that no event announces, because OpenSSL took it from the descriptor with what came before.
-    `ragged`: the source ended without close_notify, after which OpenSSL wants to be asked for none either.
-    `parked`: TLS has to write before it can read on (an answer to a key update), and the descriptor takes nothing."""
+    """One direction of a relay.
+
+    `rest`: received bytes that the full sink has not taken. `ended`: the source has reached its end. `unannounced`: the
+    source has an end or an error that no event announces, because OpenSSL read it together with what came before.
+    `ragged`: the source ended without close_notify, so none may be sent to it either. `parked`: TLS has to write (the
+    answer to a key update) before it can read on, and the descriptor takes nothing.
+    """
 
     __slots__ = (
         "_receive",
@@ -54,7 +58,7 @@ class Flow:
         "room",
         "sink",
         "source",
-        "untold",
+        "unannounced",
     )
 
     def __init__(self, relay: Relay, source: Connection, sink: Connection, room: Room) -> None:
@@ -65,7 +69,7 @@ class Flow:
             self._receive = self._receive_records
         self._send: Callable[[memoryview], int] = sink.send if sink.tls is None else sink.tls.write
         self.rest: memoryview | None = None
-        self.ended = self.ragged = self.untold = self.parked = False
+        self.ended = self.ragged = self.unannounced = self.parked = False
         self.moved = 0
 
     def pump(self) -> None:
@@ -94,11 +98,11 @@ class Flow:
             return
         if sent < count:
             self._hold(memoryview(bytes(whole[sent:count])))
-        elif self.untold:
+        elif self.unannounced:
             self.pump()
 
     def _receive_records(self, whole: memoryview) -> int:
-        """A burst of full records; a short one ends it, so that a small request costs one read."""
+        """Receive a burst of full records. A short one ends it, so that a small request costs one read."""
         take = self._take
         try:
             count = take(RECORD_BYTES, whole)
@@ -119,7 +123,7 @@ class Flow:
         except OSError:
             more = 0
         if not more:
-            self.untold = True
+            self.unannounced = True
         return count
 
     def _hold(self, rest: memoryview) -> None:
@@ -128,7 +132,7 @@ class Flow:
         self.relay.ready.add_writer(self.sink.fileno(), self.flush)
 
     def flush(self) -> None:
-        """TLS wants a blocked write again with the same bytes; those are what `rest` holds, so both kinds agree."""
+        """Send `rest`. TLS requires that a blocked write is repeated with the same bytes, which `rest` holds."""
         rest, relay = self.rest, self.relay
         if rest is None or relay.closed:
             return
@@ -152,7 +156,7 @@ class Flow:
                 back._resume()
 
     def _park(self) -> None:
-        """While the other flow is held, its flush goes first; the descriptor has one writer."""
+        """Wait until TLS can write. A held flush of the other flow goes first: the descriptor has one writer."""
         self.parked = True
         self.relay.ready.remove_reader(self.source.fileno())
         if self.relay.other(self).rest is None:
@@ -167,18 +171,18 @@ class Flow:
         if self.ended:
             return
         self.relay.ready.add_reader(self.source.fileno(), self.pump)
-        if self.untold:
+        if self.unannounced:
             self.pump()
 
     def _end(self) -> None:
-        """The source ended: say so to the sink in its own way; the other direction may still finish."""
+        """Pass the source's end on to the sink; the other direction may still finish."""
         self.ended = True
         self.relay.ready.remove_reader(self.source.fileno())
         if self.relay.other(self).ended or not say_end(self.sink):
             self.relay.close()
 
     def leave(self) -> None:
-        """Take back what this flow watches, and let go of the sockets; nothing is called on it any more."""
+        """Stop watching and let go of the sockets. The flow is not used again."""
         ready = self.relay.ready
         if not self.ended and not self.parked and self.rest is None:
             ready.remove_reader(self.source.fileno())
@@ -186,14 +190,14 @@ class Flow:
             ready.remove_writer(self.sink.fileno())
         if self.parked:
             ready.remove_writer(self.source.fileno())
-        del self._receive, self._send  # a flow that refers to itself would stay until the collector comes
+        del self._receive, self._send  # a reference cycle would stay until the garbage collector runs
         if self.source.tls is not None:
             del self._take
 
 
 class Relay:
-    """Owns both sockets from here on. `quiet` counts sweeps since bytes last moved; `tenant` and `address` are what the
-    limits count it by. `moved` is complete when `on_close` is called."""
+    """Owns both sockets from here on. `quiet` counts sweeps since bytes last moved; limits count the relay by `tenant`
+    and `address`. The flows' `moved` is final when `on_close` is called."""
 
     __slots__ = ("address", "broker", "client", "closed", "down", "on_close", "quiet", "ready", "tenant", "up")
 
@@ -213,7 +217,7 @@ class Relay:
         self.up, self.down = Flow(self, client, broker, room), Flow(self, broker, client, room)
 
     def start(self) -> None:
-        """Pass bytes on from now on; the sockets' readers become this relay's."""
+        """Begin to pass bytes on, as the reader of both sockets."""
         self.ready.add_reader(self.client.fileno(), self.up.pump)
         self.ready.add_reader(self.broker.fileno(), self.down.pump)
 
@@ -225,7 +229,7 @@ class Relay:
         return self.up.ended or self.down.ended
 
     def close(self) -> None:
-        """Idempotent. What a full sink has not taken is lost with its connection."""
+        """Close both sockets; bytes that a full sink has not taken are lost. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -235,11 +239,9 @@ class Relay:
         down.leave()
         for sock, ragged in ((self.client, up.ragged), (self.broker, down.ragged)):
             if not held and sock.tls is not None and not ragged:
-                say_end(sock)  # in the clear the close itself says it
-            try:  # noqa: SIM105  once for each connection
+                say_end(sock)  # in the clear the close itself is the end
+            with contextlib.suppress(OSError):  # the descriptor is gone all the same
                 sock.close()
-            except OSError:  # the descriptor is gone all the same
-                pass
         if self.on_close is not None:
             self.on_close(self)
-        del self.up, self.down  # as above
+        del self.up, self.down  # a reference cycle, as in `leave`

@@ -1,8 +1,7 @@
-"""The routing table as a file: how it comes from the process that follows the metadata to those that serve clients.
+"""The routing table as a file, by which the steward passes it to the workers.
 
-The file also is what a proxy knows that starts while no controller can be reached. It is replaced whole, and a damaged
-one counts as none. A number in shared memory shows the workers that there is a new one, so that they read the disk only
-then.
+A proxy that starts while no controller can be reached uses the file as well. It is replaced whole, and a damaged one
+counts as absent. A number in shared memory changes with each table, so that workers read the disk only then.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def encode_table(table: RoutingTable) -> bytes:
 
 
 def decode_table(data: bytes) -> RoutingTable:
-    """Raises ValueError for what `encode_table` has not made."""
+    """The table of `encode_table`'s bytes. Raises ValueError."""
     if crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
         raise ValueError("the checksum does not fit")
     raw = msgspec.msgpack.decode(data[4:], type=_Table)
@@ -106,7 +105,7 @@ def save_table(disk: Disk, table: RoutingTable) -> None:
 
 
 def load_table(disk: Disk) -> RoutingTable | None:
-    """None when there is no file, or none that can be read."""
+    """None when the file is absent or unreadable."""
     try:
         file = disk.open(FILE)
     except OSError:
@@ -124,11 +123,11 @@ def load_table(disk: Disk) -> RoutingTable | None:
 
 
 class FileRoutes:
-    """A `RouteSource` over the file. `told` gives the number that changes with each table."""
+    """A `RouteSource` over the file. `latest` returns a number that changes with each table."""
 
-    def __init__(self, disk: Disk, told: Callable[[], int]) -> None:
-        self._disk, self._told = disk, told
-        self._seen = told()
+    def __init__(self, disk: Disk, latest: Callable[[], int]) -> None:
+        self._disk, self._latest = disk, latest
+        self._seen = latest()
         self.current = load_table(disk) or RoutingTable()
         self._callbacks: list[Callable[[RoutingTable], None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -144,11 +143,11 @@ class FileRoutes:
             self._timer.cancel()
 
     def _look(self) -> None:
-        told = self._told()
-        if told != self._seen:
+        latest = self._latest()
+        if latest != self._seen:
             table = load_table(self._disk)
             if table is not None:
-                self._seen, self.current = told, table
+                self._seen, self.current = latest, table
                 for callback in self._callbacks:
                     callback(table)
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)

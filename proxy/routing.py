@@ -1,7 +1,6 @@
-"""Where a server name leads: tenants, brokers and their cells as one immutable table, and the question put to it.
+"""The routing table of tenants, brokers and cells, and the lookup of a server name in it.
 
-The table is made again from each state of the metadata; a connection asks the one that is current. Pure, but for the
-rotation that spreads bootstrap connections over a cell.
+The table is immutable. Each change of the metadata that matters makes a new one.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from common.ports import Address
 from proxy.failures import Cause
 from proxy.networks import EVERYBODY, NetworkRules
 
-ATTEMPTS_MAX = 3  # brokers of a cell that one bootstrap connection is tried at
+ATTEMPTS_MAX = 3  # brokers of a cell that one bootstrap connection tries
 
 
 @dataclass(frozen=True, slots=True)
 class TenantRoute:
-    """A tenant as proxies see it. None for `connections_max` or `connection_rate` (new ones a second): the default.
-    `visited` are the brokers of other cells that its clients may ask for by name."""
+    """A tenant as proxies see it. `connections_max` and `connection_rate` (new ones per second): None is the default.
+    `visited`: the brokers of other cells that its clients may ask for by name."""
 
     tenant: str
     cell: str
@@ -33,7 +32,7 @@ class TenantRoute:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRoute:
-    """`address` is that of the listener for proxies; a broker that is not live is still asked for by its name."""
+    """`address` is that of the listener for proxies. A broker that is not live still has a route by its own name."""
 
     broker: int
     address: Address
@@ -43,7 +42,7 @@ class BrokerRoute:
 
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """`generation` grows with each table, so that somebody can tell which one is in force."""
+    """`generation` grows with each table. `cells`: the live brokers of each cell, or all if none is live."""
 
     tenants: Mapping[str, TenantRoute] = field(default_factory=dict)
     brokers: Mapping[int, BrokerRoute] = field(default_factory=dict)
@@ -60,7 +59,7 @@ class RoutingTable:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`addresses` are tried in turn until one of them takes the connection."""
+    """`addresses` are tried in turn until one takes the connection."""
 
     tenant: TenantRoute
     addresses: tuple[Address, ...]
@@ -71,9 +70,9 @@ def find_route(
 ) -> Route | Cause:
     """The route of a server name, or why there is none.
 
-    A bootstrap name leads to a few brokers of the tenant's cell, beginning at `rotation`, those that were found out of
-    reach a moment ago last. A broker's name leads to that broker, in another cell only if the tenant has something
-    there; else the answer is that for a broker that never was.
+    A bootstrap name leads to a few brokers of the tenant's cell, beginning at `rotation`; `avoided` ones come last. A
+    broker's name leads to that broker. One in another cell is unknown unless the tenant's partitions or groups are
+    there.
     """
     host = parse_host(name, domain)
     if host is None:
@@ -97,11 +96,11 @@ def find_route(
 
 
 class RouteSource(Protocol):
-    """Who knows the routing table that is in force."""
+    """The source of the routing table in force."""
 
     @property
     def current(self) -> RoutingTable: ...
 
     def on_change(self, callback: Callable[[RoutingTable], None]) -> None:
-        """Call back on the event loop after `current` was replaced."""
+        """Call back on the event loop after each replacement of `current`."""
         ...

@@ -1,10 +1,10 @@
 """TLS with clients, on the descriptor of a connection: by the OpenSSL that the package cryptography brings, or `ssl`'s.
 
-`ssl` has the machine's OpenSSL, which is years older as a rule. The newer one ciphers AES-GCM in the vector units of
-today's processors, about twice as fast, and that is most of what a proxy does; but it keeps 24 kB of a connection where
-the older one keeps 17. So a process has places for so many connections of the newer one, and beyond them the older one
-serves. pyOpenSSL makes the newer one's contexts. Its connections check and copy with every call, which costs as much as
-the TLS of a small request; what lies under them is used directly, with the errors of `ssl`.
+`ssl` uses the machine's OpenSSL, which is usually years older. The newer one encrypts AES-GCM about twice as fast, and
+encryption is most of a proxy's work, but it needs 24 kB per connection instead of 17. So a process limits how many
+connections use the newer one; the older one serves the rest. pyOpenSSL makes the newer one's contexts. Its connections
+check and copy with every call, which costs as much as the TLS of a small request, so this module calls the library
+below them and raises the errors of `ssl`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 
 from common.certificate_files import in_memory, load_chain, private_key_in
 
-# How many tickets a server sends is said nowhere but in OpenSSL's configuration, which is read once, when it is loaded.
-# A Kafka client holds its connection for hours: tickets cost each handshake something and save nothing.
+# Only OpenSSL's configuration, which is read once at loading, sets the number of tickets. Kafka clients keep their
+# connections for hours, so tickets would cost each handshake something and save nothing.
 _CONFIGURATION = """openssl_conf = openssl
 [openssl]
 ssl_conf = ssl
@@ -56,13 +56,13 @@ _get_error, _pointer_to, _owned = _lib.SSL_get_error, _ffi.from_buffer, _ffi.gc
 
 _OPTIONS = SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | ssl.OP_IGNORE_UNEXPECTED_EOF
 _RELEASE_BUFFERS = 0x10  # SSL_MODE_RELEASE_BUFFERS of OpenSSL's ssl.h: an idle connection keeps none
-_GO_ON = 0x4  # SSL_MODE_AUTO_RETRY: one client's key updates, which are no data, would hold the loop in one call
+_GO_ON = 0x4  # SSL_MODE_AUTO_RETRY, cleared: a client that sends only key updates would hold the loop in one call
 _ONE_RECORD_PER_WRITE = 0x1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets
 _SUITES_OF_1_2 = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL:!eNULL:!SHA1:!AESCCM"
 
 
 class Places:
-    """How many connections of a process may be quick, for the memory's sake. A place comes back by itself."""
+    """Limits how many connections of a process use the newer OpenSSL. A connection gives its place back when freed."""
 
     __slots__ = ("most", "taken")
 
@@ -70,7 +70,7 @@ class Places:
         self.most, self.taken = most, 0
 
     def take(self, context: Any) -> Any:
-        """A connection's TLS that takes a place until it is gone. Raises OSError."""
+        """A connection's TLS state, which holds a place until it is freed. Raises OSError."""
         made = _new(context)
         if made == _ffi.NULL:
             raise OSError(errno.ENOMEM, "no memory for TLS")
@@ -83,12 +83,10 @@ class Places:
 
 
 class ServerContext:
-    """What a server shows clients, of TLS 1.2 on: a chain and its key, without a password, both somewhere in PEM text.
+    """A server's certificate chain and key (PEM, without a password) for TLS 1.2 and later.
 
-    An end without close_notify, as many clients make it, is an end and no error: frames have lengths, so none is taken
-    for whole that is cut, and what is on its way to the client still arrives.
-
-    Raises ValueError, in words, and ssl.SSLError: not a certificate, not its key.
+    An end without close_notify is no error, because many clients close that way and frames have lengths.
+    Raises ValueError with a readable text, or ssl.SSLError, when the certificate or its key does not fit.
     """
 
     __slots__ = ("_lean", "_quick")
@@ -101,7 +99,7 @@ class ServerContext:
         self._lean = _lean_context(certificates, found)
 
     def accept(self, sock: socket.socket, places: Places) -> Any:
-        """`ServerTls`, or what `ssl` has inside its sockets, with the same methods. The descriptor stays the caller's.
+        """A `ServerTls`, or the object inside an `ssl.SSLSocket`: same methods. The caller keeps the descriptor.
 
         Raises OSError, ValueError.
         """
@@ -125,7 +123,7 @@ def _quick_context(certificates: str, key: str) -> SSL.Context:
         context.check_privatekey()
     except SSL.Error as error:
         raise ValueError(_words(error)) from error
-    except TypeError:  # pyOpenSSL's, of a key that cannot sign
+    except TypeError:  # from pyOpenSSL, for a key that cannot sign
         raise ValueError("its private key is of a kind that no server has") from None
     return context
 
@@ -141,7 +139,7 @@ def _lean_context(certificates: str, key: str) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """The server's side of one connection, non-blocking, with the methods of what `ssl` has inside its sockets."""
+    """The server's side of one non-blocking connection. Its methods are those of the object inside an SSLSocket."""
 
     __slots__ = ("_ssl",)
 
@@ -167,14 +165,14 @@ class ServerTls:
             return 0
 
     def write(self, data: bytes | memoryview) -> int:
-        """All of `data`, or nothing of it counts and it has to be written again. Raises as `do_handshake`."""
+        """Write all of `data`. After an error the same bytes have to be written again. Raises as `do_handshake`."""
         result: int = _write(self._ssl, _pointer_to(data), len(data))
         if result <= 0:
             self._fail(result)
         return result
 
     def shutdown(self) -> None:
-        """close_notify. Raises ssl.SSLWantReadError as long as that of the client has not come."""
+        """Send close_notify. Raises ssl.SSLWantReadError until the client has sent its own."""
         result = _lib.SSL_shutdown(self._ssl)
         if result == 0:
             raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "no close_notify yet")
@@ -182,7 +180,7 @@ class ServerTls:
             self._fail(result)
 
     def version(self) -> str:
-        """Such as TLSv1.3."""
+        """For example TLSv1.3."""
         return bytes(_ffi.string(_lib.SSL_get_version(self._ssl))).decode()
 
     def _fail(self, result: int) -> NoReturn:
@@ -193,19 +191,20 @@ class ServerTls:
         if kind == _lib.SSL_ERROR_WANT_WRITE:
             raise ssl.SSLWantWriteError(kind, "want write")
         if kind == _lib.SSL_ERROR_ZERO_RETURN:
-            raise _told(ssl.SSLZeroReturnError, kind, "ended by the client")
+            raise _with_reason(ssl.SSLZeroReturnError, kind, "ended by the client")
         code = _lib.ERR_get_error()
         words = _lib.ERR_reason_error_string(code) if code else _ffi.NULL
-        _lib.ERR_clear_error()  # what stays there is taken for an error of the next call
+        _lib.ERR_clear_error()  # otherwise the next call would report it
         if kind == _lib.SSL_ERROR_SYSCALL:
             if number:
                 raise OSError(number, os.strerror(number))
-            raise _told(ssl.SSLEOFError, kind, "an end without close_notify")
-        raise _told(ssl.SSLError, kind, "TLS failure" if words == _ffi.NULL else bytes(_ffi.string(words)).decode())
+            raise _with_reason(ssl.SSLEOFError, kind, "an end without close_notify")
+        reason = "TLS failure" if words == _ffi.NULL else bytes(_ffi.string(words)).decode()
+        raise _with_reason(ssl.SSLError, kind, reason)
 
 
-def _told(error: type[ssl.SSLError], kind: int, words: str) -> ssl.SSLError:
-    """With the attribute that `ssl` gives its own."""
+def _with_reason(error: type[ssl.SSLError], kind: int, words: str) -> ssl.SSLError:
+    """The error with the attribute `reason`, which `ssl` sets on its own errors."""
     made = error(kind, words)
     made.reason = words
     return made

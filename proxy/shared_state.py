@@ -1,8 +1,8 @@
-"""What the workers of one proxy tell each other: memory that the parent made, with a slot for each.
+"""The shared memory of one proxy's workers, with a slot for each.
 
-A slot has one writer, so nothing is locked and a worker that dies in the middle of a change harms no other. In it are
-the worker's counters, and how many connections each key (a tenant, an address) has there. Keys are known by 64 bits of
-a keyed hash; a set of 16 places is searched for one. A key for which there is no place is counted by its worker alone.
+A slot has one writer, so it needs no lock, and a worker that dies during a change harms no other. It holds the worker's
+counters and its connections per key (a tenant, an address). A key is 64 bits of a keyed hash, kept in a set of 16
+places. When a set is full, only the key's own worker counts it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLOT_BYTES = -(-(_HEAD_BYTES + SETS * _SET_BYTES) // 4096) * 4096
 
 
 class Slot:
-    """One worker's part, or another worker's view of it."""
+    """One worker's part of the memory."""
 
     __slots__ = ("_key", "_view")
 
@@ -36,12 +36,12 @@ class Slot:
         return self._view[0] != 0
 
     def take(self) -> None:
-        """Start over: by the parent, for a worker that it is about to start."""
+        """Clear the slot. The parent calls this before it starts a worker."""
         self._view[:] = bytes(len(self._view))
         self._view[0] = 1
 
     def release(self) -> None:
-        """By the parent, after the worker's end."""
+        """Free the slot. The parent calls this after the worker's end."""
         self._view[0] = 0
 
     def write_counters(self, values: Sequence[int]) -> None:
@@ -83,7 +83,7 @@ def _places(first: int) -> range:
 
 
 class SharedState:
-    """All slots in `memory`, which every process of the proxy sees. `key` is random, and the same for all of them."""
+    """All slots in `memory`, which every process of the proxy shares. `key` is the random key of the hash."""
 
     def __init__(self, memory: Buffer, key: bytes) -> None:
         view = memoryview(memory)
@@ -94,7 +94,7 @@ class SharedState:
         return slots * SLOT_BYTES
 
     def take_slot(self) -> int:
-        """The number of a free slot, taken. Raises LookupError when there is none."""
+        """Take a free slot and return its number. Raises LookupError."""
         for number, slot in enumerate(self.slots):
             if not slot.in_use:
                 slot.take()
@@ -102,5 +102,5 @@ class SharedState:
         raise LookupError("no slot is free")
 
     def elsewhere(self, own: int, key: str) -> int:
-        """What the workers of the other slots have of `key`."""
+        """How many connections of `key` the workers of the other slots have."""
         return sum(slot.read(key) for number, slot in enumerate(self.slots) if number != own and slot.in_use)

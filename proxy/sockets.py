@@ -1,8 +1,7 @@
-"""The raw sockets of the proxy: what it does to a descriptor besides receiving and sending.
+"""The raw sockets of the proxy.
 
-The proxy works below the ports of `common.ports`, because what it does exists only on a descriptor: TLS that OpenSSL
-reads and writes there itself, peeking at bytes that stay, and listeners that outlive the processes which accept on
-them. Nothing else in this room makes or prepares a socket.
+The proxy works below the ports of `common.ports`, because it needs descriptors: OpenSSL reads and writes them itself,
+hellos are peeked at, and listeners outlive the processes that accept on them. Only this file makes or prepares sockets.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from proxy.server_tls import Places, ServerContext
 RawSocket: TypeAlias = socket.socket  # one that listens
 LISTEN_BACKLOG = 4_096
 FULL = (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
-_DEFERRALS_S = (63, 31, 15, 7, 3, 1)  # the kernel counts retransmissions: anything else it rounds up to one of these
+_DEFERRALS_S = (63, 31, 15, 7, 3, 1)  # the kernel counts retransmissions, and rounds up to one of these
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connection(socket.socket):
-    """A connected socket, and what speaks TLS on its descriptor once `accept_tls` or `begin_tls` was called.
+    """A connected socket, with TLS on its descriptor after `accept_tls` or `begin_tls`.
 
     `tls` has `read`, `write`, `do_handshake` and `shutdown`. It is a `ServerTls` or the object inside an
-    `ssl.SSLSocket`, without that wrapper's checks, system calls and second socket object, which cost as much as the TLS
-    of a small request. An end without close_notify is an SSLEOFError of `read`, unless the context ignores it.
+    `ssl.SSLSocket`, because that wrapper's checks, system calls and second socket cost as much as the TLS of a small
+    request. `read` raises SSLEOFError for an end without close_notify, unless the context ignores it.
     """
 
     __slots__ = ("tls",)
@@ -50,13 +49,13 @@ class Connection(socket.socket):
         self.tls = context._wrap_socket(self, False, name)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """The descriptor may be another connection's at once, so TLS must not know it any longer."""
+        """Another connection may get the descriptor at once, so TLS must not use it any longer."""
         self.tls = None
         super().close()
 
 
 class Readiness(Protocol):
-    """What tells when a descriptor can be read or written, level-triggered: the event loop itself."""
+    """Level-triggered callbacks for readable and writable descriptors: the event loop itself."""
 
     def add_reader(self, fd: int, callback: Callable[[], object], /) -> object: ...
     def remove_reader(self, fd: int, /) -> object: ...
@@ -65,10 +64,7 @@ class Readiness(Protocol):
 
 
 def listen(address: Address, count: int) -> list[RawSocket]:
-    """`count` sockets on one port, among which the kernel deals out connections. Raises OSError.
-
-    A port of 0 becomes the same free one for all of them.
-    """
+    """`count` sockets on one port (0: any free one), over which the kernel spreads connections. Raises OSError."""
     host, port = address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made: list[RawSocket] = []
@@ -89,8 +85,8 @@ def listen(address: Address, count: int) -> list[RawSocket]:
 
 
 def prepare_listener(sock: RawSocket, opening_timeout_s: float) -> int:
-    """Never block, and send at once, which accepted sockets inherit. The kernel shows a connection only once its first
-    bytes are there, or so many seconds after it was made as this returns: at most half of `opening_timeout_s`."""
+    """Make the socket non-blocking, with TCP_NODELAY, which accepted sockets inherit. The kernel reports a connection
+    once its first bytes are there, or after the returned seconds: at most half of `opening_timeout_s`."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     seconds = next((seconds for seconds in _DEFERRALS_S if 2 * seconds <= opening_timeout_s), 0)
@@ -99,9 +95,9 @@ def prepare_listener(sock: RawSocket, opening_timeout_s: float) -> int:
 
 
 def accept(sock: RawSocket) -> tuple[Connection, Address] | None:
-    """None when nobody waits or somebody is gone again. Raises OutOfFiles."""
+    """Accept one connection; None when none waits or it has ended already. Raises OutOfFiles."""
     try:
-        fd, peer = sock._accept()  # type: ignore[attr-defined]  # all of `accept` but a socket of another class
+        fd, peer = sock._accept()  # type: ignore[attr-defined]  # `accept` without its own socket object
     except (BlockingIOError, InterruptedError, ConnectionError):
         return None
     except OSError as error:
@@ -112,11 +108,11 @@ def accept(sock: RawSocket) -> tuple[Connection, Address] | None:
 
 
 class OutOfFiles(Exception):
-    """The system has no descriptor or no memory for one more connection."""
+    """The system has no descriptor or memory for one more connection."""
 
 
 def bound_address(sock: RawSocket) -> Address | None:
-    """That of all connections which a listener accepts; None when it listens on every address."""
+    """The address of a listener; None when it listens on every one."""
     address = local_address(sock)
     return None if address[0] in ("0.0.0.0", "::") else address
 
@@ -127,7 +123,7 @@ def local_address(sock: RawSocket) -> Address:
 
 
 def peer_host(sock: Connection) -> str | None:
-    """The other side's address; None when the connection is not one any more."""
+    """The other side's address; None when the connection has ended."""
     try:
         return str(sock.getpeername()[0])
     except OSError:
@@ -135,17 +131,17 @@ def peer_host(sock: Connection) -> str | None:
 
 
 def peek(sock: Connection, room: memoryview) -> int:
-    """Bytes that are there, up to the size of `room`; they stay in the socket. Raises BlockingIOError, OSError."""
+    """Read into `room`, leaving the bytes in the socket; returns their count. Raises BlockingIOError, OSError."""
     return sock.recv_into(room, len(room), socket.MSG_PEEK)
 
 
 def wake_at(sock: Connection, count: int) -> None:
-    """Let the socket be readable only with `count` bytes: peeked ones would keep it readable for ever."""
+    """Make the socket readable only with `count` bytes, because peeked ones would keep it readable."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
 def begin_connect(address: Address) -> Connection:
-    """A socket that is connecting to an address of numbers, or connected already. Raises OSError."""
+    """A socket that is connecting to a numeric address, or connected already. Raises OSError."""
     sock = Connection(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -159,7 +155,7 @@ def begin_connect(address: Address) -> Connection:
 
 
 def is_connected(sock: Connection) -> bool:
-    """False while a socket is still connecting. Raises OSError when it failed."""
+    """Whether a connect has completed. Raises OSError when it failed."""
     error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if error:
         raise OSError(error, os.strerror(error))
@@ -173,19 +169,19 @@ def is_connected(sock: Connection) -> bool:
 
 
 def send_ahead(sock: Connection, data: bytes) -> int:
-    """Send what more follows at once, in the clear with it: a packet of its own costs as much as a request. The kernel
-    waits for that a fifth of a second at most. Raises as `send`."""
+    """Send data that more will follow at once. In the clear the kernel waits up to 0.2 s to put both in one packet,
+    because a packet costs as much as a request. Raises as `send`."""
     return sock.send(data, socket.MSG_MORE) if sock.tls is None else int(sock.tls.write(data))
 
 
-Receive = Callable[[int, memoryview], int]  # at most so many bytes, into; raises as `recv_into` does
+Receive = Callable[[int, memoryview], int]  # (most bytes, destination); raises as `recv_into`
 
 
 def say_end(sink: Connection) -> bool:
-    """close_notify over TLS, FIN in the clear. False when both sides have ended, or nothing can be said any more."""
+    """Send close_notify over TLS, FIN in the clear. False when both sides have ended or the connection is broken."""
     try:
         if sink.tls is not None:
-            sink.tls.shutdown()  # sends close_notify, then would wait for the peer's
+            sink.tls.shutdown()  # raises one of FULL until the peer has sent its own
             return False
         sink.shutdown(socket.SHUT_WR)
     except FULL:
@@ -196,11 +192,11 @@ def say_end(sink: Connection) -> bool:
 
 
 def refuse(client: Connection, words: bytes, unread: memoryview) -> None:
-    """Say `words` in the clear and close. `unread` takes what is there: unread bytes would make the close a reset,
-    which takes the words with it."""
+    """Send `words` in the clear and close. Pending bytes are read into `unread` first, because unread ones would turn
+    the close into a reset, which discards the words."""
     with contextlib.suppress(OSError, ValueError):
         if client.tls is not None:
-            client.close()  # OpenSSL has said what there was to say
+            client.close()  # OpenSSL has sent its alert
             return
         client.recv_into(unread)
         if words:

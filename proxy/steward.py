@@ -1,7 +1,7 @@
-"""The process of a proxy that serves no client: it follows the metadata, answers for health, and watches certificates.
+"""The process of a proxy that follows the metadata, reports health and watches certificates. It serves no client.
 
-One such process instead of each worker's own view: the image of a large cluster is in memory once, and workers, which
-do nothing but pass bytes on, get new routes alone. Without it workers go on with what they know.
+So the image of a large cluster is in memory once instead of in each worker. Workers get only new routes, and go on with
+the last ones while the steward is down.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 METADATA_DIRECTORY = "__cluster_metadata-0"
 REQUEST_BYTES_MAX, REPLY_BYTES_MAX = 64 << 20, 64 << 20
 EXPIRY_LOOK_S = 60.0
-RETIRED_SLOT = 1  # the parent's: what workers that have ended had counted
-WORKER_SLOTS = 2  # the first of them
+RETIRED_SLOT = 1  # the counters of ended workers; the parent writes it
+WORKER_SLOTS = 2  # the first slot of a worker
 
 
 class Steward:
-    """Make it while its event loop runs. `fatal` is called when the local metadata is not of this quorum."""
+    """Made while its event loop runs. `fatal` is called when the local metadata belongs to another quorum."""
 
     def __init__(self, ports: Ports, config: ProxyConfig, shared: SharedState, fatal: Callable[[str], None]) -> None:
         self.metrics = Metrics()
@@ -89,7 +89,7 @@ class Steward:
         await self.observer.stop()
 
     def ready_problem(self) -> str | None:
-        """What keeps this proxy from serving."""
+        """Why this proxy cannot serve; None when it can."""
         if self._known is None:
             return "no metadata yet: no controller could be reached"
         if not self._workers():

@@ -1,4 +1,4 @@
-"""One of the processes that share a proxy's port: its listener, its certificates, its counters."""
+"""One of the processes that share a proxy's port, with its listener, certificates and counters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from proxy.certificates import Context, ReloadedContext, broker_context, server_
 from proxy.config import ProxyConfig
 from proxy.counters import worker_counters
 from proxy.failures import FailureLog
+from proxy.handshake_queue import HandshakeQueue
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Counts
 from proxy.listener import ProxyListener
@@ -21,14 +22,13 @@ from proxy.route_file import FileRoutes
 from proxy.server_tls import Places
 from proxy.shared_state import SharedState
 from proxy.sockets import RawSocket
-from proxy.turnstile import Turnstile
 
 STEWARD_SLOT = 0  # its first counter is the number of the routing table in force
 PUBLISH_S = 0.5
 
 
 class ProxyWorker:
-    """Make it while its event loop runs. Raises CertificateProblem."""
+    """Made while its event loop runs. Raises CertificateProblem."""
 
     def __init__(self, ports: Ports, config: ProxyConfig, sock: RawSocket, shared: SharedState, slot: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -48,12 +48,12 @@ class ProxyWorker:
         self._every(self._config.certificate_check_s, self._look_at_certificates)
 
     def reload(self) -> None:
-        """Read the certificates again, whether or not their files seem to have changed."""
+        """Read the certificates again, also when their files look unchanged."""
         for context in self._contexts:
             context.look(anyway=True)
 
     async def drain(self) -> None:
-        """Let go of the port and close all connections, slowly; then this worker may end."""
+        """Stop accepting and close all connections slowly. Afterwards this worker may end."""
         await self._listener.drain()
         self._publish()
         for timer in self._timers:
@@ -62,7 +62,7 @@ class ProxyWorker:
         await self._reception.hosts.stop()
 
     def hurry(self) -> None:
-        """Close what still drains at once."""
+        """Close connections that still drain at once."""
         self._listener.close()
 
     def _make_reception(self) -> Reception:
@@ -97,7 +97,7 @@ class ProxyWorker:
             addresses=self._counts() if limits.address_connections < INT_MAX else Counts(),
             tenants=self._counts(),
             failures=self._failures,
-            turnstile=Turnstile(self._loop),
+            handshake_queue=HandshakeQueue(self._loop),
             room=Room(),
             hosts=HostAddresses(),
             quick_places=Places(limits.quick),
@@ -131,7 +131,7 @@ class ProxyWorker:
         self._timers.append(self._loop.call_later(seconds, lambda: None))
 
         def again() -> None:
-            # first: an action that fails this time may be well the next
+            # scheduled first, so that an action that raises runs again
             self._timers[number] = self._loop.call_later(seconds, again)
             action()
 

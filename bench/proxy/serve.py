@@ -16,6 +16,7 @@ import uvloop
 from bench.proxy.names import DOMAIN, TENANT
 from proxy.certificates import ChainFiles, server_context
 from proxy.failures import FailureLog
+from proxy.handshake_queue import HandshakeQueue
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Counts, ProxyLimits
 from proxy.listener import ProxyListener
@@ -25,7 +26,6 @@ from proxy.relay import Room
 from proxy.routing import BrokerRoute, RoutingTable, TenantRoute
 from proxy.server_tls import Places
 from proxy.sockets import listen
-from proxy.turnstile import Turnstile
 
 LIMITS = ProxyLimits(new_per_second=1e6, new_burst=1e6, address_connections=100_000, tenant_connections=100_000)
 
@@ -56,7 +56,7 @@ def make_reception(backend: int, certificate: str | None, limits: ProxyLimits = 
         addresses=Counts(),
         tenants=Counts(),
         failures=FailureLog(),
-        turnstile=Turnstile(loop),
+        handshake_queue=HandshakeQueue(loop),
         room=Room(),
         hosts=HostAddresses(),
         quick_places=Places(limits.quick),

@@ -22,6 +22,7 @@ from common.host_names import bootstrap_host
 from common.ports import Address
 from proxy.certificates import ChainFiles, server_context
 from proxy.failures import FailureLog
+from proxy.handshake_queue import HandshakeQueue
 from proxy.host_addresses import HostAddresses
 from proxy.limits import Counts, ProxyLimits
 from proxy.listener import ProxyListener
@@ -31,7 +32,6 @@ from proxy.relay import Room
 from proxy.routing import BrokerRoute, RouteSource, RoutingTable, TenantRoute
 from proxy.server_tls import Places, ServerContext
 from proxy.sockets import listen
-from proxy.turnstile import Turnstile
 from wire.proxy_protocol import ProxyHeader, parse
 
 DOMAIN = "kafka.test"
@@ -194,7 +194,7 @@ def make_reception(routes: RouteSource, context: ServerContext | None, limits: P
         addresses=Counts(),
         tenants=Counts(),
         failures=FailureLog(),
-        turnstile=Turnstile(loop),
+        handshake_queue=HandshakeQueue(loop),
         room=Room(),
         hosts=HostAddresses(),
         quick_places=Places(limits.quick),

@@ -1,4 +1,4 @@
-"""Buckets, counts, the turnstile, the failure log and what workers tell each other."""
+"""Buckets, counts, the handshake queue, the failure log and the shared state of workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from common.settings import INT_MAX
 from proxy.counters import COUNT, add_counters, without_gauges
 from proxy.failures import CAUSES, LINES_BURST, LOG_AGAIN_S, REMEMBERED_MAX, Cause, FailureLog
+from proxy.handshake_queue import HandshakeQueue
 from proxy.limits import Buckets, Counts
 from proxy.shared_state import PLACES, SETS, SLOT_BYTES, SharedState
-from proxy.turnstile import Turnstile
 
 KEY = b"k" * 32
 
@@ -125,7 +125,7 @@ def test_counters_of_the_dead_stay_counted_and_gauges_do_not() -> None:
 
 async def test_one_step_runs_in_a_turn_and_traffic_runs_between() -> None:
     loop = asyncio.get_running_loop()
-    turnstile, order = Turnstile(loop), list[str]()
+    handshake_queue, order = HandshakeQueue(loop), list[str]()
     done = asyncio.Event()
 
     def traffic(number: int) -> None:
@@ -136,9 +136,9 @@ async def test_one_step_runs_in_a_turn_and_traffic_runs_between() -> None:
             done.set()
 
     for number in range(4):
-        turnstile.enter(lambda number=number: order.append(f"step {number}"))  # type: ignore[misc]
+        handshake_queue.enter(lambda number=number: order.append(f"step {number}"))  # type: ignore[misc]
     assert order == [], "what is ready in this turn goes first"
-    assert len(turnstile) == 4
+    assert len(handshake_queue) == 4
     loop.call_soon(traffic, 6)
     await done.wait()
     steps = [index for index, what in enumerate(order) if what.startswith("step")]

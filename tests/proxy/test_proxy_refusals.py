@@ -224,7 +224,7 @@ async def test_what_an_address_and_a_tenant_may_do_is_bounded(certificate: Serve
 
 
 async def test_the_oldest_makes_room_when_too_many_are_slow(authority: Authority, certificate: ServerContext) -> None:
-    limits = ProxyLimits(opening=8, crowd_patience_s=0.1, opening_timeout_s=60)
+    limits = ProxyLimits(opening=8, eviction_age_s=0.1, opening_timeout_s=60)
     async with running(certificate, limits) as proxy:
         slow = [socket.create_connection((LOOPBACK, proxy.port)) for _ in range(20)]
         for one in slow:
@@ -236,7 +236,7 @@ async def test_the_oldest_makes_room_when_too_many_are_slow(authority: Authority
 
         assert await asyncio.to_thread(talk) == b"x"
         assert proxy.listener.openings <= 8
-        assert proxy.reception.failures.counts[Cause.CROWDED_OUT] >= 12
+        assert proxy.reception.failures.counts[Cause.EVICTED] >= 12
         for one in slow:
             one.close()
 

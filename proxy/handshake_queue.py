@@ -1,7 +1,6 @@
 """One handshake per turn of the event loop, so that the traffic of open connections runs between two of them.
 
-A handshake takes a hundred times as long as passing a request on. Without this queue, many new connections would stall
-the open ones until all handshakes are done.
+A handshake takes a hundred times as long as passing a request on, so many new connections would stall the open ones.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Turnstile:
-    """A queue of handshake steps, at most one for each connection that is being opened. A step of a connection that has
-    closed meanwhile is called too, and has to notice."""
+class HandshakeQueue:
+    """Handshake steps, at most one per opening connection. A step also runs when its connection has closed meanwhile,
+    and has to check that."""
 
     __slots__ = ("_line", "_loop")
 
@@ -25,10 +24,10 @@ class Turnstile:
         return len(self._line)
 
     def enter(self, step: Callable[[], None]) -> None:
-        """Run `step` after what is ready in this turn already, or in a later turn when others wait.
+        """Run `step` after everything that is ready in this turn, or in a later turn when others wait.
 
-        Never at once: the loop serves descriptors in the order in which they became ready, and a listener that is
-        always ready would have its handshake before each request that came during the last one.
+        It never runs at once, because a listener that is always ready would then have its handshake before each request
+        that arrived during the last one.
         """
         self._line.append(step)
         if len(self._line) == 1:
