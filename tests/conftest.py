@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from bench.embedded import EmbeddedCluster, held_loops
 from common.loop_watch import Held, LoopWatch
 from tests.brief_java import use_brief_java
 from tests.lanes import is_quick_file, is_quick_test
-from tidelog.stack_sampling import StackSampling
+from tests.virtual_time import VirtualLoop
+from tidelog.stack_sampling import LOOP_MODULES, StackSampling
 
 # The suite runs beside other work on few cores, so how long an example takes says nothing about it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,9 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
                 item.add_marker(UNIT)
 
 
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], object]]:
+    """The loop that a test's coroutine runs on; a test's name does not show it."""
+    return {"loop": VirtualLoop if item.get_closest_marker("virtual_time") else asyncio.new_event_loop}
+
+
 HELD_MAX_S = 0.050  # of CPU time: more than the 20 ms of the rule, because a shared core is slow at times
 SAMPLES_MIN = 4  # fewer may be a machine that stood still, which counts as CPU time
 UNSEEN_MAX_S = 0.500  # of a call into C that lets nothing take a sample
+VIRTUAL_LOOP_MODULES = ("tests.virtual_time", "tests.sim.loop")
 PRODUCT = ("tidelog", "broker", "proxy", "kraft", "tiering", "storage", "object_store", "wire", "records", "common")
 EXCUSED: dict[str, str] = {}
 """Functions that may hold a loop for longer, and why."""
@@ -77,7 +85,7 @@ def _the_loop_turns(request: pytest.FixtureRequest) -> Iterator[None]:
     found: list[Held] = []
     collections = _Collections()
     gc.callbacks.append(collections.noted)
-    sampling = StackSampling(LoopWatch(held_s=HELD_MAX_S), found.append)
+    sampling = StackSampling(LoopWatch(held_s=HELD_MAX_S), found.append, (*LOOP_MODULES, *VIRTUAL_LOOP_MODULES))
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Which tests are in the quick lane, by what their files use: nobody keeps a list.
 
 A file is slow when it, or test code that it imports, starts processes, needs Spark's room, waits for the machine's
-clock, runs seeds of a simulator, or counts the lines that run. In the other files a test is slow that is marked so,
-that has a fixture with a process of its own, or that draws its examples.
+clock, runs seeds of a simulator, or counts the lines that run. Who waits in virtual time waits for no clock. In the
+other files a test is slow that is marked so, that has a fixture with a process of its own, or that draws its examples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ SLOW_MODULES = (
     "tests.sim",
     "tests.kraft.quorum_world",
 )
-SLOW_CALLS = ("sleep", "settrace")
 SLOW_MARKS = ("processes", "simulation", "compose")
 SLOW_FIXTURES = frozenset({"moto_endpoint", "spark"})
 TEST_CODE = ("tests.", "bench.")
@@ -33,18 +32,26 @@ TEST_CODE = ("tests.", "bench.")
 
 def is_quick_file(path: Path) -> bool:
     """Whether nothing in this file, and in the test code that it imports, takes long by its kind."""
+    return not any(_is_slow_file(file, runs_in_virtual_time(path)) for file in files_behind(path))
+
+
+def files_behind(path: Path) -> set[Path]:
+    """A file of tests and the test code that it imports."""
     seen: set[Path] = set()
     waiting = [path]
     while waiting:
         one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        is_slow, imported = _looked_at(one)
-        if is_slow:
-            return False
-        waiting += imported
-    return True
+        if one not in seen:
+            seen.add(one)
+            waiting += _imported_test_code(one)
+    return seen
+
+
+def runs_in_virtual_time(path: Path) -> bool:
+    """Whether a file has the mark, or gives its coroutines to the simulator's `run`."""
+    tree = parsed(path)
+    is_marked = any(isinstance(node, ast.Attribute) and node.attr == "virtual_time" for node in ast.walk(tree))
+    return is_marked or any(name == "tests.sim.loop.run" for node in ast.walk(tree) for name in _imports(node))
 
 
 def is_quick_test(item: pytest.Item) -> bool:
@@ -55,13 +62,26 @@ def is_quick_test(item: pytest.Item) -> bool:
 
 
 @cache
-def _looked_at(path: Path) -> tuple[bool, list[Path]]:
-    """Whether a file is slow itself, and the test code that it imports."""
-    tree = ast.parse(path.read_text())
-    names = {name for node in ast.walk(tree) for name in _imports(node)}
-    is_slow = any(_is_in(name, slow) for name in names for slow in SLOW_MODULES) or any(map(_is_slow, ast.walk(tree)))
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _imported_test_code(path: Path) -> list[Path]:
+    names = {name for node in ast.walk(parsed(path)) for name in _imports(node)}
     files = [ROOT / (name.replace(".", "/") + ".py") for name in names if name.startswith(TEST_CODE)]
-    return is_slow, [file for file in files if file.exists()]
+    return [file for file in files if file.exists()]
+
+
+@cache
+def _is_slow_file(path: Path, is_virtual: bool) -> bool:
+    """Whether a file is slow itself, for tests in virtual time or in the machine's."""
+    tree = parsed(path)
+    names = {name for node in ast.walk(tree) for name in _imports(node)}
+    calls = ("settrace",) if is_virtual else ("settrace", "sleep")
+    return any(_is_in(name, slow) for name in names for slow in SLOW_MODULES) or any(
+        is_call_of(node, calls) for node in ast.walk(tree)
+    )
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -76,11 +96,11 @@ def _is_in(name: str, module: str) -> bool:
     return name == module or name.startswith(f"{module}.")
 
 
-def _is_slow(node: ast.AST) -> bool:
+def is_call_of(node: ast.AST, names: tuple[str, ...]) -> bool:
     """A call that waits or that traces. `sleep(0)` only lets others run."""
     if not isinstance(node, ast.Call):
         return False
     called = node.func
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     is_turn = bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0
-    return name in SLOW_CALLS and not is_turn
+    return name in names and not is_turn

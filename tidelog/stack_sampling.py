@@ -17,18 +17,21 @@ from types import FrameType
 from common.loop_watch import Held, LoopWatch
 
 logger = logging.getLogger(__name__)
-_LOOP_MODULES = ("asyncio.base_events", "asyncio.events")
+LOOP_MODULES = ("asyncio.base_events", "asyncio.events")
 
 
 class StackSampling:
     """Samples whatever loop runs on the main thread, until `stop`. One per process; make it on the main thread.
 
-    `noticed` gets each callback that held the loop, when it has ended.
+    `noticed` gets each callback that held the loop, when it has ended. `loop_modules` are those of the loop itself.
     """
 
-    def __init__(self, watch: LoopWatch, noticed: Callable[[Held], None]) -> None:
+    def __init__(
+        self, watch: LoopWatch, noticed: Callable[[Held], None], loop_modules: tuple[str, ...] = LOOP_MODULES
+    ) -> None:
         self._watch = watch
         self._noticed = noticed
+        self._loop_modules = loop_modules
         self._turn = 0
         self._switches = 0
         self._marked: asyncio.AbstractEventLoop | None = None
@@ -50,7 +53,7 @@ class StackSampling:
 
     def _sample(self, _: int, frame: FrameType | None) -> None:
         loop = asyncio._get_running_loop()
-        frames = [] if loop is None else callback_frames(frame)
+        frames = [] if loop is None else callback_frames(frame, self._loop_modules)
         held = self._watch.sample(frames, self._turn, time.thread_time(), self._has_switched())
         if held is not None:
             self._held.append(held)
@@ -76,7 +79,7 @@ class StackSampling:
             self._noticed(one)
 
 
-def callback_frames(frame: FrameType | None) -> list[FrameType]:
+def callback_frames(frame: FrameType | None, loop_modules: tuple[str, ...]) -> list[FrameType]:
     """The frames of the callback that the loop runs, outermost first; none when the loop itself is at work."""
     frames: list[FrameType] = []
     while frame is not None and frame.f_globals.get("__name__") != "asyncio.runners":
@@ -86,7 +89,7 @@ def callback_frames(frame: FrameType | None) -> list[FrameType]:
         return []
     frames.reverse()
     own = 0
-    while own < len(frames) and frames[own].f_globals.get("__name__") in _LOOP_MODULES:
+    while own < len(frames) and frames[own].f_globals.get("__name__") in loop_modules:
         own += 1
     return frames[own:]
 

@@ -19,7 +19,6 @@ from broker.listeners import Listen
 from broker.partitions.partition import Partition
 from broker.replication.config import ReplicationConfig
 from common.errors import ErrorCode
-from common.machine import machine_ports
 from common.pacing import Pacer, at_once
 from kraft.controller_channel import ControllerUnavailable
 from kraft.image.delta import MetadataDelta
@@ -43,6 +42,7 @@ from storage.log_directory import LogDirectory
 from tests.broker.lab_client import LabClient
 from tests.broker.open_chain import open_chain
 from tests.storage.memory_trail import MemoryTrail
+from tests.virtual_time import lab_ports
 from wire.buffers import BufferPool
 from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind
@@ -202,7 +202,7 @@ class LabBroker:
             self.node_id, listeners, {}, SECRET, self.rack, replication=self._replication,
             duties=LogDuties(free_bytes_min=0, log_cleaner_enable=False),
         )  # fmt: skip
-        ports = machine_ports(self.lab.root / f"broker-{self.node_id}")
+        ports = lab_ports(self.lab.root / f"broker-{self.node_id}")
         self.machinery = Machinery(ports, Tick(), BufferPool(), Watch(), Pacer())
         self.logs = LogDirectory(ports, "", self.node_id, self.audit, config.duties)
         await self.logs.open(CLUSTER_ID)

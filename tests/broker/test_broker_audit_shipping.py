@@ -35,6 +35,8 @@ from tests.broker.replication_lab import Lab, LabBroker, eventually
 from wire.client import CallTimeout, ConnectionLost
 from wire.messages import AppendAuditRequest, AppendAuditResponse
 
+pytestmark = pytest.mark.virtual_time
+
 AUDIT = "__audit"
 LISTENER = "NODES"
 AUDIT_ID = bytes(range(16, 32))

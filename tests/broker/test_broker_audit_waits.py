@@ -17,6 +17,8 @@ from storage.audit_trail import audited
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce
 from wire.messages import DeleteRecordsRequest
 
+pytestmark = pytest.mark.virtual_time
+
 CONTEXT: Any = SimpleNamespace(principal="someone", client_host="somewhere")
 
 

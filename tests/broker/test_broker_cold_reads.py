@@ -38,6 +38,8 @@ from tests.broker.replication_lab import (
 )
 from tests.records.control_batches import build_control_batch
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Tiered:
     """One broker with a tier and a topic."""

@@ -22,6 +22,8 @@ from tiering.partition_tier import PartitionTier
 from tiering.segment import TieredSegment
 from tiering.tier_records import SwapRecord, encode_segment, encode_value, swap_key
 
+pytestmark = pytest.mark.virtual_time
+
 Keep = Callable[[BatchHeader], bool]
 Runs = list[tuple[int, int, Keep]]
 

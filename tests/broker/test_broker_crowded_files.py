@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from broker.handlers.fetch import FAIR_UNSENT_FILES
 from kraft.records import PartitionRecord
 from storage.open_files import FileHandle
 from tests.broker.lab_client import LabClient
 from tests.broker.replication_lab import TOPIC_ID, Lab, LabBroker, batch, eventually, fetch, produce
+
+pytestmark = pytest.mark.virtual_time
 
 PARTITIONS = 12
 

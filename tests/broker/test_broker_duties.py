@@ -21,6 +21,8 @@ from storage.audit_trail import NoTrail
 from storage.log_directory import LogDirectory
 from tests.sim.loop import NS, SimLoop, run
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Surprising(HostedPartitions):
     """Fails whoever looks for unsettled partitions, and counts them."""

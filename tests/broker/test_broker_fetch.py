@@ -29,6 +29,8 @@ from tests.broker.replication_lab import (
 from wire.client import ConnectionLost
 from wire.messages import DeleteRecordsRequest, DescribeLogDirsRequest, OffsetForLeaderEpochRequest
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize("version", [4, 6, 7, 10, 11, 12, 13, 16, 18])
 async def test_every_version_reads(tmp_path: Path, version: int) -> None:

@@ -11,6 +11,8 @@ from common.errors import ErrorCode, ProtocolError
 from records.batch import HEADER_BYTES, read_header, seal
 from tests.broker.replication_lab import Lab, batch
 
+pytestmark = pytest.mark.virtual_time
+
 
 def garbage() -> bytearray:
     """A batch with a right CRC whose records are not records."""

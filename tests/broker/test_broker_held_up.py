@@ -19,6 +19,8 @@ from records.batch import HEADER_BYTES
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually, produce
 from tests.broker.tier_lab import QUICK, TierLab
 
+pytestmark = pytest.mark.virtual_time
+
 VALUE = b"x" * 50
 ROT_AT = 2  # the batch in which a bit is wrong
 EPOCH_FIELD = range(12, 16)  # a leader stamps it: no CRC covers it, and a follower takes the offset for the truth

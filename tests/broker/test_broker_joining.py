@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from broker.partitions.partition import Partition
 from broker.replication.fetch_sessions import FetchSession
 from broker.security.session import ClientSession
@@ -11,6 +13,8 @@ from common.errors import ErrorCode
 from kraft.records import PartitionChangeRecord
 from tests.broker.replication_lab import TOPIC_ID, Lab, batch, eventually
 from wire.hot_codec import FetchCall, FetchPart
+
+pytestmark = pytest.mark.virtual_time
 
 VERSION = 17
 BYTES_MAX = 1 << 20

@@ -20,6 +20,8 @@ from storage.log_ends import LogEnds
 from tests.broker.replication_lab import TOPIC_ID, Lab, eventually
 from wire.hot_codec import FetchCall, FetchPart, ReplicatedRow
 
+pytestmark = pytest.mark.virtual_time
+
 COUNT = 3 * PARTS_MAX + 7
 
 

@@ -27,6 +27,8 @@ from tests.broker.replication_lab import (
 from wire.client import ConnectionLost
 from wire.messages import DescribeProducersRequest, InitProducerIdRequest
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize("version", [3, 7, 8, 9, 12, 13])
 async def test_every_version_appends(tmp_path: Path, version: int) -> None:

@@ -34,6 +34,8 @@ from tests.broker.replication_lab import (
     within,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_what_is_acknowledged_by_all_is_everywhere_byte_for_byte(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:

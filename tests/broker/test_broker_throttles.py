@@ -17,6 +17,8 @@ from kraft.image.metadata import EMPTY_IMAGE
 from kraft.records import ConfigRecord, PartitionChangeRecord, ResourceType
 from tests.broker.replication_lab import TOPIC, TOPIC_ID, Lab, batch, eventually, produce, within
 
+pytestmark = pytest.mark.virtual_time
+
 RATE = 300_000
 BATCH_BYTES = 20_000
 FETCH_BYTES = 50_000

@@ -22,6 +22,8 @@ from tiering.partition_tier import PartitionTier
 from tiering.shard_protocol import Adopt, FinishCopy, StartCopy
 from tiering.sweeper import Sweeper, SweepLimits, SweepReport
 
+pytestmark = pytest.mark.virtual_time
+
 VALUE = b"v" * 200
 
 

@@ -34,6 +34,8 @@ from tests.broker.tier_lab import ROOT, TINY, TierLab
 from tiering.cluster_file import set_incarnation
 from tiering.shard_protocol import Adopt
 
+pytestmark = pytest.mark.virtual_time
+
 CONFIGS = [ConfigRecord(ResourceType.TOPIC, TOPIC, name.replace("_", "."), value) for name, value in TINY.items()]
 
 

@@ -15,6 +15,8 @@ from tests.broker.test_broker_tier import filled
 from tests.broker.tier_lab import TierLab
 from tiering.shard_protocol import StartCopy
 
+pytestmark = pytest.mark.virtual_time
+
 DISABLE = "remote.log.copy.disable"
 
 

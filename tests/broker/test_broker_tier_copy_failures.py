@@ -21,6 +21,8 @@ from tests.broker.tier_lab import ROOT, TierLab
 from tiering.keys import SegmentKey
 from tiering.shard_protocol import Claim, Refused
 
+pytestmark = pytest.mark.virtual_time
+
 VALUE = b"v" * 200
 TIMES = 3
 NAME = b"tidelog_tier_copy_failures_total"

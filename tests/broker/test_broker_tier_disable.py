@@ -17,6 +17,8 @@ from tests.broker.tier_lab import TierLab
 from tiering.manifest import ManifestHead
 from tiering.shard_protocol import Empty
 
+pytestmark = pytest.mark.virtual_time
+
 
 def disable(lab: TierLab, generation: int = 1) -> None:
     """As the controllers do it, in one batch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from records.record import Record
 from tests.broker.replication_lab import NOW_MS, list_offset, produce
 from tests.broker.test_broker_cold_reads import tiered
 from tiering.tier_records import encode_segment
+
+pytestmark = pytest.mark.virtual_time
 
 MAX_TIMESTAMP = -3
 TIMES = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=2, max_size=6)

@@ -33,6 +33,8 @@ from tiering.proposal import (
 from tiering.segment import TieredSegment
 from tiering.shard_protocol import Swap
 
+pytestmark = pytest.mark.virtual_time
+
 AGELESS = replace(QUICK, sweep_age_ms=10**15)  # the bucket of the laboratory dates all objects to 1970
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -18,11 +17,13 @@ from broker.coordination.shard import PARKED, Answer, CoordinatorRecord, Now, Pa
 from common.backoff import Backoff
 from common.decision import Decision
 from common.errors import ErrorCode, ProtocolError
-from common.machine import MachineClock
 from common.pacing import Pacer
 from records.builder import build_batch
 from records.record import Record
 from tests.broker.coordinated_partition import MemoryPartition
+from tests.virtual_time import LoopClock, stall
+
+pytestmark = pytest.mark.virtual_time
 
 TOPIC = "__consumer_offsets"
 QUICK = HostLimits(
@@ -117,7 +118,7 @@ class World:
     def __init__(self, host: HostLimits = QUICK, load: LoadLimits | None = None) -> None:
         self.leased = True
         config = RuntimeConfig(host, load or LoadLimits(), reload=Backoff(0.01, 5.0))
-        self.runtime = CoordinatorRuntime(MachineClock(), config, Pacer(), lambda: self.leased)
+        self.runtime = CoordinatorRuntime(LoopClock(), config, Pacer(), lambda: self.leased)
         self.shards: list[Register] = []
         self.runtime.host(TOPIC, self.make)
         self.partition = MemoryPartition()
@@ -388,7 +389,7 @@ async def test_deadlines_come_true_as_records(world: World) -> None:
 async def test_a_stalled_node_looks_into_its_sockets_and_gives_the_time_back(world: World) -> None:
     await world.elected()
     await world.runtime.write(TOPIC, 0, put(b"boom"))
-    time.sleep(0.3)  # noqa: ASYNC251  it is the stall
+    stall(0.3)
     heard: list[bool] = []
     asyncio.get_running_loop().call_soon(lambda: heard.append(world.partition.log.log_end_offset == 1))
     await eventually(lambda: world.partition.log.log_end_offset == 2)

@@ -38,6 +38,8 @@ from tiering.segment import SegmentState
 from tiering.shard_protocol import Claim, Done, DropPartition, FinishCopy, MoveLogStart, Refused, StartCopy
 from wire.client import CallTimeout, ConnectionLost
 
+pytestmark = pytest.mark.virtual_time
+
 STATE_ID, TOPIC_ID = bytes(15) + b"\7", bytes(15) + b"\11"
 SHARDS = 4
 LIMITS = TierClientLimits(

@@ -148,4 +148,4 @@ class Bench:
     async def settle(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(5):
             while not holds():  # noqa: ASYNC110  nobody tells of what is looked at
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)

@@ -26,6 +26,8 @@ from tests.kraft.decisions import decide_create_topics
 from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import create_topics, new_topic, rng, with_brokers
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:

@@ -23,6 +23,8 @@ from tests.kraft.images import create_topics, new_topic, registration, rng
 from tests.kraft.live_bench import LiveBench, live_bench
 from tests.sim.loop import MS, SimLoop, run
 
+pytestmark = pytest.mark.virtual_time
+
 CONNECTION = 1
 
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from common.decision import Decision
 from common.errors import OutcomeUnknown
 from common.pacing import SLICE_COST, at_once
@@ -42,6 +44,8 @@ from tests.kraft.fake_quorum import Bench
 from tests.kraft.images import POLICY, beaten, heartbeat, new_topic, registered, rng, with_brokers
 from tests.kraft.images import create_topics as create_topics_request
 from wire.messages import ElectLeadersRequest, IncrementalAlterConfigsRequest, UnregisterBrokerRequest
+
+pytestmark = pytest.mark.virtual_time
 
 SMALL = dataclasses.replace(POLICY, piece_records_max=10)
 TOPICS, PARTITIONS = 30, 100

@@ -22,6 +22,8 @@ from wire.messages import (
     BrokerRegistrationResponse,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 Answer = Callable[[Any], Any]
 CONFIG = ChannelConfig(backoff_min_s=0.001, backoff_max_s=0.01, attempt_timeout_s=0.2)
 

@@ -10,7 +10,6 @@ import pytest
 
 from common.backoff import Backoff
 from common.errors import ProtocolError, StorageFailure
-from common.machine import machine_ports
 from common.machine_disk import MachineDisk
 from common.pacing import Pacer
 from kraft.image.delta import MetadataDelta
@@ -20,6 +19,9 @@ from kraft.metadata_log import MetadataLog, frame_batch, unframe_batches
 from kraft.observer import MetadataObserver, ObserverConfig
 from kraft.records import Batch, BatchHeader, NoOpRecord, TopicRecord
 from tests.kraft.observed_log import Controller, LocalLinks, Writer
+from tests.virtual_time import lab_ports
+
+pytestmark = pytest.mark.virtual_time
 
 
 def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, node_id: int = 0) -> MetadataObserver:
@@ -34,7 +36,7 @@ def observer_of(links: LocalLinks, root: Path, fatal: list[str] | None = None, n
         room_pause_s=0.005,
     )
     on_fatal = fatal.append if fatal is not None else pytest.fail
-    return MetadataObserver(machine_ports(root), links, links.addresses, config, Pacer(), on_fatal)
+    return MetadataObserver(lab_ports(root), links, links.addresses, config, Pacer(), on_fatal)
 
 
 def three(writer: Writer, **options: int) -> LocalLinks:

@@ -15,6 +15,8 @@ from storage.log_config import LogConfig
 from storage.partition_log import PartitionLog
 from tests.storage.log_workbench import FOREVER, NOW_MS, Workbench, append, produced, read_all
 
+pytestmark = pytest.mark.virtual_time
+
 SMALL = replace(FOREVER, segment_bytes=300)
 
 

@@ -37,6 +37,8 @@ from tests.storage.log_workbench import truncate
 from tests.storage.memory_trail import MemoryTrail
 from tests.storage.segments_on_disk import CAP, UnsyncedDisk
 
+pytestmark = pytest.mark.virtual_time
+
 TOPIC_ID = bytes(range(16))
 CONFIG = LogConfig(cleanup_policy=("compact",), segment_bytes=700, delete_retention_ms=0)
 

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from common.directory_config import DirectoryConfig
 from common.pacing import SLICE_COST
 from storage.log_directory import CLOSED_PER_TURN, LogDirectory
 from storage.log_flusher import CHUNK_LOGS
 from storage.trash import TAKEN_MAX
 from tests.storage.log_workbench import CLUSTER, Workbench, append, produced
+
+pytestmark = pytest.mark.virtual_time
 
 LOGS = 3 * CLOSED_PER_TURN
 

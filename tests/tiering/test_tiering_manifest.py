@@ -33,6 +33,8 @@ from tiering.shard_protocol import Adopt, Done, Empty, Swap
 from tiering.sweeper import Sweeper, SweepLimits, SweepReport
 from tiering.tier_records import PartitionRecord, encode_value, partition_key
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 def world() -> TierWorld:

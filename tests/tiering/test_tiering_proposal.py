@@ -33,6 +33,8 @@ from tiering.proposal import (
 )
 from tiering.segment import SegmentId
 
+pytestmark = pytest.mark.virtual_time
+
 VERDICT = Verdict(proposal=uuid_of(7), accepted=True, decided_ms=5, broker_id=2, leader_epoch=3, tier_state_offset=99)
 REQUEST = EraseRequest(uuid=uuid_of(8), topic="flights", topic_id=PATH.topic_id.hex(), partitions=[0, 2], created_ms=5)
 READY = EraseReady(

@@ -34,6 +34,8 @@ from tiering.remote_index import IndexLimits
 from tiering.remote_reader import AbortedRead, RemoteReader, RemoteReadLimits
 from tiering.remote_times import first_at_or_after
 
+pytestmark = pytest.mark.virtual_time
+
 CHUNK = 4_096
 LIMITS = RemoteReadLimits(
     DownloadLimits(4, 1 << 20),

@@ -16,6 +16,8 @@ from tests.tiering.tier_world import ROOT, WorldClock
 from tiering.cluster_file import CHECK_INTERVAL_S, ClusterGuard, StaleCluster, begin_incarnation, read_cluster_file
 from tiering.store_seen import FILE_NAME, StoreSeen
 
+pytestmark = pytest.mark.virtual_time
+
 
 class CarelessStore(MemoryStore):
     """Takes writes whatever their conditions, as a server does that knows nothing of them."""
