@@ -7,8 +7,12 @@ refuses such a store, and no broker writes to it.
 
 from __future__ import annotations
 
+import re
+
 from object_store.errors import ObjectExists, ObjectMissing, StoreUnavailable, StoreUnfit, VersionConflict
-from object_store.store import ObjectStore
+from object_store.store import ObjectInfo, ObjectStore
+
+_NAME = re.compile("[0-9a-f]{32}")
 
 
 async def probe_conditions(store: ObjectStore, key: str) -> None:
@@ -23,6 +27,22 @@ async def probe_conditions(store: ObjectStore, key: str) -> None:
             await store.delete([key])
     except (ObjectExists, ObjectMissing, VersionConflict) as error:  # an answer was lost, and its request repeated
         raise StoreUnavailable(store.name, "probe", key, "the trial write has to be repeated") from error
+
+
+async def sweep_probes(store: ObjectStore, prefix: str, before_ms: int) -> list[ObjectInfo]:
+    """Delete what trials have left that were written before that wall time; which these were. Their keys are `prefix`
+    and a uuid. Raises StoreError.
+
+    A PUT that failed for its writer and that the store took all the same leaves an object that its trial never deletes.
+    """
+    found = [
+        info
+        async for info in store.list(prefix)
+        if info.modified_ms < before_ms and _NAME.fullmatch(info.key, len(prefix))
+    ]
+    if found:
+        await store.delete([info.key for info in found])
+    return found
 
 
 async def _expect_create_only(store: ObjectStore, key: str) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from uuid import uuid4
 
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreError, StoreUnavailable
 from object_store.limits import StoreLimits
-from object_store.probe import probe_conditions
+from object_store.probe import probe_conditions, sweep_probes
 
 CHECK_S = 15.0
 """For all of it; one attempt has less, so that a lost packet ends nothing."""
 CONNECT_S, SILENCE_S, ATTEMPT_S, ATTEMPTS = 3.0, 5.0, 6.0, 2
 _ASKED = "tidelog-up/"  # below it lies nothing: the answer is short
 _PROBE_PREFIX = "tidelog-up-"
+_LEFT_MS = 24 * 3_600_000  # so old, and more than clocks differ, is no trial write that is under way
 
 
 def store_trouble(uri: str) -> str | None:
@@ -44,3 +46,4 @@ async def _asked(store: BlockingStore) -> None:
     async for _ in store.store.list(_ASKED):
         break
     await probe_conditions(store.store, f"{_PROBE_PREFIX}{uuid4().hex}")
+    await sweep_probes(store.store, _PROBE_PREFIX, int(time.time() * 1000) - _LEFT_MS)

@@ -82,7 +82,7 @@ class TierRoot:
         return self.prefix + CLUSTER_FILE
 
     def probe_key(self, uuid: str) -> str:
-        """Of a trial write, which is deleted at once."""
+        """Of a trial write, which is deleted at once, or by the sweeper."""
         return f"{self.prefix}{PROBE_PREFIX}{uuid}"
 
     @property

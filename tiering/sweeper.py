@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from object_store.errors import ObjectMissing
+from object_store.probe import sweep_probes
 from object_store.store import ObjectInfo, ObjectStore
 from tiering.keys import ERASE_SUFFIX, ManifestKey, PageKey, PartitionPath, SegmentKey, TierRoot
 from tiering.manifest import DamagedManifest, newest_version, read_head, read_manifest, read_newest_head
@@ -45,6 +46,7 @@ class SweepReport:
     unfinished: int = 0
     partitions: int = 0
     proposals: int = 0
+    probes: int = 0
     keys: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -59,7 +61,7 @@ class SweepReport:
     @property
     def count(self) -> int:
         """Objects that are gone."""
-        return self.segments + self.manifests + self.pages + self.proposals
+        return self.segments + self.manifests + self.pages + self.proposals + self.probes
 
 
 @dataclass(slots=True)
@@ -91,6 +93,12 @@ class Sweeper:
     async def sweep_unfinished(self, now_ms: int, report: SweepReport) -> None:
         """Uploads that were begun and never ended, as far as the store can tell."""
         report.unfinished += await self._store.sweep_unfinished(now_ms - self._limits.age_ms)
+
+    async def sweep_probes(self, now_ms: int, report: SweepReport) -> None:
+        """Trial writes that failed for the node that tried the store, and came there all the same."""
+        found = await sweep_probes(self._store, self._root.probe_key(""), now_ms - self._limits.age_ms)
+        report.removed(found)
+        report.probes += len(found)
 
     async def sweep_proposals(self, now_ms: int, report: SweepReport) -> None:
         """What jobs proposed or asked for long ago, with the answers. Proposals go before their verdicts: without one

@@ -354,10 +354,14 @@ async def test_a_sweep_asks_the_shard(
     unclaimed = replace_partition(path, next(at for at in range(8) if at != path.partition))
     for where, which in ((path, kept), (path, orphan), (unclaimed, kept)):
         await store.put(services.root.segment_key(where, which.id), b"bytes")
+    probe = services.root.probe_key("5a" * 16)
+    await store.put(probe, b"1")
     clock.now_s += 3 * 86_400
     report = await upkeep.sweep()
     assert report.keys == [services.root.segment_key(path, orphan.id)]
     assert upkeep.last_sweep is report
+    other = TierUpkeep(services, cluster.coordinators[1], cluster.client, lambda: cluster.world.image, UpkeepConfig())
+    assert probe in (await other.sweep()).keys, "one broker sweeps what belongs to no partition"
 
 
 def replace_partition(path: PartitionPath, partition: int) -> PartitionPath:

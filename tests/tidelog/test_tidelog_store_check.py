@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,17 @@ from tidelog.store_check import store_trouble
 def test_nothing_of_the_trial_write_stays(tmp_path: Path) -> None:
     assert store_trouble(f"file://{tmp_path}") is None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / ".unfinished" / "lock"]
+
+
+def test_a_trial_write_that_came_late_is_gone_a_day_later(tmp_path: Path) -> None:
+    old, young, foreign = (tmp_path / f"tidelog-up-{name}" for name in ("0a" * 16, "0b" * 16, "notes"))
+    for file in (old, young, foreign):
+        file.write_bytes(b"1")
+    two_days_ago = time.time() - 2 * 86_400
+    for file in (old, foreign):
+        os.utime(file, (two_days_ago, two_days_ago))
+    assert store_trouble(f"file://{tmp_path}") is None
+    assert sorted(tmp_path.glob("tidelog-up-*")) == sorted([young, foreign])
 
 
 def test_a_store_that_ignores_a_condition_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

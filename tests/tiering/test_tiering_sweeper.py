@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from object_store.errors import StoreUnavailable
+from object_store.probe import probe_conditions
+from tests.object_store.faulty_store import FaultyStore
 from tests.tiering.rewriting import proposal_of
 from tests.tiering.segments import segment, uuid_of
 from tests.tiering.test_tiering_swap import rewritten
@@ -88,6 +93,23 @@ async def test_proposals_without_a_verdict_go_with_what_they_name(world: TierWor
     assert ROOT.segment_key(PATH, left.id) not in world.store.objects
     for one in [*inputs[:1], *inputs[1:], taken]:
         assert ROOT.segment_key(PATH, one.id) in world.store.objects
+
+
+async def test_a_trial_write_that_came_although_it_failed_goes_when_it_is_old(world: TierWorld) -> None:
+    """The node that tried the store was told that nothing was written, and so deleted nothing."""
+    store = FaultyStore(world.store, Random(1))
+    store.faults.lost_answer = 1.0
+    with pytest.raises(StoreUnavailable):
+        await probe_conditions(store, ROOT.probe_key(uuid_of(1)))
+    assert list(world.store.objects) == [ROOT.probe_key(uuid_of(1))]
+    world.clock.now_s += 2 * DAY_S
+    for name in (uuid_of(2), "of-somebody-else"):
+        await world.store.put(ROOT.probe_key(name), b"1")
+    world.clock.now_s += 0.5 * DAY_S
+    report = SweepReport()
+    await sweeper(world).sweep_probes(world.clock.wall_ms(), report)
+    assert (report.probes, report.count, report.keys) == (1, 1, [ROOT.probe_key(uuid_of(1))])
+    assert sorted(world.store.objects) == sorted(ROOT.probe_key(name) for name in (uuid_of(2), "of-somebody-else"))
 
 
 async def test_what_a_manifest_names_stays_although_the_state_does_not(world: TierWorld) -> None:

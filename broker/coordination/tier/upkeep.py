@@ -144,6 +144,7 @@ class TierUpkeep:
                 self._put_off("not swept", identity, error)
         if self._answers_for((ZERO_UUID, 0)):
             await self._sweeper.sweep_unfinished(now_ms, report)
+            await self._sweeper.sweep_probes(now_ms, report)
             await self._sweeper.sweep_proposals(now_ms, report)
         self.last_sweep = report
         fields = {"objects": report.count, "bytes": report.bytes, "unfinished": report.unfinished}
