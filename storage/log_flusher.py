@@ -17,9 +17,10 @@ from common.errors import ErrorCode, ProtocolError
 from common.lifecycle import OnDemand
 from common.pacing import Pacer
 from common.ports import Clock, Disk
-from common.whole_files import replace_file
+from common.whole_files import join
 from storage.checkpoint_files import LEADER_EPOCHS
 from storage.directory_health import OUT_OF_FILES_PAUSE_S, DirectoryHealth, SyncFailed
+from storage.own_files import replace_own_file
 
 JOBS_PER_TURN_MAX = 64
 CHUNK_LOGS = 64  # at a time, for a clean stop
@@ -46,8 +47,9 @@ class FlushJob:
     epochs: bytes | None = None  # leader-epoch-checkpoint
     paths: list[str] = field(default_factory=list)  # files to fsync
 
-    def run(self, disk: Disk, synced: set[str] | None = None) -> None:
-        """In a thread. Files that were deleted meanwhile need no flush; OSError for anything else.
+    def run(self, disk: Disk, log: "Flushable", synced: set[str] | None = None) -> None:
+        """In a thread. Files that were deleted meanwhile need no flush; OSError for anything else, also once `log` is
+        closed: then another one may have the directory's name.
 
         `synced`: directories that jobs begun together share and that one of them has made durable already.
         """
@@ -64,7 +66,8 @@ class FlushJob:
             finally:
                 file.close()
         if self.epochs is not None:
-            replace_file(disk, self.directory, LEADER_EPOCHS, self.epochs)
+            replace_own_file(disk, join(self.directory, LEADER_EPOCHS), self.epochs, log)
+            self._sync_directory(disk, self.directory)
             synced.add(self.directory)
         for directory in self.directories:
             if directory not in synced:
@@ -204,7 +207,7 @@ class LogFlusher:
         synced: set[str] = set()
         for log, job in jobs:
             try:
-                job.run(self._disk, synced)
+                job.run(self._disk, log, synced)
             except OSError:
                 if not log.closed:  # deleted meanwhile: its directory has another name
                     raise
@@ -228,17 +231,17 @@ class LogFlusher:
                 planned = [(log, log.plan_stop(is_new=log in lacking)) for log in logs[at : at + CHUNK_LOGS]]
                 chunk = [(log, job) for log, job in planned if job is not None]
                 if chunk:
-                    await asyncio.to_thread(self._run_last_jobs, [job for _, job in chunk])
+                    await asyncio.to_thread(self._run_last_jobs, chunk)
                 await pacer.rest("clean-stop")
                 for log, job in chunk:
                     log.flush_finished(job)
 
         await asyncio.gather(*[asyncio.create_task(work(starts)) for _ in range(THREADS)])
 
-    def _run_last_jobs(self, jobs: list[FlushJob]) -> None:
+    def _run_last_jobs(self, jobs: list[tuple[Stopping, FlushJob]]) -> None:
         synced: set[str] = set()
-        for job in jobs:
-            job.run(self._disk, synced)
+        for log, job in jobs:
+            job.run(self._disk, log, synced)
 
     def _stopped(self, error: BaseException) -> None:
         self._health.fail(f"flushing stopped: {error!r}")

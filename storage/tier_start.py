@@ -7,14 +7,16 @@ from typing import NamedTuple, Protocol
 
 from common.errors import ProtocolError
 from common.outlasting import outlast
-from common.whole_files import replace_file, write_whole
+from common.whole_files import join
 from storage.audit_trail import AuditPending
 from storage.checkpoint_files import LEADER_EPOCHS
 from storage.log_context import LogContext
+from storage.own_files import replace_own_file
 from storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX
 
 UNFINISHED = "where it begins is not durable yet"
 ROOM_PAUSE_S = 0.5  # between two attempts while the device is full
+_MARK = ".beginning"
 
 
 class Beginning(NamedTuple):
@@ -113,13 +115,17 @@ async def make_durable(log: BeginningLog) -> None:
         await context.writer.drained()
     await context.flusher.turn_over()  # it may be about to replace the epochs' file by that from before
 
+    def put(path: str, data: bytes) -> None:
+        if not log.closed:
+            replace_own_file(disk, path, data, log, _MARK)
+
     def write() -> None:
+        put(stem + SNAPSHOT_SUFFIX, snapshot)  # no flush does it: they look above the recovery point
+        if not has_file:
+            put(stem + LOG_SUFFIX, b"")  # there was no room for it before
+        put(join(log.directory, LEADER_EPOCHS), epochs)
         if not log.closed:
-            write_whole(disk, stem + SNAPSHOT_SUFFIX, snapshot)  # no flush does it: they look above the recovery point
-        if not log.closed and not has_file:
-            write_whole(disk, stem + LOG_SUFFIX, b"")  # there was no room for it before
-        if not log.closed:
-            replace_file(disk, log.directory, LEADER_EPOCHS, epochs)
+            disk.sync_directory(log.directory)
 
     try:
         await asyncio.to_thread(write)

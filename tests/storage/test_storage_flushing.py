@@ -15,7 +15,7 @@ from common.ports import Disk
 from common.whole_files import read_whole
 from storage.checkpoint_files import LEADER_EPOCHS
 from storage.leader_epochs import LeaderEpochCache
-from storage.log_flusher import FlushDepth, FlushJob
+from storage.log_flusher import Flushable, FlushDepth, FlushJob
 from storage.partition_log import PartitionLog
 from tests.storage.log_workbench import EIO, FOREVER, Workbench, append, produced
 
@@ -38,13 +38,13 @@ class FlushesSeen:
         self._lock = threading.Lock()
         run = FlushJob.run
 
-        def counted(job: FlushJob, disk: Disk, synced: set[str] | None = None) -> None:
+        def counted(job: FlushJob, disk: Disk, log: Flushable, synced: set[str] | None = None) -> None:
             with self._lock:
                 self._running += 1
                 self.most = max(self.most, self._running)
             self.open.wait(10)
             try:
-                run(job, disk, synced)
+                run(job, disk, log, synced)
             finally:
                 with self._lock:
                     self._running -= 1

@@ -20,7 +20,7 @@ from storage.leader_epochs import LeaderEpochCache
 from storage.partition_log import PartitionLog
 from storage.producer_snapshot import Snapshot, encode_snapshot
 from storage.segment import SNAPSHOT_SUFFIX, file_stem
-from tests.storage.log_workbench import TOPIC_ID, Workbench, append, produced
+from tests.storage.log_workbench import TOPIC_ID, FaultyFile, Workbench, append, produced
 from tests.storage.test_storage_tiered_log import TIERED
 
 NOTHING = encode_snapshot(Snapshot([], []))
@@ -86,6 +86,11 @@ def synced(bench: Workbench, log: PartitionLog) -> list[str]:
     return [path.removeprefix(log.directory + "/") for path in bench.disk.fsyncs if path.startswith(log.directory)]
 
 
+def temporary(name: str) -> str:
+    """Of a file that says where a log begins."""
+    return f"{name}.beginning{TEMPORARY_SUFFIX}"
+
+
 def refused(log: PartitionLog) -> bool:
     try:
         append(log, produced())
@@ -120,7 +125,7 @@ async def test_a_log_of_the_same_name_waits_for_the_one_before(bench: Workbench)
     before, begun = await bench.log(), list[int]()
     block(bench)
     first = begin(before, 10, begun)
-    await until(lambda: begun and f"{10:020d}{SNAPSHOT_SUFFIX}" in bench.disk.list(before.directory))
+    await until(lambda: begun and temporary(f"{10:020d}{SNAPSHOT_SUFFIX}") in bench.disk.list(before.directory))
     bench.directory.delete_log(before)
     after = await bench.log()
     first.cancel()
@@ -136,6 +141,44 @@ async def test_a_log_of_the_same_name_waits_for_the_one_before(bench: Workbench)
     assert f"{10:020d}{SNAPSHOT_SUFFIX}" not in bench.disk.list(after.directory)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("flushes", [False, True])
+async def test_nothing_gets_into_the_directory_of_a_later_log_of_the_name(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, *, is_open: bool, flushes: bool
+) -> None:
+    """The topic is deleted and made again while a thread is about to open a file there, or has just opened it."""
+    before, begun = await bench.log(), list[int]()
+    gate, stands, right = threading.Event(), threading.Event(), bench.disk.open
+
+    def opened(path: str, *, create: bool = False) -> FaultyFile:
+        file = right(path, create=create) if is_open else None
+        if path in suspect:
+            stands.set()
+            assert gate.wait(10)
+        return file or right(path, create=create)
+
+    names = [LEADER_EPOCHS + TEMPORARY_SUFFIX]
+    if not flushes:
+        names = [f"{10:020d}{SNAPSHOT_SUFFIX}", temporary(f"{10:020d}{SNAPSHOT_SUFFIX}")]
+    suspect = [join(before.directory, name) for name in names]
+    monkeypatch.setattr(bench.disk, "open", opened)
+    if flushes:
+        append(before, produced())
+        before.roll(0)  # which has the closed segment flushed, with the epochs of now
+    else:
+        begin(before, 10, begun)
+    await until(stands.is_set)
+    monkeypatch.setattr(bench.disk, "open", right)
+    bench.directory.delete_log(before)
+    after = bench.directory.create_log("t", 0, bytes(16), TIERED)
+    assert after.directory == before.directory
+    there = bench.disk.list(after.directory)
+    gate.set()
+    await bench.directory.settle()
+    assert bench.disk.list(after.directory) == there
+    assert bench.directory.offline is None
+
+
 async def test_a_flush_from_before_does_not_write_over_it(bench: Workbench) -> None:
     log, begun = await bench.log(), list[int]()
     append(log, produced())
@@ -149,8 +192,10 @@ async def test_a_flush_from_before_does_not_write_over_it(bench: Workbench) -> N
     await beginning
     check_on_disk(bench, log)
     assert bench.directory.offline is None
-    epochs, snapshot = LEADER_EPOCHS + TEMPORARY_SUFFIX, f"{10:020d}{SNAPSHOT_SUFFIX}"
-    assert synced(bench, log)[-3:] == [epochs, snapshot, epochs], "the flush's, then what it begins with"
+    begun_with = [temporary(f"{10:020d}{SNAPSHOT_SUFFIX}"), temporary(LEADER_EPOCHS)]
+    assert synced(bench, log)[-3:] == [LEADER_EPOCHS + TEMPORARY_SUFFIX, *begun_with], (
+        "the flush's, then what it begins with"
+    )
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
