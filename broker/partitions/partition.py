@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.partitions.replica import NO_LEADER, Replica, Role
-from broker.partitions.replica_set import JOIN_PATIENCE_S, FetchingSession, Follower, IsrProposal, Outlook, ReplicaSet
+from broker.partitions.replica_set import FetchingSession, Follower, IsrProposal, Outlook, ReplicaSet
 from broker.partitions.waiters import CommitCallback, CommitQueue, CommitWaiter
 from common.errors import ErrorCode, ProtocolError
 from common.invariants import check
@@ -142,7 +142,7 @@ class Partition(Replica):
                 image.settled_replica_count,
             )
         elif self.replica_set is not None:
-            self.replica_set.heard(image.replicas, image.isr, image.partition_epoch, image.settled_replica_count)
+            self.replica_set.adopt_image(image.replicas, image.isr, image.partition_epoch, image.settled_replica_count)
         self._isr_changed()
         self._notify(committed=True)
         return begins
@@ -186,7 +186,7 @@ class Partition(Replica):
         super().configure(config)
         self._produce_limits = config.produce_limits()
         if self.replica_set is not None:
-            self.replica_set.min_insync = config.min_insync_replicas
+            self.replica_set.configure(config.min_insync_replicas)
             self._isr_changed()
 
     # appending as leader -----------------------------------------------------------------------------------
@@ -279,10 +279,8 @@ class Partition(Replica):
         before = ends.log_end
         appended = log.append_as_leader(buffer, view, at, end, self.leader_epoch, now_ms, header)
         replicas = self.replica_set
-        if replicas is not None and self.high_watermark == before:
-            replicas.whole_at = self._now()
-            if not replicas.is_alone:
-                self._host.unsettled(self)
+        if replicas is not None and self.high_watermark == before and replicas.grows(self._now()):
+            self._host.unsettled(self)
         if ends.readable == appended.next_offset:
             for watcher in self.watchers:
                 watcher.partition_changed(self, committed=False)
@@ -349,6 +347,10 @@ class Partition(Replica):
         self._unwritten.add(offset, waiter)
         return True
 
+    def share_reads(self) -> None:
+        """Consumers are sent to a follower from now on."""
+        self.shares_reads = True
+
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits to be committed."""
@@ -363,21 +365,22 @@ class Partition(Replica):
         log_start_offset: int,
         broker_epoch: int,
         session: FetchingSession | None = None,
+        tier_generation: int = 0,
+        lacks_below: int = 0,
     ) -> None:
         """A follower of this epoch asked for `offset`: it holds everything before, on the same lineage.
 
-        It keeps its place in `session`, whose later fetches show that it still follows.
-        Raises ProtocolError(UNKNOWN_TOPIC_OR_PARTITION) when that broker is no replica here.
+        It keeps its place in `session`, whose later fetches show that it still follows. What it says of its disk is
+        as in `Held`. Raises ProtocolError(UNKNOWN_TOPIC_OR_PARTITION) when that broker is no replica here.
         """
         replicas = self.replica_set
         follower = replicas.followers.get(node) if replicas is not None else None
         if replicas is None or follower is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no replica of this partition")
-        follower.log_start_offset = log_start_offset
-        follower.session = session
-        follower.broker_epoch = broker_epoch
-        moved = follower.end_offset != offset
-        replicas.fetched(follower, offset, self.log.ends.written, self._now())
+        written = self.log.ends.written
+        moved = follower.fetched(
+            offset, log_start_offset, broker_epoch, session, tier_generation, lacks_below, written, self._now()
+        )
         if node not in replicas.isr:
             self._consider_joining(replicas, follower)
             self.advance()
@@ -389,15 +392,15 @@ class Partition(Replica):
     def follower_left(self, node: int, session: FetchingSession) -> None:
         """A follower no longer keeps its place in `session`."""
         follower = self.replica_set.followers.get(node) if self.replica_set is not None else None
-        if follower is not None and follower.session is session:
-            follower.session = None
+        if follower is not None:
+            follower.left(session)
 
     def followers_fetched_within(self, seconds: float) -> bool:
         """Whether this broker leads and every ISR follower has fetched in its epoch within the last `seconds`."""
-        return self.replica_set is not None and self.replica_set.heard_since(self._now() - seconds)
+        return self.replica_set is not None and self.replica_set.isr_has_fetched_since(self._now() - seconds)
 
     def _consider_joining(self, replicas: ReplicaSet, follower: Follower) -> None:
-        follower.eligible = self._host.is_eligible(follower.node, follower.broker_epoch)
+        follower.check_eligible(self._host.is_eligible)
         may_join = replicas.may_join(follower, self.high_watermark, self.epoch_start_offset, self._now())
         if may_join and self.admits(follower.held):
             self._host.isr_proposed(self, replicas.propose_join(follower.node))
@@ -418,11 +421,11 @@ class Partition(Replica):
             lagging = replicas.lagging(self.log.written_end_offset, now, self._lag_max_s + stalled_s)
             if lagging:
                 self._host.isr_proposed(self, replicas.propose_leave(lagging))
-        heard = [follower for follower in replicas.outside if follower.heard_since(now - JOIN_PATIENCE_S)]
-        for follower in heard:
+        fetching = replicas.fetching_outside(now)
+        for follower in fetching:
             self._consider_joining(replicas, follower)
         self.advance()
-        return Outlook.UNSETTLED if heard or not self.is_settled else replicas.outlook
+        return Outlook.UNSETTLED if fetching or not self.is_settled else replicas.outlook
 
     def isr_committed(self, isr: tuple[int, ...], leader_epoch: int, partition_epoch: int) -> None:
         """The controller's answer to a proposal; the image will say the same a little later."""

@@ -12,7 +12,7 @@ Source: KIP-16 (lag by time), KIP-497 (AlterPartition), KIP-903 (broker epochs),
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -63,17 +63,60 @@ class Follower:
         self.end_offset = UNKNOWN_END
         self.log_start_offset = -1
         self.held = LACKS_NOTHING
-        self.broker_epoch = NO_BROKER_EPOCH
-        self.caught_up_at = caught_up_at
-        self.fetched_at = float("-inf")
+        self.broker_epoch = NO_BROKER_EPOCH  # of the life that fetches
+        self.caught_up_at = caught_up_at  # when it last had everything
+        self.fetched_at = float("-inf")  # when a fetch of its last moved here, or named this partition
         self.leader_end_at_fetch = 0
         self.eligible = False  # alive, unfenced and with room in the life that fetches, as of its last fetch
         self.join_after = float("-inf")  # the controller refused it; not to be proposed before
-        self.session: FetchingSession | None = None
+        self.session: FetchingSession | None = None  # where it keeps its place
 
-    def heard_since(self, when: float) -> bool:
+    def fetched(
+        self,
+        offset: int,
+        log_start_offset: int,
+        broker_epoch: int,
+        session: FetchingSession | None,
+        tier_generation: int,
+        lacks_below: int,
+        own_end: int,
+        now: float,
+    ) -> bool:
+        """It asked for `offset`, so it holds everything before; `own_end` is the leader's end now. Whether it moved."""
+        if offset >= own_end:
+            self.caught_up_at = now
+        elif offset >= self.leader_end_at_fetch and self.fetched_at > self.caught_up_at:
+            self.caught_up_at = self.fetched_at
+        moved = self.end_offset != offset
+        self.end_offset = offset
+        self.log_start_offset = log_start_offset
+        self.held = Held(tier_generation, lacks_below) if tier_generation or lacks_below else LACKS_NOTHING
+        self.broker_epoch = broker_epoch
+        self.session = session
+        self.fetched_at = now
+        self.leader_end_at_fetch = own_end
+        return moved
+
+    def left(self, session: FetchingSession) -> None:
+        """It no longer keeps its place in `session`."""
+        if self.session is session:
+            self.session = None
+
+    def has_fetched_since(self, when: float) -> bool:
         """Whether it has fetched in this epoch at or after `when`, be it without moving here."""
         return self.fetched_at >= when or (self.session is not None and self.session.fetched_at >= when)
+
+    def check_eligible(self, is_eligible: Callable[[int, int], bool]) -> None:
+        """`is_eligible(broker, epoch)`: whether the metadata has it for alive in this life."""
+        self.eligible = is_eligible(self.node, self.broker_epoch)
+
+    def stayed_caught_up(self, now: float) -> None:
+        """It has everything at this moment, though no fetch of it says so."""
+        self.caught_up_at = now
+
+    def refused(self, now: float) -> None:
+        """The controller does not take it into the ISR."""
+        self.join_after = now + JOIN_PAUSE_S
 
 
 class IsrProposal(NamedTuple):
@@ -146,7 +189,7 @@ class ReplicaSet:
         self.proposal = None
         self._recount()
 
-    def heard(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, settled: int) -> None:
+    def adopt_image(self, replicas: Iterable[int], isr: Iterable[int], partition_epoch: int, settled: int) -> None:
         """Take over what the image says."""
         if partition_epoch > self.partition_epoch:
             self.adopt(replicas, isr, partition_epoch, settled)
@@ -167,10 +210,8 @@ class ReplicaSet:
         """Whether the committed ISR is too small to commit anything."""
         return len(self.isr) < self.effective_min_insync
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other replica counts for the high watermark."""
-        return not self._counted and not self._joining
+    def configure(self, min_insync: int) -> None:
+        self.min_insync = min_insync
 
     def _recount(self) -> None:
         maximal = self.maximal_isr
@@ -196,31 +237,27 @@ class ReplicaSet:
                 lowest = follower.end_offset
         return lowest
 
-    def fetched(self, follower: Follower, offset: int, own_end: int, now: float) -> None:
-        """The follower asked for `offset`, so it holds everything before; `own_end` is the leader's end now."""
-        if offset >= own_end:
-            follower.caught_up_at = now
-        elif offset >= follower.leader_end_at_fetch and follower.fetched_at > follower.caught_up_at:
-            follower.caught_up_at = follower.fetched_at
-        follower.end_offset = offset
-        follower.fetched_at = now
-        follower.leader_end_at_fetch = own_end
-
-    def heard_since(self, when: float) -> bool:
+    def isr_has_fetched_since(self, when: float) -> bool:
         """Whether every follower that may be in the ISR has fetched in this epoch at or after `when`."""
         return all(
-            node == self.local or ((follower := self.followers.get(node)) is not None and follower.heard_since(when))
+            node == self.local
+            or ((follower := self.followers.get(node)) is not None and follower.has_fetched_since(when))
             for node in self.maximal_isr
         )
 
     # the ISR -----------------------------------------------------------------------------------------------
+
+    def grows(self, now: float) -> bool:
+        """A record comes after all of the ISR had everything; whether any other replica is to fetch it."""
+        self.whole_at = now
+        return bool(self._counted or self._joining)
 
     def note_whole(self, own_end: int, now: float) -> None:
         """Members of the ISR that have everything have it at this moment, though no fetch of theirs says so: in an
         idle partition fetches move nothing. Else the next record would find them behind since they last moved."""
         for follower in self._counted:
             if follower.end_offset >= own_end:
-                follower.caught_up_at = now
+                follower.stayed_caught_up(now)
 
     def lagging(self, own_end: int, now: float, lag_max_s: float) -> tuple[int, ...]:
         """Members of the ISR that have been behind for too long. One that has everything never lags."""
@@ -241,6 +278,11 @@ class ReplicaSet:
     def outside(self) -> Sequence[Follower]:
         """Replicas that are neither in the ISR nor proposed for it."""
         return self._joining
+
+    def fetching_outside(self, now: float) -> list[Follower]:
+        """Those of them that follow."""
+        since = now - JOIN_PATIENCE_S
+        return [follower for follower in self._joining if follower.has_fetched_since(since)]
 
     @property
     def outlook(self) -> Outlook:
@@ -277,6 +319,6 @@ class ReplicaSet:
         if self.proposal == proposal:
             for node in proposal.isr:
                 if node not in self.isr and node in self.followers:
-                    self.followers[node].join_after = now + JOIN_PAUSE_S
+                    self.followers[node].refused(now)
             self.proposal = None
             self._recount()

@@ -9,6 +9,8 @@ clients from before KIP-320 do not tell by an epoch, and learns that it is not.
 
 from __future__ import annotations
 
+from itertools import count
+
 import msgspec
 from msgspec.structs import replace
 
@@ -16,7 +18,6 @@ from broker.partitions.hosted import HostedPartitions
 from broker.partitions.leader_hints import LeaderHints
 from broker.partitions.partition import Partition
 from broker.partitions.replica import Role
-from broker.partitions.replica_set import Held
 from broker.replication.cold_reading import ColdReading
 from broker.replication.fetch_sessions import BY_ID_FROM, FetchSession, Position
 from broker.replication.preferred_replica import Doubts, ReadableReplica, Redirections, preferred_replica
@@ -59,7 +60,7 @@ class FetchReader:
         self._rack_aware = rack_aware
         self._redirections = Redirections()
         self._doubts = Doubts()
-        self._readers = 0
+        self._readers = count(1)
         self.cold: ColdReading | None = None
         self._quota = hosted.throttles.leader
 
@@ -136,11 +137,14 @@ class FetchReader:
             ends = partition.log.ends  # its plain fields: this is on the way of every record
             in_range = ends.log_start <= position.offset <= ends.log_end
             if in_range and partition.diverging_epoch(position.offset, position.last_fetched_epoch) is None:
-                follower = None if partition.replica_set is None else partition.replica_set.followers.get(call.replica)
-                if follower is not None:
-                    follower.held = Held(position.tier_generation, position.lacks_below)
                 partition.follower_fetched(
-                    call.replica, position.offset, position.log_start_offset, call.replica_epoch, session
+                    call.replica,
+                    position.offset,
+                    position.log_start_offset,
+                    call.replica_epoch,
+                    session,
+                    position.tier_generation,
+                    position.lacks_below,
                 )
         except ProtocolError:
             return
@@ -260,7 +264,7 @@ class FetchReader:
         try:
             if self.cold is None:
                 raise ProtocolError(ErrorCode.OFFSET_NOT_AVAILABLE)
-            reader = self._reader_number(client)
+            reader = client.reader_number(self._readers)
             found = self.cold.read(
                 partition, position.offset, bytes_max, reader, stable=stable, at_least_one=at_least_one
             )
@@ -314,14 +318,8 @@ class FetchReader:
         """Whether a consumer may take this follower for the leader: it does not name the epoch."""
         if partition is None or partition.is_leader or call.replica != CONSUMER or position.leader_epoch >= 0:
             return False
-        place = (self._reader_number(client), partition.topic_id, partition.index)
+        place = (client.reader_number(self._readers), partition.topic_id, partition.index)
         return not self._doubts.was_sent(place, position.offset, self._hosted.now())
-
-    def _reader_number(self, client: ClientSession) -> int:
-        if not client.reader:
-            self._readers += 1
-            client.reader = self._readers
-        return client.reader
 
     def _preferred(self, partition: Partition, rack: str, offset: int, client: ClientSession) -> int:
         replicas = partition.replica_set
@@ -342,10 +340,10 @@ class FetchReader:
             if (broker := brokers.get(follower.node)) is not None and not broker.fenced
         ]
         found = preferred_replica(rack, partition.node_id, local.rack if local is not None else None, readable, offset)
-        place = (self._reader_number(client), partition.topic_id, partition.index)
+        place = (client.reader_number(self._readers), partition.topic_id, partition.index)
         if found is None or not self._redirections.may_redirect(place, offset, now):
             return NO_REPLICA
-        partition.shares_reads = True
+        partition.share_reads()
         return found
 
     def _failed(

@@ -118,6 +118,12 @@ class Position:
         if self.partition is not None:
             self.partition.watchers.pop(self, None)
 
+    def give_up(self) -> None:
+        """Its owner no longer reads here."""
+        if self.partition is not None:
+            self.partition.watchers.pop(self, None)
+        self.owner = _NOBODY
+
     def partition_changed(self, partition: Replica, *, committed: bool) -> None:
         self.owner.position_changed(self, committed=committed)
 
@@ -126,7 +132,7 @@ class FetchSession:
     """One reader's positions. `replica` is -1 for a consumer; only clients of `tenant` can continue it."""
 
     __slots__ = (
-        "abandoned",
+        "_abandoned",
         "changed",
         "created_at",
         "dormant",
@@ -141,8 +147,15 @@ class FetchSession:
     )
 
     def __init__(
-        self, session_id: int, replica: int, uses_topic_ids: bool, now: float, tenant: str | None = None
+        self,
+        session_id: int,
+        replica: int,
+        uses_topic_ids: bool,
+        now: float,
+        tenant: str | None = None,
+        abandoned: Callable[[FetchSession], None] | None = None,
     ) -> None:
+        """`abandoned` is called when a session that is not kept asleep has lost its connection."""
         self.id = session_id
         self.tenant = tenant
         self.replica = replica
@@ -154,8 +167,7 @@ class FetchSession:
         self.fetched_at = now
         self.dormant = False
         self.waiting: WaitingFetch | None = None
-        self.abandoned: Callable[[FetchSession], None] | None = None
-        """Called when a session that is not kept asleep has lost its connection."""
+        self._abandoned = abandoned
 
     @property
     def is_privileged(self) -> bool:
@@ -196,8 +208,7 @@ class FetchSession:
             self.changed[position] = None
 
     def _drop(self, position: Position, *, leaves: bool = True) -> None:
-        position.unwatch()
-        position.owner = _NOBODY
+        position.give_up()
         self.changed.pop(position, None)
         if leaves and position.partition is not None and self.is_privileged:
             position.partition.follower_left(self.replica, self)
@@ -209,8 +220,8 @@ class FetchSession:
         """
         self.dormant = True
         self.waiting = None
-        if self.abandoned is not None and (self.is_privileged or len(self.positions) > KEPT_ASLEEP_MAX):
-            self.abandoned(self)
+        if self._abandoned is not None and (self.is_privileged or len(self.positions) > KEPT_ASLEEP_MAX):
+            self._abandoned(self)
             return
         for position in self.positions.values():
             position.unwatch()
@@ -220,8 +231,13 @@ class FetchSession:
         if self.waiting is None:
             self.sleep()
 
-    def awake(self) -> None:
-        """Used again after `sleep`: everything may have changed."""
+    def resume(self, now: float) -> None:
+        """Another fetch of it came; after `sleep` everything may have changed."""
+        self.epoch = next_epoch(self.epoch)
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None:
+            waiting.superseded()
+        self.fetched_at = now
         if self.dormant:
             self.dormant = False
             for position in self.positions.values():
@@ -282,13 +298,8 @@ class FetchSessionCache:
             raise ProtocolError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids is not (version >= BY_ID_FROM):
             raise ProtocolError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.epoch = next_epoch(session.epoch)
-        waiting, session.waiting = session.waiting, None
-        if waiting is not None:
-            waiting.superseded()
+        session.resume(now)
         self._sessions[session.id] = self._sessions.pop(session.id)
-        session.fetched_at = now
-        session.awake()
         return session
 
     def create(self, call: FetchCall, version: int, now: float, tenant: str | None = None) -> FetchSession | None:
@@ -297,8 +308,8 @@ class FetchSessionCache:
             return None
         if len(self._sessions) >= self._slots and not self._evict(call, now):
             return None
-        session = FetchSession(self._new_id(), max(call.replica, -1), version >= BY_ID_FROM, now, tenant)
-        session.abandoned = self._abandon
+        by_id = version >= BY_ID_FROM
+        session = FetchSession(self._new_id(), max(call.replica, -1), by_id, now, tenant, abandoned=self._abandon)
         self._sessions[session.id] = session
         return session
 

@@ -65,9 +65,35 @@ class Followed:
         self.sent_in = NEVER_SENT  # which of the link's sessions knows the next two
         self.sent_epoch = NEVER_SENT  # -1 while the leader does not know this place
         self.sent_offset = NEVER_SENT
-        self.rest_until = 0.0
-        self.failures = 0
+        self.rest_until = 0.0  # loop seconds
+        self.failures = 0  # in a row
         self.in_sync = False  # whether it had all that was committed when its leader last answered
+
+    def send(self, session: int, offset: int) -> bool:
+        """The next fetch of `session` names this place; whether the session did not name the partition before."""
+        is_new = self.sent_in != session or self.sent_epoch == NEVER_SENT
+        self.sent_in, self.sent_epoch, self.sent_offset = session, self.epoch, offset
+        return is_new
+
+    def unsend(self, session: int) -> bool:
+        """The session names it no longer; whether it did."""
+        was_sent = self.sent_in == session and self.sent_epoch != NEVER_SENT
+        self.sent_epoch = self.sent_offset = NEVER_SENT
+        return was_sent
+
+    def appended(self, high_watermark: int) -> None:
+        """What an answer brought was appended; the leader's high watermark was this."""
+        self.in_sync = self.partition.log.ends.log_end >= high_watermark
+
+    def failed(self) -> int:
+        self.failures += 1
+        return self.failures
+
+    def recovered(self) -> None:
+        self.failures = 0
+
+    def rest(self, until: float) -> None:
+        self.rest_until = until
 
 
 class FetchPlan(msgspec.Struct, frozen=True, gc=False):
@@ -160,7 +186,7 @@ class FollowedPartitions:
 
     def wake(self, followed: Followed, now: float) -> None:
         """Let one that rests take part again from `now` on."""
-        followed.rest_until = now
+        followed.rest(now)
         self._wakes.add(now, (followed.partition.topic_id, followed.partition.index))
 
     def written(self, partition: Partition) -> None:
@@ -173,7 +199,7 @@ class FollowedPartitions:
         """What the next fetch says; afterwards it counts as said. What is beyond `parts_max` has still moved."""
         topics: dict[bytes, list[ReplicaPart]] = {}
         forgotten: dict[bytes, list[int]] = {}
-        quota = self._quota
+        quota, session = self._quota, self._session
         exceeded = bool(quota.topics) and quota.is_exceeded
         for key in list(islice(self._moved, parts_max)):
             del self._moved[key]
@@ -189,7 +215,8 @@ class FollowedPartitions:
                     self._forget[key] = None
                 continue
             self._forget.pop(key, None)
-            self._send(followed, log_end)
+            if followed.send(session, log_end):
+                self._sent_count += 1
             part = ReplicaPart(
                 key[1],
                 followed.epoch,
@@ -208,17 +235,10 @@ class FollowedPartitions:
             forgotten.setdefault(topic_id, []).append(index)
         return FetchPlan(topics, forgotten)
 
-    def _send(self, followed: Followed, offset: int) -> None:
-        session = self._session
-        if followed.sent_in != session or followed.sent_epoch == NEVER_SENT:
-            self._sent_count += 1
-        followed.sent_in, followed.sent_epoch, followed.sent_offset = session, followed.epoch, offset
-
     def _unsend(self, followed: Followed) -> bool:
         """The session names it no longer; whether it did."""
-        was_sent = followed.sent_in == self._session and followed.sent_epoch != NEVER_SENT
+        was_sent = followed.unsend(self._session)
         self._sent_count -= was_sent
-        followed.sent_epoch = followed.sent_offset = NEVER_SENT
         return was_sent
 
     @property
@@ -255,10 +275,14 @@ class FollowedPartitions:
             return followed, Verdict(Action.START_FROM_TIER)
         return followed, Verdict(Action.REST)
 
-    def progressed(self, followed: Followed, *, moved: bool) -> None:
-        """A row was dealt with; `moved`: the log's end changed, so the next fetch has to say so."""
+    def progressed(self, followed: Followed, *, moved: bool, size: int = 0) -> None:
+        """A row was dealt with, of which `size` bytes were appended; `moved`: the log's end changed, so the next fetch
+        has to say so."""
+        quota = self._quota
+        if size and quota.topics and quota.covers(followed.partition):
+            quota.record(size)
         if followed.failures:
-            followed.failures = 0
+            followed.recovered()
             self._failing.pop(followed, None)
         if moved:
             self._moved[followed.partition.topic_id, followed.partition.index] = None
@@ -267,25 +291,17 @@ class FollowedPartitions:
         """Leave the partition alone for a while, twice as long each time, and longer where many rest: their leader has
         yet to take its roles, and refusals would keep it from that."""
         key = (followed.partition.topic_id, followed.partition.index)
-        followed.failures += 1
-        pause_s = max(self._backoff.pause_s(followed.failures), min(len(self._resting) / RETRIES_PER_S, REST_MAX_S))
+        pause_s = max(self._backoff.pause_s(followed.failed()), min(len(self._resting) / RETRIES_PER_S, REST_MAX_S))
         self._failing[followed] = None
         self._moved.pop(key, None)
         self._take_out(key, followed, now + pause_s)
 
     def _take_out(self, key: Key, followed: Followed, until: float) -> None:
-        followed.rest_until = until
+        followed.rest(until)
         self._wakes.add(until, key)
         self._unsend(followed)
         self._resting[key] = None
         self._forget[key] = None
-
-    def appended(self, followed: Followed, size: int, high_watermark: int) -> None:
-        """`size` bytes of an answer were appended; the leader's high watermark was this."""
-        quota = self._quota
-        if quota.topics and size and quota.covers(followed.partition):
-            quota.record(size)
-        followed.in_sync = followed.partition.log.ends.log_end >= high_watermark
 
     @property
     def held_up_count(self) -> int:

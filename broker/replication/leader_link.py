@@ -382,8 +382,9 @@ class LeaderLink:
             return
         if (row.erased_end or row.tier_end != NO_TIER_END) and partition.holds_erased:
             self._services.drop_erased(partition)
-        self.followed.appended(followed, row.end - row.start, row.high_watermark)
-        self.followed.progressed(followed, moved=ends.log_end != log_end or ends.log_start != log_start)
+        followed.appended(row.high_watermark)
+        moved = ends.log_end != log_end or ends.log_start != log_start
+        self.followed.progressed(followed, moved=moved, size=row.end - row.start)
 
     def _truncate(self, partition: Partition, offset: int) -> None:
         """Give up what the leader does not have, and say so; raises as `Partition.truncate`, and then says nothing, for

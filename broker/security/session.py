@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,7 +39,7 @@ class ClientSession:
     closed_listeners: dict[ClosedListener, None] = field(default_factory=dict)
 
     fetch_session: ClosedListener | None = None
-    reader: int = 0  # a number for those who have to tell readers apart; 0 before it is needed
+    reader: int = 0  # see `reader_number`; 0 before it is needed
     access: Access | None = None
     login: ClosedListener | None = None
     pause_ms: int = 0  # what its next answer tells it to wait, for having come too fast
@@ -53,6 +54,12 @@ class ClientSession:
     def topic_prefix(self) -> bytes:
         """What the tenant's topics' names begin with, nothing for others."""
         return b"" if self.tenant is None else f"{self.tenant}_".encode()
+
+    def reader_number(self, numbers: Iterator[int]) -> int:
+        """A number for those who have to tell readers apart, the next one when it is first asked for."""
+        if not self.reader:
+            self.reader = next(numbers)
+        return self.reader
 
     def adopt(self, fetch_session: ClosedListener) -> None:
         """The fetch session that this connection used last; the one before, if another, is not expected back."""

@@ -10,6 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = [
     "broker/coordination",
+    "broker/partitions",
+    "broker/replication",
     "kraft",
     "storage",
 ]

@@ -15,7 +15,7 @@ def replica_set(isr: tuple[int, ...] = (0, 1, 2), min_insync: int = 2) -> Replic
 
 
 def at(replicas: ReplicaSet, node: int, offset: int, own_end: int, now: float = 100.0) -> None:
-    replicas.fetched(replicas.followers[node], offset, own_end, now)
+    replicas.followers[node].fetched(offset, 0, 1, None, 0, 0, own_end, now)
 
 
 def test_nothing_is_committed_before_every_member_has_fetched_in_the_epoch() -> None:
@@ -64,17 +64,17 @@ def test_a_replica_about_to_join_holds_the_high_watermark_for_a_moment_only() ->
     replicas = replica_set(isr=(0, 1))
     at(replicas, 1, 60, 60)
     at(replicas, 2, 50, 50)
-    replicas.followers[2].eligible = True
+    replicas.followers[2].check_eligible(lambda *_: True)
     assert replicas.high_watermark(60, 100.5, LAG_S) == 50
     assert replicas.high_watermark(60, 100.1 + JOIN_PATIENCE_S, LAG_S) == 60
-    replicas.followers[2].eligible = False
+    replicas.followers[2].check_eligible(lambda *_: False)
     assert replicas.high_watermark(60, 100.5, LAG_S) == 60
 
 
 def test_joining_takes_the_high_watermark_and_the_start_of_the_epoch() -> None:
     replicas = replica_set(isr=(0, 1))
     follower = replicas.followers[2]
-    follower.eligible = True
+    follower.check_eligible(lambda *_: True)
     at(replicas, 2, 40, 60)
     assert not replicas.may_join(follower, 41, 0, 100.0)
     assert not replicas.may_join(follower, 40, 41, 100.0)
@@ -116,7 +116,7 @@ def test_an_idle_follower_does_not_lag_when_the_first_record_in_hours_comes() ->
     replicas = replica_set()
     at(replicas, 1, 50, 50)
     at(replicas, 2, 50, 50)
-    replicas.whole_at = 5000.0  # an append found everything committed
+    assert replicas.grows(5000.0)  # an append found everything committed
     assert replicas.lagging(51, 5001.0, LAG_S) == ()
     assert replicas.lagging(51, 5011.0, LAG_S) == (1, 2)
 
@@ -186,10 +186,10 @@ def test_the_high_watermark_is_the_twins(steps: list[tuple[str, int, int]], min_
         assert replicas.maximal_isr == committed | (proposed or set())
 
 
-def test_a_replica_that_may_be_in_the_isr_has_to_be_heard() -> None:
+def test_a_replica_that_may_be_in_the_isr_has_to_have_fetched() -> None:
     replicas = ReplicaSet(0, (0, 1), (0,), 5, 1, now=100.0)
-    assert replicas.heard_since(99.0)
+    assert replicas.isr_has_fetched_since(99.0)
     replicas.propose_join(1)  # the controllers may have taken it, and elected it since
-    assert not replicas.heard_since(99.0)
+    assert not replicas.isr_has_fetched_since(99.0)
     at(replicas, 1, 50, 50)
-    assert replicas.heard_since(99.0)
+    assert replicas.isr_has_fetched_since(99.0)
