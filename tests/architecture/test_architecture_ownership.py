@@ -9,9 +9,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 ROOMS = [
+    "broker/audit",
     "broker/coordination",
     "broker/partitions",
     "broker/replication",
+    "broker/tier",
     "kraft",
     "storage",
 ]
