@@ -25,8 +25,8 @@ from broker.requests.context import RequestChain, RequestContext, Route
 from broker.requests.long_requests import LongRequest, LongServing
 from broker.requests.serving import RequestServing
 from broker.security.login import Login
-from broker.security.plane import Security
-from broker.security.session import ClientSession
+from broker.security.plane import FrameHandlers, Security
+from broker.security.session import ANONYMOUS, ClientSession
 from common.errors import MalformedFrame, ProtocolError
 from common.invariants import InvariantViolation
 from common.lifecycle import end_tasks
@@ -34,10 +34,10 @@ from common.node_settings.connections import ConnectionSettings
 from common.pacing import Pacer
 from wire.apis import ApiKey, api_versions_unsupported, served
 from wire.codec import UnsupportedRequest, decode_request, request_start
-from wire.connection import Connection, Reply
+from wire.connection import Connection
 from wire.hot_codec import FETCH, FETCH_VERSIONS, PRODUCE, PRODUCE_VERSIONS, request_head
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
-from wire.outgoing import Part
+from wire.outgoing import Part, Reply
 from wire.primitives import INT32
 
 logger = logging.getLogger(__name__)
@@ -72,17 +72,17 @@ class Dispatcher:
         self.serving = RequestServing(chain, pacer, answer_bytes_max)
         self._fatal = fatal
         self._security = security
-        if security is not None:
-            security.open, security.shut = self.frame, self.frame_before_login
+        self._handlers = FrameHandlers(self.frame, self.frame_before_login)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._serial = 0
         self.requests = 0  # since the start, over all APIs
 
     def began(self, connection: Connection) -> None:
         """A new connection, before its first frame."""
-        session = connection.state = _session_of(connection)
+        session = _session_of(connection)
+        connection.belong_to(session)
         if self._security is not None:
-            self._security.greet(connection, session)
+            self._security.greet(connection, session, self._handlers)
         elif connection.listener is not None and connection.listener.protocol.uses_sasl:
             connection.close("nobody can authenticate here")
 
@@ -196,13 +196,20 @@ class Dispatcher:
         kind = connection.listener.kind if connection.listener is not None else ListenerKind.OPERATOR
         if route is None or served(kind, header.api_key, header.version) is None:
             raise MalformedFrame(f"api {header.api_key} version {header.version} is not served here")
-        context = RequestContext(session, header.api_key, header.version, header.correlation, header.client_id)
-        context.pacer = self._pacer
+        throttle_ms = self.serving.chain.throttle.charge(session, header.api_key, size)
+        context = RequestContext(
+            session,
+            header.api_key,
+            header.version,
+            header.correlation,
+            header.client_id,
+            throttle_ms=throttle_ms,
+            pacer=self._pacer,
+        )
         is_long = size > COPIED_BYTES_MAX
         if is_long:
             connection.mute()
         try:
-            context.throttle_ms = self.serving.chain.throttle.charge(session, header.api_key, size)
             outcome: list[bytes] | Awaitable[list[bytes]]
             if size <= SHORT_BYTES and self._pacer.admits(SHORT_COST + size // BYTES_PER_UNIT):
                 outcome = self.serving.serve(context, decode_request(data)[1], route)
@@ -222,8 +229,8 @@ class Dispatcher:
             self._tasks[self._serial] = task
         else:
             connection.reply(list[Part](outcome))
-            if context.throttle_ms:
-                connection.mute_for(context.throttle_ms / 1000)
+            if throttle_ms:
+                connection.mute_for(throttle_ms / 1000)
 
     async def _later(
         self, serial: int, context: RequestContext, outcome: Awaitable[list[bytes]], reply: Reply
@@ -254,7 +261,7 @@ def _session_of(connection: Connection) -> ClientSession:
     identity = connection.identity
     if identity is None:
         return ClientSession(name, internal, connection.peer[0], connection)
-    session = ClientSession(name, internal, identity.client_address[0], connection)
+    host, principal = identity.client_address[0], ANONYMOUS
     if identity.security_protocol is SecurityProtocol.SSL and identity.tls_principal is not None:
-        session.principal = identity.tls_principal
-    return session
+        principal = identity.tls_principal
+    return ClientSession(name, internal, host, connection, principal)

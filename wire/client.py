@@ -128,17 +128,17 @@ class ClientConnection:
     async def _prove(self, initiator: Initiator) -> None:
         """The handshake of `wire.node_auth`; requests may follow the proof at once."""
         connection = self._connection
-        limit, connection.frame_bytes_max = connection.frame_bytes_max, CHALLENGE_BYTES
-        connection.handler = self._challenge
+        limit = connection.frame_bytes_max
+        connection.hand_to(self._challenge, CHALLENGE_BYTES)
         self._ready = asyncio.get_running_loop().create_future()
         hello = initiator.hello()
         connection.send([INT32.pack(len(hello)) + hello])
         proof = initiator.prove(await self._ready)
         connection.send([INT32.pack(len(proof)) + proof])
-        connection.frame_bytes_max = limit
+        connection.hand_to(self._response, limit)
 
     def _challenge(self, connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
-        connection.handler = self._response
+        connection.hand_to(self._response, CHALLENGE_BYTES)
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(bytes(view[at:end]))
 

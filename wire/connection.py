@@ -21,7 +21,7 @@ from wire import pauses
 from wire.buffers import BUFFER_BYTES, BufferPool
 from wire.identity import PeerIdentity
 from wire.listeners import ListenerConfig
-from wire.outgoing import Part, RegionCutShort, SendQueue, release
+from wire.outgoing import Part, RegionCutShort, Reply, SendQueue, release
 from wire.tick import Tick
 from wire.watch import Watch
 
@@ -35,24 +35,6 @@ FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all t
 FrameHandler = Callable[["Connection", bytearray, memoryview, int, int], None]
 ClosedHandler = Callable[["Connection"], None]
 ViolationHandler = Callable[["Connection", str], None]
-
-
-class Reply:
-    """The place of one answer in its connection's order. Answer it once."""
-
-    __slots__ = ("connection", "held", "parts")
-
-    def __init__(self, connection: Connection, held: int) -> None:
-        self.connection = connection
-        self.held = held
-        self.parts: list[Part] | None = None
-
-    def send(self, parts: list[Part]) -> None:
-        """The answer, a whole frame, or no part at all where none is due (acks=0). After the connection has closed its
-        regions are released and nothing is sent."""
-        check(self.parts is None, "a request is answered once")
-        self.parts = parts
-        self.connection._answered(self)
 
 
 class Connection:
@@ -115,6 +97,15 @@ class Connection:
         socket.on_readable(self._readable)
         if limits.idle_s:
             watch.at(watch.now + limits.idle_s, self)
+
+    def belong_to(self, state: object) -> None:
+        """From now on `state` is the owner's."""
+        self.state = state
+
+    def hand_to(self, handler: FrameHandler, frame_bytes_max: int) -> None:
+        """From now on `handler` takes each whole frame, of at most so many bytes."""
+        self.handler = handler
+        self.frame_bytes_max = frame_bytes_max
 
     # receiving -----------------------------------------------------------------------------------------------
 
@@ -334,7 +325,8 @@ class Connection:
                 self._pause(pauses.HELD)
         return reply
 
-    def _answered(self, reply: Reply) -> None:
+    def answered(self, reply: Reply) -> None:
+        """Its parts are there: they leave once it is its turn."""
         if reply.held:
             self._pool.hold(-reply.held)
             self._held_by_handlers -= reply.held

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib.resources
 import uuid
+from copy import copy
+from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_message import ApiMessage
@@ -33,6 +35,14 @@ def raw_uuid(value: uuid.UUID | None) -> bytes:
     return ZERO_UUID if value is None else value.bytes
 
 
+def changed(message: Any, **fields: Any) -> Any:
+    """A copy of a message or of a struct in one, with other values in these fields. Lists are shared with it."""
+    copied = copy(message)
+    for name, value in fields.items():
+        setattr(copied, name, value)
+    return copied
+
+
 def _library_classes() -> dict[str, type[Message]]:
     found = {}
     for package in (admin, consumer, metadata, producer, sasl):
@@ -52,4 +62,4 @@ def _own_classes() -> dict[str, type[Message]]:
 _CLASSES = _library_classes() | _own_classes()
 globals().update(_CLASSES)
 
-__all__ = [*sorted(_CLASSES), "Message", "Request", "Response", "Struct", "raw_uuid", "schema_uuid"]  # noqa: PLE0604
+__all__ = [*sorted(_CLASSES), "Message", "Request", "Response", "Struct", "changed", "raw_uuid", "schema_uuid"]  # noqa: PLE0604

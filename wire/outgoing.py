@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from common.invariants import check
 from common.ports import Buffer, File, Socket
 
 PREAD_BYTES_MAX = 64 << 10
@@ -36,6 +37,32 @@ class FileRegion(Protocol):
 
 
 Part = bytes | bytearray | FileRegion
+
+
+class Replies(Protocol):
+    """A connection's replies, in the order of its requests."""
+
+    def answered(self, reply: Reply) -> None:
+        """The reply's parts are there."""
+        ...
+
+
+class Reply:
+    """The place of one answer in its connection's order. Answer it once."""
+
+    __slots__ = ("_replies", "held", "parts")
+
+    def __init__(self, replies: Replies, held: int) -> None:
+        self._replies = replies
+        self.held = held
+        self.parts: list[Part] | None = None
+
+    def send(self, parts: list[Part]) -> None:
+        """The answer, a whole frame, or no part at all where none is due (acks=0). After the connection has closed its
+        regions are released and nothing is sent."""
+        check(self.parts is None, "a request is answered once")
+        self.parts = parts
+        self._replies.answered(self)
 
 
 class BytesWanted(Protocol):

@@ -379,8 +379,7 @@ class _Handshake:
         self._acceptor = server.acceptor()
         self._watch = server.watch
         self._frame_bytes_max = connection.frame_bytes_max
-        connection.frame_bytes_max = HELLO_BYTES
-        connection.handler = self._frame
+        connection.hand_to(self._frame, HELLO_BYTES)
         self._watch.at(server.handshake_until, self)
 
     def _frame(self, connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:
@@ -395,8 +394,7 @@ class _Handshake:
             raise MalformedFrame(f"node authentication: {error}") from error
         self._watch.forget(self)
         self._strangers.pop(connection, None)
-        connection.frame_bytes_max = self._frame_bytes_max
-        connection.handler = self._handler
+        connection.hand_to(self._handler, self._frame_bytes_max)
 
     def check(self, now: float) -> float | None:
         self._connection.close("node authentication: no proof in time")

@@ -37,7 +37,7 @@ from storage.cold_reads import PageWait
 from storage.open_files import OpenFiles
 from storage.region import Region
 from tiering.downloads import Ticket
-from wire.connection import Connection, Reply
+from wire.connection import Connection
 from wire.hot_codec import (
     FETCH,
     NO_TIER_END,
@@ -50,6 +50,7 @@ from wire.hot_codec import (
     encode_fetch_response,
     fetch_decoding,
 )
+from wire.outgoing import Reply
 from wire.tick import Tick
 
 logger = logging.getLogger(__name__)

@@ -22,9 +22,8 @@ from broker.requests.long_requests import LongRequest
 from broker.security.session import ClientSession
 from common.errors import ErrorCode, ProtocolError
 from common.pacing import Work
-from wire.connection import Reply
 from wire.hot_codec import PARTS_AT_ONCE, FetchCall, FetchedRow, LeaderHint, fetch_encoding
-from wire.outgoing import Part
+from wire.outgoing import Part, Reply
 
 UPDATED_AT_ONCE, UPDATE_COST = 100, 4  # positions of a session, and units of `common.pacing` of each
 WATCHED_MAX = 5_000

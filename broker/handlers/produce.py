@@ -34,7 +34,7 @@ from kraft.records import AclOperation, AclResource
 from kraft.topic_names import INTERNAL_TOPICS
 from records.record import InvalidRecords
 from storage.partition_log import Appended
-from wire.connection import Connection, Reply
+from wire.connection import Connection
 from wire.hot_codec import (
     PARTS_AT_ONCE,
     PRODUCE,
@@ -50,6 +50,7 @@ from wire.hot_codec import (
     produce_decoding,
     produce_encoding,
 )
+from wire.outgoing import Reply
 
 ALL, LEADER, NONE = -1, 1, 0
 BY_ID_FROM = 13

@@ -15,7 +15,7 @@ from broker.requests.portions import Listing
 from broker.security.authorizer import Access
 from broker.security.session import ClientSession
 from common.pacing import Pacer, Work, at_once
-from wire.messages import Message
+from wire.messages import Message, changed
 
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
@@ -38,6 +38,13 @@ class RequestContext:
     scope: object = None  # the rewriter's own, from the request to its answer
     throttle_ms: int = 0  # what the answer tells the client to wait
     pacer: Pacer | None = None
+
+    def keep_scope(self, scope: object) -> None:
+        self.scope = scope
+
+    def throttled(self, answer: M) -> M:
+        """The answer, which tells the client to wait if it is to wait."""
+        return changed(answer, throttle_time_ms=self.throttle_ms) if self.throttle_ms else answer
 
     @property
     def lane(self) -> Hashable:

@@ -15,8 +15,8 @@ from typing import TypeVar
 from broker.requests.admission import Admission
 from broker.security.session import ClientSession
 from common.pacing import Pacer, Work
-from wire.connection import Connection, Reply
-from wire.outgoing import Part
+from wire.connection import Connection
+from wire.outgoing import Part, Reply
 
 T = TypeVar("T")
 

@@ -121,16 +121,13 @@ class RequestServing:
         if isinstance(answer, WrittenRows):
             return self._pacer.start(self._with_rows(context, answer), context.lane)
         if is_light(answer, context.api_version):
-            answer = self.chain.rewriter.outward(context, answer)
-            if context.throttle_ms:
-                answer.throttle_time_ms = context.throttle_ms
+            answer = context.throttled(self.chain.rewriter.outward(context, answer))
             return [encode_response(context.api_key, context.api_version, context.correlation_id, answer)]
         return self._pacer.start(self._encoding(context, answer), context.lane)
 
     def _with_rows(self, context: RequestContext, answer: WrittenRows) -> Work[Parts]:
         message: Any = yield from self.chain.rewriter.outward_work(context, answer.message)
-        if context.throttle_ms:
-            message.throttle_time_ms = context.throttle_ms
+        message = context.throttled(message)
         writer = self._rows_writer(context, answer.name)
         writer.add_written(answer.parts, answer.count)
         yield from writer.add(getattr(message, answer.name))
@@ -142,9 +139,7 @@ class RequestServing:
         )  # fmt: skip
 
     def _encoding(self, context: RequestContext, answer: Any) -> Work[Parts]:
-        answer = yield from self.chain.rewriter.outward_work(context, answer)
-        if context.throttle_ms:
-            answer.throttle_time_ms = context.throttle_ms
+        answer = context.throttled((yield from self.chain.rewriter.outward_work(context, answer)))
         parts = yield from encode_response_work(
             context.api_key, context.api_version, context.correlation_id, answer, self._answer_bytes_max
         )
@@ -178,15 +173,15 @@ class RequestServing:
                 rows = []
             join(rows, getattr(answer, name), listing.answered[1:], joined)
         await pacer.run(writer.add(rows), lane)
-        if context.throttle_ms:
-            answer.throttle_time_ms = context.throttle_ms
-        return writer.finished(answer)
+        return writer.finished(context.throttled(answer))
 
     def _whole(self, context: RequestContext, answer: Any) -> Work[Parts]:
-        if context.throttle_ms:
-            answer.throttle_time_ms = context.throttle_ms
         parts = yield from encode_response_work(
-            context.api_key, context.api_version, context.correlation_id, answer, self._answer_bytes_max
+            context.api_key,
+            context.api_version,
+            context.correlation_id,
+            context.throttled(answer),
+            self._answer_bytes_max,
         )
         return parts
 

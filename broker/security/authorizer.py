@@ -57,6 +57,10 @@ class Authorizer:
         self.acls = _NONE
         self._accesses: WeakValueDictionary[tuple[str, str, str | None], Access] = WeakValueDictionary()
 
+    def follow(self, acls: AclsImage) -> None:
+        """Decide by these ACLs from now on."""
+        self.acls = acls
+
     def access(self, principal: str, host: str, tenant: str | None = None) -> Access:
         """Rights of `principal` from `host`, shared by all who ask for the same."""
         key = (principal, host, tenant)

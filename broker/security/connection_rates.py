@@ -71,15 +71,11 @@ class ConnectionRates:
         pause_ms = int(pause_of(bucket, rate, now) * 1000)
         if pause_ms:
             self.throttled[what] += 1
-            session.pause_ms = max(session.pause_ms, pause_ms)
+            session.owe_pause(pause_ms)
 
     def charge(self, session: ClientSession, api_key: int, request_bytes: int) -> int:
         """Milliseconds that the answer to this request tells, after which its connection is muted for as long."""
-        pause_ms = session.pause_ms
-        if not pause_ms or api_key in _WITHOUT_ROOM:
-            return 0
-        session.pause_ms = 0
-        return pause_ms
+        return session.take_pause() if session.pause_ms and api_key not in _WITHOUT_ROOM else 0
 
     def register(self, metrics: Metrics) -> None:
         metrics.family(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from broker.security.authorizer import Authorizer, AuthorizerConfig
+from broker.security.authorizer import Access, Authorizer, AuthorizerConfig
 from broker.security.config import SecurityConfig
 from broker.security.connection_rates import ConnectionRates
 from broker.security.credentials import Credentials
@@ -39,8 +40,15 @@ logger = logging.getLogger(__name__)
 NO_TENANT = ""  # of a tenants' listener's connection that names none: it has no keys
 
 
+class FrameHandlers(NamedTuple):
+    """What takes a connection's frames: `shut` until somebody is known and after their session has ended."""
+
+    open: FrameHandler
+    shut: FrameHandler
+
+
 class Security:
-    """Made while the event loop runs. `open` and `shut` are the dispatcher's: what frames go to in the two states."""
+    """Made while the event loop runs."""
 
     def __init__(
         self,
@@ -64,14 +72,12 @@ class Security:
         self.rates = ConnectionRates(image, now, config.address_connection_rate, config.tenant_connection_rate)
         self.departures = Departures(image, broker_id, self._close_left_behind)
         self.authenticated = 0  # exchanges that succeeded, since the start
-        self.open: FrameHandler
-        self.shut: FrameHandler
         self._logins: dict[str, dict[Login, None]] = {}  # by user
         self._of_tenant: dict[str, int] = {}
 
     # connections -------------------------------------------------------------------------------------------
 
-    def greet(self, connection: Connection, session: ClientSession) -> None:
+    def greet(self, connection: Connection, session: ClientSession, handlers: FrameHandlers) -> None:
         """A new connection. One that does not authenticate has its rights from the start."""
         listener = connection.listener
         if listener is None or listener.kind is ListenerKind.INTERNAL:
@@ -81,23 +87,24 @@ class Security:
             if listener.kind is ListenerKind.TENANT:
                 connection.close("tenants authenticate")
             else:
-                self.grant(session)
+                access = self.rights(session.principal, session.client_host, None)
+                session.belong_to(session.principal, None, access)
             return
-        connection.frame_bytes_max = self.config.max_receive_size
-        connection.handler = self.shut
-        login = session.login = Login(session, _Door(self, connection, listener))
-        session.closed_listeners[login] = None
+        door = _Door(self, connection, listener, handlers)
+        login = Login(session, door)
+        session.begin_login(login)
+        door.shut(login)
 
-    def grant(self, session: ClientSession) -> None:
-        """The rights of the session's principal; None where everybody may do everything."""
-        if self.config.authorizer is not None or session.tenant is not None:
-            session.access = self.authorizer.access(session.principal, session.client_host, session.tenant)
+    def rights(self, principal: str, host: str, tenant: str | None) -> Access | None:
+        """The rights of a principal; None where everybody may do everything."""
+        if self.config.authorizer is None and tenant is None:
+            return None
+        return self.authorizer.access(principal, host, tenant)
 
-    def enter(self, login: Login, user: str) -> str:
-        tenant = login.session.tenant
-        if login.user:
-            return ""
-        if tenant is not None:
+    def enter(self, login: Login, user: str, principal: str, tenant: str | None) -> str:
+        """The connection is this user's from now on, unless the tenant has too many: otherwise why not."""
+        session, is_new = login.session, not login.user
+        if is_new and tenant is not None:
             count = self._of_tenant.get(tenant, 0)
             image = self.image().tenants.get(tenant)
             limits = image.limits if image is not None else {}
@@ -105,8 +112,11 @@ class Security:
                 return "too many connections of the tenant"
             self._of_tenant[tenant] = count + 1
             self.departures.look(tenant)
-        self._logins.setdefault(user, {})[login] = None
-        self.rates.logged_in(login.session)
+        session.belong_to(principal, tenant, self.rights(principal, session.client_host, tenant))
+        if is_new:
+            self._logins.setdefault(user, {})[login] = None
+            self.rates.logged_in(session)
+        self.authenticated += 1
         return ""
 
     def leave(self, login: Login) -> None:
@@ -128,7 +138,7 @@ class Security:
     def metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over ACLs, and end the connections of keys and tenants that are gone."""
         self.strangers.metadata_changed(delta, image)
-        self.authorizer.acls = image.acls
+        self.authorizer.follow(image.acls)
         access = delta.access
         gone = {key: None for key, before in access.keys_changed.items() if before is not None}
         for tenant in access.tenants_changed:
@@ -171,7 +181,9 @@ class Security:
 class _Door:
     """What one connection's login asks of the broker."""
 
-    def __init__(self, security: Security, connection: Connection, listener: ListenerConfig) -> None:
+    def __init__(
+        self, security: Security, connection: Connection, listener: ListenerConfig, handlers: FrameHandlers
+    ) -> None:
         config = security.config
         name = listener.name
         offered: Sequence[str] = config.mechanisms_of.get(name, config.mechanisms)
@@ -187,6 +199,7 @@ class _Door:
         self.authentication_s = config.authentication_ms / 1000
         self._security = security
         self._connection = connection
+        self._handlers = handlers
         self._listener = name
         self._credentials: Credentials | None = None  # of the exchange under way
         self._ip = connection.identity.client_address[0] if connection.identity is not None else connection.peer[0]
@@ -209,23 +222,15 @@ class _Door:
         return f"User:{user}" if self.tenant is None else f"User:{self.tenant}_{user}"
 
     def admit(self, login: Login, user: str) -> str:
-        security, session = self._security, login.session
         if self._credentials is not None and not self._credentials.holds(user):
             return "revoked meanwhile"
-        session.tenant = self.tenant
-        refusal = security.enter(login, user)
-        if refusal:
-            return refusal
-        session.principal = self.principal(user)
-        security.grant(session)
-        security.authenticated += 1
-        self._connection.frame_bytes_max = security.frame_bytes_max
-        self._connection.handler = security.open
-        return ""
+        refusal = self._security.enter(login, user, self.principal(user), self.tenant)
+        if not refusal:
+            self._connection.hand_to(self._handlers.open, self._security.frame_bytes_max)
+        return refusal
 
     def shut(self, login: Login) -> None:
-        self._connection.frame_bytes_max = self._security.config.max_receive_size
-        self._connection.handler = self._security.shut
+        self._connection.hand_to(self._handlers.shut, self._security.config.max_receive_size)
 
     def failed(self, cause: str, mechanism: str) -> None:
         named = {"mechanism": mechanism} if mechanism else {}

@@ -61,6 +61,26 @@ class ClientSession:
             self.reader = next(numbers)
         return self.reader
 
+    def begin_login(self, login: ClosedListener) -> None:
+        """On a listener with SASL: `login` decides whose the connection is."""
+        self.login = login
+        self.closed_listeners[login] = None
+
+    def belong_to(self, principal: str, tenant: str | None, access: Access | None) -> None:
+        """The connection is this principal's from now on, with these rights."""
+        self.principal = principal
+        self.tenant = tenant
+        self.access = access
+
+    def owe_pause(self, pause_ms: int) -> None:
+        """The next answer with room for it tells the client to wait at least so long."""
+        self.pause_ms = max(self.pause_ms, pause_ms)
+
+    def take_pause(self) -> int:
+        """The pause that is owed; it is owed no longer."""
+        pause_ms, self.pause_ms = self.pause_ms, 0
+        return pause_ms
+
     def adopt(self, fetch_session: ClosedListener) -> None:
         """The fetch session that this connection used last; the one before, if another, is not expected back."""
         before, self.fetch_session = self.fetch_session, fetch_session

@@ -140,7 +140,7 @@ def _each(name: str, inner: Rewrite) -> Rewrite:
             try:
                 inner(scope, element)
             except ForeignName:
-                scope.left_out += 1
+                scope.leave_out()
             else:
                 kept.append(element)
         if len(kept) != len(elements):
@@ -159,7 +159,7 @@ def _each_work(name: str, inner: RewriteWork) -> RewriteWork:
             try:
                 yield from inner(scope, element)
             except ForeignName:
-                scope.left_out += 1
+                scope.leave_out()
             else:
                 kept.append(element)
         if len(kept) != len(elements):
@@ -245,7 +245,7 @@ def _names_out(scope: TenantScope, names: list[str] | None) -> list[str] | None:
         return None
     cut = len(scope.prefix)
     kept = [name[cut:] for name in names if name.startswith(scope.prefix)]
-    scope.left_out += len(names) - len(kept)
+    scope.leave_out(len(names) - len(kept))
     return kept
 
 
@@ -272,13 +272,13 @@ def _config_resource(name: str, translate: Callable[[TenantScope, str | None], s
     return rewrite
 
 
-def _host(name: str, node_name: str) -> Rewrite:
+def _host(name: str, node_name: str, port_name: str = "port") -> Rewrite:
     def rewrite(scope: TenantScope, item: Any) -> None:
         node = getattr(item, node_name)
         address = scope.proxies.of(node, scope.tenant) if getattr(item, name) and node >= 0 else None
         if address is not None:
             setattr(item, name, address[0])
-            item.port = address[1]
+            setattr(item, port_name, address[1])
 
     return rewrite
 

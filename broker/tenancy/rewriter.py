@@ -90,9 +90,10 @@ class TenantNames:
     def _scope(self, context: RequestContext, tenant: str) -> TenantScope:
         scope = context.scope
         if not isinstance(scope, TenantScope):
-            scope = context.scope = TenantScope(tenant, prefix_of(tenant), self._image().topics, self._proxies)
+            scope = TenantScope(tenant, prefix_of(tenant), self._image().topics, self._proxies)
+            context.keep_scope(scope)
         else:
-            scope.topics = self._image().topics  # the request may have changed them
+            scope.follow(self._image().topics)  # the request may have changed them
         return scope
 
 

@@ -46,6 +46,14 @@ class TenantScope:
     hidden: dict[UUID, UUID] = field(default_factory=dict)
     left_out: int = 0
 
+    def follow(self, topics: TopicsImage) -> None:
+        """Look ids up in these topics from now on."""
+        self.topics = topics
+
+    def leave_out(self, count: int = 1) -> None:
+        """So many rows of an answer are not the tenant's."""
+        self.left_out += count
+
     # names -------------------------------------------------------------------------------------------------
 
     def name_in(self, name: str | None) -> str | None:

@@ -19,7 +19,7 @@ from broker.listeners import Listen
 from broker.node import BrokerNode
 from broker.security.authorizer import AuthorizerConfig
 from broker.security.config import SecurityConfig
-from broker.security.plane import Security
+from broker.security.plane import FrameHandlers, Security
 from broker.security.session import ANONYMOUS, ClientSession
 from broker.tenancy.compiler import Compiler
 from broker.tenancy.rewriter import TenantNames
@@ -151,13 +151,14 @@ class TenantLab:
             port.close()
         assert not self.fatal, self.fatal
 
-    def _greet(self, connection: Connection, session: ClientSession) -> None:
-        name = session.listener
+    def _greet(self, connection: Connection, session: ClientSession, handlers: FrameHandlers) -> None:
+        name, principal, tenant, rights = session.listener, session.principal, None, None
         if name in self.tenants:
-            session.tenant = self.tenants[name]
-            session.principal = f"User:{session.tenant}_{KEYS[name]}"
-        if not session.internal and (self.rights or session.tenant is None):
-            self.broker.security.grant(session)
+            tenant = self.tenants[name]
+            principal = f"User:{tenant}_{KEYS[name]}"
+        if not session.internal and (self.rights or tenant is None):
+            rights = self.broker.security.rights(principal, session.client_host, tenant)
+        session.belong_to(principal, tenant, rights)
 
     def address(self, listener: str) -> Address:
         return self._addresses[listener]

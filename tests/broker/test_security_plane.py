@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.security.config import SecurityConfig
-from broker.security.plane import Security
+from broker.security.plane import FrameHandlers, Security
 from broker.security.session import ClientSession
 from common.machine import MachineClock, machine_random
 from kraft.image.delta import MetadataDelta
@@ -55,11 +55,18 @@ class Connection:
         self.handler: Any = None
         self.is_closed = False
 
+    def hand_to(self, handler: Any, frame_bytes_max: int) -> None:
+        self.handler, self.frame_bytes_max = handler, frame_bytes_max
+
     def close_after_flush(self) -> None:
         self.is_closed = True
 
     def close(self, reason: str | None = None) -> None:
         self.is_closed = True
+
+
+def _ignored(*_: object) -> None:
+    """A frame."""
 
 
 class World:
@@ -69,7 +76,6 @@ class World:
         config = SecurityConfig(tenant_domain="example.org", tenant_connections_max=2)
         now = asyncio.get_running_loop().time
         self.security = Security(config, ports, lambda: self.image, b"secret", 1 << 20, now, OWN)
-        self.security.open = self.security.shut = lambda *_: None
         self.change(
             TenantRecord(TENANT, "one", "default", 0),
             ApiKeyRecord(KEY, TENANT, "", (), 0),
@@ -87,7 +93,7 @@ class World:
         connection = Connection(server_name)
         session = ClientSession("TENANT", False, "10.0.0.1", connection)
         made: Any = connection
-        self.security.greet(made, session)
+        self.security.greet(made, session, FrameHandlers(_ignored, _ignored))
         return connection, session, session.login
 
     def log_in(self) -> tuple[Connection, ClientSession, str]:

@@ -54,6 +54,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
 
 R = TypeVar("R")
+AnyStruct = TypeVar("AnyStruct", bound=Struct)
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class Compiled: ...
@@ -88,6 +89,7 @@ __all__: list[str]
 
 def schema_uuid(raw: bytes) -> UUID: ...
 def raw_uuid(value: UUID | None) -> bytes: ...
+def changed(message: AnyStruct, **fields: object) -> AnyStruct: ...
 """
 
 

@@ -26,10 +26,12 @@ from wire.codec import (
 from wire.decoder import decode_body
 from wire.messages import (
     CreateTopicsRequest,
+    DeleteGroupsRequest,
     FetchRequest,
     FetchSnapshotRequest,
     MetadataRequest,
     ProduceRequest,
+    changed,
     raw_uuid,
     schema_uuid,
 )
@@ -273,3 +275,13 @@ def test_bytes_behind_a_hand_read_body_are_ignored_and_a_cut_body_is_not() -> No
         assert decode(buffer, body, len(buffer), version) == whole
         with pytest.raises(MalformedFrame):
             decode(buffer, body, len(frame) - 1, version)
+
+
+def test_a_changed_message_is_a_copy() -> None:
+    request = DeleteGroupsRequest(groups_names=["one", "two"])
+    other = changed(request, groups_names=["two"])
+    assert request.groups_names == ["one", "two"]
+    frame = encode_request(DeleteGroupsRequest(groups_names=["two"]), 2, 1, "c")
+    assert encode_request(other, 2, 1, "c") == frame
+    _, decoded = decode_request(memoryview(encode_request(request, 2, 1, "c"))[4:])
+    assert encode_request(changed(decoded, groups_names=["two"]), 2, 1, "c") == frame

@@ -14,7 +14,8 @@ from common.errors import MalformedFrame
 from common.node_settings.connections import ConnectionSettings
 from tests.wire.fakes import Bench, FakeFile, FakeRegion, frame, frames_in, turns, until
 from wire.buffers import BUFFER_BYTES, BufferPool
-from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection, Reply
+from wire.connection import SCARCE_RECEIVE_BYTES, SET_ASIDE_BYTES_MAX, Connection
+from wire.outgoing import Reply
 
 
 def echo(connection: Connection, _: bytearray, view: memoryview, at: int, end: int) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from common.node_settings.connections import ConnectionSettings
 from tests.wire.fakes import Bench, FakeFile, FakeRegion, FakeSocket, frame, turns
 from wire.buffers import BufferPool
-from wire.connection import Connection, Reply
+from wire.connection import Connection
+from wire.outgoing import Reply
 
 SIZES = [1, 50, 3000, 60_000, 70_000, 300_000, 600_000]
 ROUNDS_WITHOUT_PROGRESS_MAX = 500  # a muted connection is unmuted in one round of six
