@@ -174,7 +174,7 @@ class LogTail:
                 if marker is not None:
                     markers[len(headers)] = marker
             headers.append(header)
-            next_offset = header.next_offset
+            next_offset = header.base_offset + header.last_offset_delta + 1
         if not headers:
             return None
         self.admit(end - at)
@@ -206,15 +206,15 @@ class LogTail:
     def _must_roll(self, header: BatchHeader, run_bytes: int, size: int) -> bool:
         """Whether a batch of `size` bytes fits no more behind the active segment's and `run_bytes` more."""
         active = self._segments.active
-        held = active.size + run_bytes
+        held, next_offset = active.size + run_bytes, header.base_offset + header.last_offset_delta + 1
         if held == 0:  # an empty segment takes any batch whose offsets it can tell
-            return header.next_offset > self._full_offset and header.base_offset > active.base_offset
+            return next_offset > self._full_offset and header.base_offset > active.base_offset
         if self._full_timestamp == _NOT_READ:
             self._read_first_timestamp()
         return (
             held + size > self._full_size
             or header.max_timestamp > self._full_timestamp
-            or header.next_offset > self._full_offset
+            or next_offset > self._full_offset
         )
 
     def _read_first_timestamp(self) -> None:

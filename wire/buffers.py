@@ -39,13 +39,9 @@ class BufferPool:
         self._line: dict[Holder, None] = {}
         self._head: Holder | None = None
         self.held = 0
+        self.is_full = False  # held request bytes are over the limit; read for each frame
         self.unsent = 0  # reply bytes in memory that no socket has taken yet
         self.moved = 0  # bytes that sockets have given and taken since the node began
-
-    @property
-    def is_full(self) -> bool:
-        """Held request bytes are over the limit."""
-        return self.held > self._held_bytes_max
 
     @property
     def is_backed_up(self) -> bool:
@@ -87,6 +83,7 @@ class BufferPool:
     def hold(self, count: int) -> None:
         """Count `count` more bytes as held; negative when they are done with."""
         self.held += count
+        self.is_full = self.held > self._held_bytes_max
         if count < 0:
             self._admit()
 

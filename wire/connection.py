@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from struct import Struct
 
 from common.errors import MalformedFrame
 from common.invariants import InvariantViolation, check
@@ -30,6 +31,8 @@ SET_ASIDE_BYTES_MAX = 64 << 10
 SCARCE_RECEIVE_BYTES = 16 << 10  # at first, when the node's budget is used up
 FIRST_GROWTH_BYTES = 2 << 20
 FAIR_UNSENT_BYTES = 64 << 10  # what every connection may have unsent when all together have too much
+
+_LENGTH = Struct(">I")
 
 # (connection, buffer, view of it, start of the frame's payload, its end). Raise MalformedFrame to have it closed.
 FrameHandler = Callable[["Connection", bytearray, memoryview, int, int], None]
@@ -168,7 +171,7 @@ class Connection:
             return
         needed = 4
         while end - start >= 4:
-            needed = 4 + int.from_bytes(buffer[start : start + 4], "big")
+            needed = 4 + _LENGTH.unpack_from(buffer, start)[0]
             if not 4 < needed <= self.frame_bytes_max + 4:  # a negative length is a huge one
                 raise MalformedFrame(f"length {needed - 4}, limit {self.frame_bytes_max}")
             if end - start < needed:

@@ -14,6 +14,7 @@ from common.ports import Buffer, File, Socket
 
 PREAD_BYTES_MAX = 64 << 10
 GATHER_BYTES_MAX = 256 << 10
+_BYTES = (bytes, bytearray, memoryview)
 LOOK_BYTES_MAX = 1 << 20  # so far it is looked ahead at once whether a region is in memory
 
 
@@ -80,7 +81,7 @@ class RegionCutShort(Exception):
 def release(part: object) -> None:
     """Tell a region that it will not be read again."""
     method = getattr(part, "release", None)
-    if method is not None and not isinstance(part, (bytes, bytearray, memoryview)):
+    if method is not None and not isinstance(part, _BYTES):
         method()
 
 
@@ -135,7 +136,7 @@ class SendQueue:
     def count(self, parts: list[Part]) -> None:
         """Add to `size`, `memory` and `regions`."""
         for part in parts:
-            if isinstance(part, (bytes, bytearray)):
+            if isinstance(part, _BYTES):
                 length = len(part)
                 self.memory += length
             else:
@@ -153,7 +154,7 @@ class SendQueue:
         try:
             while parts:
                 first = parts[0]
-                if not isinstance(first, (bytes, bytearray, memoryview)):
+                if not isinstance(first, _BYTES):
                     if first.length > PREAD_BYTES_MAX:
                         if not self._send_region(socket, first):
                             return False
@@ -214,12 +215,15 @@ class SendQueue:
         A gathered region becomes memory: whatever of it the socket does not take stays queued as bytes.
         """
         parts = self.parts
+        if len(parts) == 1 and isinstance(only := parts[0], _BYTES):
+            parts.popleft()
+            return only, False
         gathered: list[Buffer] = []
         size = 0
         more = False
         while parts and size < GATHER_BYTES_MAX:
             part = parts[0]
-            if isinstance(part, (bytes, bytearray, memoryview)):
+            if isinstance(part, _BYTES):
                 gathered.append(part)
                 size += len(part)
             elif part.length > PREAD_BYTES_MAX or (gathered and _ready(part, 0, part.length) < part.length):

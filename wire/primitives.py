@@ -62,7 +62,7 @@ def request_head(buffer: bytearray | memoryview, at: int, end: int, flexible: bo
         elif size != -1:
             raise MalformedFrame("client id length")
         if flexible:
-            body = skip_tags(buffer, body, end)
+            body = skip_tags(buffer, body, end) if buffer[body] else body + 1
     except (IndexError, struct_error) as error:
         raise MalformedFrame("request header") from error
     if body > end:
@@ -140,7 +140,11 @@ def tag_head(buffer: bytearray | memoryview, at: int, end: int) -> tuple[int, in
 def count_at(buffer: bytearray, at: int, end: int, flexible: bool) -> tuple[int, int]:
     """An array's count, never null; no more than there are bytes behind it, and at most `PARTS_MAX`."""
     if flexible:
-        count, at = uvarint(buffer, at)
+        count = buffer[at]
+        if count < 0x80:  # nearly always; here and where else a call for each row would cost as much as the rest
+            at += 1
+        else:
+            count, at = uvarint(buffer, at)
         count -= 1
     else:
         (count,) = INT32.unpack_from(buffer, at)

@@ -94,7 +94,10 @@ def _read_parts(
             raise MalformedFrame("produce: length of records")
         stop = at + size if size > 0 else at
         parts.append(ProducedPart(topic, index, at, stop))
-        at = skip_tags(buffer, stop, end) if flexible else stop
+        if not flexible:
+            at = stop
+        else:
+            at = skip_tags(buffer, stop, end) if buffer[stop] else stop + 1
     return at
 
 

@@ -173,9 +173,15 @@ def _row(buffer: bytearray, at: int, end: int, topic: bytes, rows: list[Replicat
             at = skip_tags(buffer, at + _ABORTED_BYTES, end)
     else:
         at += 1
-    size, start = uvarint(buffer, at + 4)  # behind the preferred read replica
-    size = max(size - 1, 0)
-    stop = start + size
+    at += 4  # the preferred read replica
+    size = buffer[at]
+    if size < 0x80:
+        at += 1
+    else:
+        size, at = uvarint(buffer, at)
+    start = stop = at
+    if size:
+        stop += size - 1
     if stop > end:
         raise MalformedFrame("fetch response: length of records")
     if not buffer[stop]:

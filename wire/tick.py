@@ -45,17 +45,20 @@ class Tick:
     def _run(self) -> None:
         wakeups, self._wakeups = self._wakeups, {}
         for callback in wakeups:
-            self._guarded(callback)
+            try:
+                callback()
+            except Exception as error:
+                self._report(error)
         flushes, self._flushes = self._flushes, {}
         for connection in flushes:
-            self._guarded(connection.flush)
+            try:
+                connection.flush()
+            except Exception as error:
+                self._report(error)
         self._scheduled = False
         if self._wakeups or self._flushes:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
-    def _guarded(self, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception as error:
-            self._loop.call_exception_handler({"message": "failure at the end of a turn", "exception": error})
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "failure at the end of a turn", "exception": error})

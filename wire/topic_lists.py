@@ -60,7 +60,7 @@ class TopicList(Generic[P]):
                 raise ManyParts("too many partitions")
             at = self._read_parts(buffer, at, end, version, topic, count, parts)
             if flexible:
-                at = skip_tags(buffer, at, end)
+                at = skip_tags(buffer, at, end) if buffer[at] else at + 1
         return parts, at
 
     def reading(
