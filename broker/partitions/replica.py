@@ -43,6 +43,8 @@ class Replica:
     committed. Each time that tiering is disabled another generation begins, with the settings that say so: then what
     was known is forgotten, until a leader says where the emptied tier ends.
 
+    `tier_generation` is how often tiering was disabled, to this replica's knowledge.
+
     Records below `erased_end_offset` were erased from the tier by their keys: what this disk holds of them is to go.
     """
 
@@ -57,6 +59,7 @@ class Replica:
         "name",
         "role",
         "tier_end_offset",
+        "tier_generation",
         "topic",
         "topic_id",
         "watchers",
@@ -73,6 +76,7 @@ class Replica:
         self.leader_epoch = -1
         self._start_wanted = -1  # the leader's log start that waits for the audit
         self.tier_end_offset = NO_TIER_END
+        self.tier_generation = log.config.tidelog_tier_generation
         self.erased_end_offset = 0
         self.high_watermark = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.watchers: dict[Watcher, None] = {}
@@ -96,11 +100,6 @@ class Replica:
         return self.log.append_as_follower(view, at, end) is not None
 
     @property
-    def tier_generation(self) -> int:
-        """How often tiering was disabled, to this replica's knowledge."""
-        return self.log.config.tidelog_tier_generation
-
-    @property
     def lacks_below(self) -> int:
         """This disk lacks records from the log's start up to this offset; 0 when it lacks none."""
         first = self.log.segments[0].base_offset
@@ -114,9 +113,9 @@ class Replica:
 
     def configure(self, config: LogConfig) -> None:
         """The topic's settings changed."""
-        before = self.tier_generation
         self.log.update_config(config)
-        if self.tier_generation != before:
+        if config.tidelog_tier_generation != self.tier_generation:
+            self.tier_generation = config.tidelog_tier_generation
             self.tier_end_offset = NO_TIER_END
             self._moved_late()
 
@@ -146,16 +145,18 @@ class Replica:
     ) -> None:
         """Take over what a fetch response tells of the leader. The high watermark only rises."""
         ends = self.log.ends  # its plain fields, here and below: this is on the way of every record
-        if tier_generation == self.tier_generation:
-            self.tier_end_offset = max(self.tier_end_offset, tier_end_offset)
-        self.erased_end_offset = max(self.erased_end_offset, erased_end_offset)
+        if tier_end_offset > self.tier_end_offset and tier_generation == self.tier_generation:
+            self.tier_end_offset = tier_end_offset
+        if erased_end_offset:
+            self.erased_end_offset = max(self.erased_end_offset, erased_end_offset)
         if ends.log_start < log_start_offset <= ends.log_end:
             self._start_at_leaders(log_start_offset)
-        reached = min(high_watermark, ends.readable)  # not what waits for a slow disk
-        if reached > self.high_watermark:
-            self.high_watermark = reached
-            self.log.note_high_watermark()
-            self._notify(committed=True)
+        if high_watermark > self.high_watermark:
+            reached = min(high_watermark, ends.readable)  # not what waits for a slow disk
+            if reached > self.high_watermark:
+                self.high_watermark = reached
+                self.log.note_high_watermark()
+                self._notify(committed=True)
 
     def _start_at_leaders(self, log_start_offset: int) -> None:
         """Serve nothing any more that the leader does not; when the audit is to hear of it first, a moment later."""
@@ -299,9 +300,12 @@ class Replica:
         None when a reader at `offset`, whose last record is of `last_fetched_epoch`, is on this lineage. Raises
         ProtocolError(OFFSET_OUT_OF_RANGE) when this log knows nothing of that epoch or before it.
         """
+        log = self.log
+        if last_fetched_epoch == log.leader_epochs.latest_epoch and offset <= log.ends.log_end:
+            return None  # nearly always; what follows would find the same
         if last_fetched_epoch < 0:
             return None
-        found = self.log.end_offset_for_epoch(last_fetched_epoch)
+        found = log.end_offset_for_epoch(last_fetched_epoch)
         if found.epoch < 0 or found.end_offset < 0:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, "an epoch before this log's first")
         if found.epoch < last_fetched_epoch or found.end_offset < offset:

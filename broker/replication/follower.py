@@ -26,6 +26,7 @@ from storage.leader_epochs import EpochEnd
 from wire.hot_codec import ReplicaPart, ReplicatedRow
 
 Key = tuple[bytes, int]
+_FOLLOWER = Role.FOLLOWER  # a member is slow to look up, and `judge` does it for each row
 NEVER_SENT = -1
 BACKOFF_MIN_S = 0.02
 RETRIES_PER_S = 1_000  # of partitions that rest, where they are many ...
@@ -44,13 +45,13 @@ class Action(Enum):
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """`offset` is where to truncate or to start again."""
+    """`offset` is where to truncate or to start again. To append and to ignore are one object each."""
 
     action: Action
     offset: int = -1
 
 
-_APPEND = Verdict(Action.APPEND)
+APPEND, IGNORE = Verdict(Action.APPEND), Verdict(Action.IGNORE)
 
 
 class Followed:
@@ -217,6 +218,7 @@ class FollowedPartitions:
             self._forget.pop(key, None)
             if followed.send(session, log_end):
                 self._sent_count += 1
+            generation = partition.tier_generation
             part = ReplicaPart(
                 key[1],
                 followed.epoch,
@@ -224,8 +226,8 @@ class FollowedPartitions:
                 log.leader_epochs.latest_epoch,
                 ends.log_start,
                 self._partition_bytes_max,
-                partition.tier_generation,
-                partition.lacks_below if partition.tier_generation else 0,
+                generation,
+                partition.lacks_below if generation else 0,
             )
             topics.setdefault(key[0], []).append(part)
         if session_is_new:
@@ -250,7 +252,7 @@ class FollowedPartitions:
         """What to do about one row of an answer."""
         followed = self._followed.get((row.topic, row.partition))
         if followed is None:
-            return None, Verdict(Action.IGNORE)
+            return None, IGNORE
         partition = followed.partition
         log, ends = partition.log, partition.log.ends
         log_end = ends.log_end
@@ -258,12 +260,12 @@ class FollowedPartitions:
             followed.sent_in != self._session
             or followed.sent_epoch != partition.leader_epoch
             or followed.sent_offset != log_end
-            or partition.role is not Role.FOLLOWER
+            or partition.role is not _FOLLOWER
         ):
-            return followed, Verdict(Action.IGNORE)
-        if row.error == ErrorCode.NONE:
+            return followed, IGNORE
+        if not row.error:
             if row.diverging is None:
-                return followed, _APPEND
+                return followed, APPEND
             own = log.end_offset_for_epoch(row.diverging[0])
             return followed, Verdict(Action.TRUNCATE, truncation_offset(EpochEnd(*row.diverging), own, log_end))
         if row.error == ErrorCode.OFFSET_OUT_OF_RANGE:

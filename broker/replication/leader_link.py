@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from broker.partitions.partition import Partition
 from broker.partitions.throttles import ReplicationQuota
 from broker.replication.config import ReplicationConfig
-from broker.replication.follower import Action, Followed, FollowedPartitions, Verdict
+from broker.replication.follower import APPEND, IGNORE, Action, Followed, FollowedPartitions, Verdict
 from common.backoff import Backoff, Retries
 from common.errors import ErrorCode, MalformedFrame, ProtocolError, StorageFailure, error_name
 from common.lifecycle import duty, end_task
@@ -301,10 +301,13 @@ class LeaderLink:
 
     def _row(self, row: ReplicatedRow, view: memoryview) -> None:
         followed, verdict = self.followed.judge(row)
-        if followed is None or verdict.action is Action.IGNORE:
+        if followed is None or verdict is IGNORE:
             return
         try:
-            self._obey(followed, verdict, row, view)
+            if verdict is APPEND:
+                self._append(followed, row, view)
+            else:
+                self._obey(followed, verdict, row)
         except AuditPending as pending:
             self.followed.rest(followed, self._loop.time())
             pending.then(lambda: self._may_go_on(followed))
@@ -346,7 +349,30 @@ class LeaderLink:
         else:
             self._unsaid += 1
 
-    def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow, view: memoryview) -> None:
+    def _append(self, followed: Followed, row: ReplicatedRow, view: memoryview) -> None:
+        """Take over the leader's batches, and what it says of itself. This is on the way of every record."""
+        partition = followed.partition
+        ends = partition.log.ends
+        log_start, log_end = ends.log_start, ends.log_end
+        if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
+            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
+        partition.leader_said(
+            row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end, row.tier_generation
+        )
+        if partition.tier_generation and partition.lacks_untiered and not _is_member(partition):
+            event, end = "the tier was emptied of what our disk lacks", partition.log.log_end_offset
+            self._tell(logging.WARNING, event, partition, end, offset=row.log_start_offset)
+            partition.start_again_at(row.log_start_offset, event)
+            self.followed.progressed(followed, moved=True)
+            return
+        if (row.erased_end or row.tier_end != NO_TIER_END) and partition.holds_erased:
+            self._services.drop_erased(partition)
+        followed.appended(row.high_watermark)
+        moved = ends.log_end != log_end or ends.log_start != log_start
+        self.followed.progressed(followed, moved=moved, size=row.end - row.start)
+
+    def _obey(self, followed: Followed, verdict: Verdict, row: ReplicatedRow) -> None:
+        """Do about a row without batches what `judge` found."""
         partition = followed.partition
         if verdict.action is Action.REST:
             # at first it may only not have heard of its leadership yet
@@ -361,30 +387,10 @@ class LeaderLink:
             self._truncate(partition, verdict.offset)
             self.followed.progressed(followed, moved=True)
             return
-        if verdict.action is Action.START_AGAIN:
-            event, end = "the leader's log begins above our end", partition.log.log_end_offset
-            self._tell(logging.WARNING, event, partition, end, offset=verdict.offset)
-            partition.start_again_at(verdict.offset)
-            self.followed.progressed(followed, moved=True)
-            return
-        ends = partition.log.ends
-        log_start, log_end = ends.log_start, ends.log_end
-        if row.end > row.start and not partition.append_fetched(view, row.start, row.end):
-            raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, "no batch is whole")
-        partition.leader_said(
-            row.high_watermark, row.log_start_offset, row.tier_end, row.erased_end, row.tier_generation
-        )
-        if partition.lacks_untiered and not _is_member(partition):
-            event, end = "the tier was emptied of what our disk lacks", partition.log.log_end_offset
-            self._tell(logging.WARNING, event, partition, end, offset=row.log_start_offset)
-            partition.start_again_at(row.log_start_offset, event)
-            self.followed.progressed(followed, moved=True)
-            return
-        if (row.erased_end or row.tier_end != NO_TIER_END) and partition.holds_erased:
-            self._services.drop_erased(partition)
-        followed.appended(row.high_watermark)
-        moved = ends.log_end != log_end or ends.log_start != log_start
-        self.followed.progressed(followed, moved=moved, size=row.end - row.start)
+        event, end = "the leader's log begins above our end", partition.log.log_end_offset
+        self._tell(logging.WARNING, event, partition, end, offset=verdict.offset)
+        partition.start_again_at(verdict.offset)
+        self.followed.progressed(followed, moved=True)
 
     def _truncate(self, partition: Partition, offset: int) -> None:
         """Give up what the leader does not have, and say so; raises as `Partition.truncate`, and then says nothing, for
