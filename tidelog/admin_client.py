@@ -14,8 +14,7 @@ import typer
 
 from common.errors import ErrorCode, error_name
 from common.settings import SettingError
-from tidelog.cluster_layout import HOST, load_layout
-from tidelog.commands.cluster import DEFAULT_DATA
+from tidelog.cluster_layout import DEFAULT_DATA, HOST, load_layout
 from tidelog.output import EXIT_USAGE, fail
 
 if TYPE_CHECKING:

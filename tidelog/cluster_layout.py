@@ -27,6 +27,7 @@ from tidelog.settings_check import check_own_of_listeners
 LAYOUT_FILE = "cluster.json"
 SECRET_FILE = "cluster.secret"
 TIER_DIRECTORY = "tier"
+DEFAULT_DATA = Path("tidelog-data")  # where commands look when no --data names another
 HOST = "127.0.0.1"
 OWN_PORTS = range(10_000, 32_000)
 CONTROLLER_ID_BASE, PROXY_ID_BASE = 1_000, 2_000

@@ -6,9 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tidelog.cluster_layout import HOST, ClusterLayout
+from tidelog.cluster_layout import DEFAULT_DATA, HOST, ClusterLayout
 
-DATA_DIRECTORY = "tidelog-data"  # where commands look when no --data names another
 LOGS = "logs"
 
 
@@ -49,7 +48,7 @@ def command_name() -> str:
 
 def data_option(root: Path) -> str:
     """` --data DIR` as commands need it from the current directory, "" where it is the directory that they look in."""
-    if root == Path.cwd().resolve() / DATA_DIRECTORY:
+    if root == Path.cwd().resolve() / DEFAULT_DATA:
         return ""
     return f" --data {root.relative_to(Path.cwd()) if root.is_relative_to(Path.cwd()) else root}"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 PIPE_WIDTH = 240  # columns where the output is no terminal
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:

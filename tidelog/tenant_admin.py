@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tidelog.admin_client import error_text
+from tidelog.admin_client import admin_client, error_text
 from tidelog.credentials import new_secret, verifiers
+from tidelog.output import fail
 from tidelog.replica_moves import Refused
 
 if TYPE_CHECKING:
@@ -221,3 +224,13 @@ class TenantAdmin:
             }
             for row in response.cells
         ]
+
+
+@contextmanager
+def tenant_admin(bootstrap: str | None, data: Path, command_config: Path | None = None) -> Iterator[TenantAdmin]:
+    """What the cluster refuses ends the command with one line."""
+    with admin_client(bootstrap, data, command_config) as client:
+        try:
+            yield TenantAdmin(client)
+        except Refused as error:
+            fail(str(error))

@@ -17,11 +17,10 @@ import typer
 
 from tidelog.client_files import TENANTS_DIRECTORY, key_file
 from tidelog.cluster_layout import HOST, ClusterLayout, load_layout
-from tidelog.commands.tenants import tenant_admin
 from tidelog.credentials import write_private
 from tidelog.embedded_tenants import refresh_client_files
 from tidelog.output import fail
-from tidelog.tenant_admin import NewKey, TenantAdmin
+from tidelog.tenant_admin import NewKey, TenantAdmin, tenant_admin
 
 DESCRIPTION = "made by tidelog up"
 ROUTED_TIMEOUT_S = 20.0

@@ -10,8 +10,8 @@ from kraft.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.commands.cluster import DEFAULT_DATA, Json
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from tidelog.library_client import AdminClient

@@ -10,10 +10,10 @@ import typer
 
 from records.audit_event import AuditEvent, AuditKind, to_fields
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, Reach, client_of, reach
-from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.internal_topics import Internal, is_internal, say_hidden
 from tidelog.moments import milliseconds, utc
-from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail, show
+from tidelog.output import EXIT_FAILED, EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from tidelog.audit_listing import Listing, Wanted

@@ -16,10 +16,10 @@ import typer
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster_layout import load_layout
-from tidelog.commands.cluster import DEFAULT_DATA, START_TIMEOUT_S, Json, ask_supervisor
+from tidelog.cluster_layout import DEFAULT_DATA, load_layout
+from tidelog.commands.cluster import START_TIMEOUT_S, ask_supervisor
 from tidelog.internal_topics import Internal, say_hidden
-from tidelog.output import fail, show
+from tidelog.output import Json, fail, show
 from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 from tidelog.tenant_admin import TenantAdmin
 

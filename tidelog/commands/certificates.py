@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.commands.cluster import Json
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.output import EXIT_USAGE, Json, fail, show
 
 app = typer.Typer(
     help="A cluster's own certificates: make, list.", no_args_is_help=True, rich_markup_mode=None, add_completion=False

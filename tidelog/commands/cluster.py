@@ -18,18 +18,24 @@ from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
 from tidelog import control
-from tidelog.cluster_layout import ClusterLayout, PortTaken, chosen_store, is_free, load_layout, prepare_layout
-from tidelog.cluster_words import DATA_DIRECTORY, LOGS, ready_lines, stopped_line, stopping_line
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.cluster_layout import (
+    DEFAULT_DATA,
+    ClusterLayout,
+    PortTaken,
+    chosen_store,
+    is_free,
+    load_layout,
+    prepare_layout,
+)
+from tidelog.cluster_words import LOGS, ready_lines, stopped_line, stopping_line
+from tidelog.output import EXIT_USAGE, Json, fail, show
 from tidelog.settings_check import check_settings
 
-DEFAULT_DATA: Path = Path(DATA_DIRECTORY)
 TIER_URI = "tidelog.tier.uri"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 90.0
 
 Data = Annotated[Path, typer.Option("--data", help="The directory of the cluster.", metavar="DIR")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OWN_SETTINGS = frozenset(
     [
         "node.id",

@@ -9,8 +9,7 @@ import typer
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import Setting, SettingError, environment_name
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog.commands.cluster import Json
-from tidelog.output import EXIT_USAGE, fail, show, show_one
+from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
 
 def config(

@@ -10,11 +10,10 @@ import typer
 
 from common.errors import ProtocolError
 from tidelog.admin_client import Bootstrap, CommandConfig, Data
-from tidelog.commands.cluster import DEFAULT_DATA, Json
-from tidelog.commands.tenants import tenant_admin
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.credentials import write_private
-from tidelog.output import EXIT_USAGE, fail, show, show_one
-from tidelog.tenant_admin import NewKey
+from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
+from tidelog.tenant_admin import NewKey, tenant_admin
 
 app = typer.Typer(help="API keys: create, list, renew, revoke.", no_args_is_help=True, rich_markup_mode=None)
 

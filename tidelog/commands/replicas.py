@@ -10,9 +10,9 @@ import typer
 
 from kraft.balancer.evacuation import PlacedPartition
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.commands.brokers import LOOK_S, Throttle
-from tidelog.commands.cluster import DEFAULT_DATA, Json
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.output import EXIT_USAGE, Json, fail, show
 from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 
 PREFERRED, UNCLEAN = 0, 1

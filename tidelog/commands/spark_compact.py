@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.commands.cluster import Json
+from tidelog.output import Json
 from tidelog.spark_job import (
     ClusterId,
     Conf,

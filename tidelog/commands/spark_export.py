@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.commands.cluster import Json
-from tidelog.output import EXIT_USAGE, fail
+from tidelog.output import EXIT_USAGE, Json, fail
 from tidelog.spark_job import (
     ClusterId,
     Conf,

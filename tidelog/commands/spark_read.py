@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.commands.cluster import Json
 from tidelog.moments import milliseconds
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.output import EXIT_USAGE, Json, fail, show
 from tidelog.spark_job import (
     ClusterId,
     Conf,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.admin_client import CommandConfig, admin_client
-from tidelog.commands.cluster import Json
-from tidelog.output import EXIT_USAGE, fail
+from tidelog.output import EXIT_USAGE, Json, fail
 from tidelog.spark_job import (
     ClusterId,
     Conf,

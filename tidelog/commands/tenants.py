@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.commands.cluster import DEFAULT_DATA, Json
-from tidelog.output import EXIT_USAGE, fail, show, show_one
-from tidelog.replica_moves import Refused
-from tidelog.tenant_admin import TenantAdmin
+from tidelog.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
+from tidelog.tenant_admin import TenantAdmin, tenant_admin
 
 app = typer.Typer(
     help="Tenants: create, list, describe, alter, delete, move.", no_args_is_help=True, rich_markup_mode=None
@@ -144,16 +140,6 @@ def move(
     if wait and row["cell"] != target:
         fail(f"tenant {row['tenant']} is in cell {row['cell']}: the move to {target} was taken back")
     show_one(shown, as_json=as_json)
-
-
-@contextmanager
-def tenant_admin(bootstrap: str | None, data: Path, command_config: Path | None = None) -> Iterator[TenantAdmin]:
-    """What the cluster refuses ends the command with one line."""
-    with admin_client(bootstrap, data, command_config) as client:
-        try:
-            yield TenantAdmin(client)
-        except Refused as error:
-            fail(str(error))
 
 
 def parse_limits(texts: list[str] | None) -> dict[str, int]:

@@ -18,8 +18,9 @@ import typer
 from common.machine import MachineClock
 from common.settings import SettingError
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.commands.cluster import DEFAULT_DATA, Json, prepare_cluster, require_layout, start_detached
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.commands.cluster import prepare_cluster, require_layout, start_detached
+from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from kraft.rebuild import NamedBroker

@@ -16,9 +16,9 @@ from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.commands.topics import Configs, parse_configs
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore

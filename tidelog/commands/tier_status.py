@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.internal_topics import Internal, say_hidden, without_internal
 from tidelog.moments import utc
-from tidelog.output import fail, show
+from tidelog.output import Json, fail, show
 
 if TYPE_CHECKING:
     from tidelog.tier_access import Answers

@@ -20,9 +20,9 @@ from tidelog.admin_client import (
     outcome_text,
     topic_error_text,
 )
-from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.internal_topics import Internal, say_hidden, without_internal
-from tidelog.output import EXIT_USAGE, fail, show
+from tidelog.output import EXIT_USAGE, Json, fail, show
 
 app = typer.Typer(
     help="Topics: list, create, describe, alter, delete, reassign, elect.", no_args_is_help=True, rich_markup_mode=None

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.commands.cluster import DEFAULT_DATA, Json
+from tidelog.cluster_layout import DEFAULT_DATA
 from tidelog.credentials import MECHANISM_NAMES, PASSWORD_ITERATIONS, new_secret, salted, write_private
-from tidelog.output import EXIT_USAGE, fail, show, show_one
+from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
 if TYPE_CHECKING:
     from tidelog.library_client import AdminClient
