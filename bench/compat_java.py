@@ -21,8 +21,8 @@ from bench.demo_tenants.airline import client_configuration
 from bench.embedded import EmbeddedCluster
 from bench.kafka_directory import check_foreign_directory
 from bench.peers import KAFKA_VERSION, MissingTool, kafka_jars
-from tidelog.client_files import read_key
-from tidelog.local_names import hosts_line, names_of
+from tidelog.cluster.client_files import read_key
+from tidelog.cluster.local_names import hosts_line, names_of
 
 WORK = Path(__file__).resolve().parent / "work"
 RECORDS, VALUE_BYTES = 6_000, 1_000  # enough for several segments of the smallest size that Kafka's tools allow

@@ -27,7 +27,7 @@ from rich.table import Table
 from bench.embedded import EmbeddedCluster
 from bench.metadata_watch import MetadataWatch, Step
 from bench.peers import cpu_seconds, resident_mb
-from tidelog.control import ask
+from tidelog.cluster.control import ask
 
 PARTITIONS_EACH = 1_000
 BASE = 10_000  # partitions before the rest is created: memory and idle CPU must not depend on their number

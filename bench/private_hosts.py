@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tidelog.local_names import hosts_line, resolves
+from tidelog.cluster.local_names import hosts_line, resolves
 
 VARIABLE = "TIDELOG_PRIVATE_HOSTS"
 HOSTS = Path("/etc/hosts")

@@ -4,8 +4,8 @@ A sample is taken after each `INTERVAL_S` of CPU time, so an idle node takes non
 loop, in the same callback, show that it has held the loop for the CPU time between them; the innermost frame that
 stands in both is what took so long. A sample that comes late shows a call into C that let no Python code run.
 
-This file decides; `tidelog/stack_sampling.py` takes the samples. Values in, values out, but for the frames, which are
-compared by identity.
+This file decides; `tidelog/nodes/stack_sampling.py` takes the samples. Values in, values out, but for the frames, which
+are compared by identity.
 """
 
 from __future__ import annotations

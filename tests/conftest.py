@@ -19,7 +19,7 @@ from common.loop_watch import Held, LoopWatch
 from tests.brief_java import use_brief_java
 from tests.lanes import is_quick_file, is_quick_test
 from tests.virtual_time import VirtualLoop
-from tidelog.stack_sampling import LOOP_MODULES, StackSampling
+from tidelog.nodes.stack_sampling import LOOP_MODULES, StackSampling
 
 # The suite runs beside other work on few cores, so how long an example takes says nothing about it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

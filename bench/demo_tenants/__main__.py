@@ -21,7 +21,7 @@ from bench import private_hosts
 from bench.demo.flights import CarrierFigures, airline_names, data_folder, figures_of_the_file, read_flights
 from bench.demo_tenants.airline import QUIET, Airline, client_configuration, fly
 from bench.embedded import EmbeddedCluster
-from tidelog.local_names import names_of
+from tidelog.cluster.local_names import names_of
 
 BROKERS, CELLS, PROXIES = 6, 2, 2
 SETTINGS = {"group.initial.rebalance.delay.ms": "500"}

@@ -25,7 +25,7 @@ from bench.peers import MissingTool
 from bench.proxy.kafka_load import STREAM, TRIP, WAIT_S
 from bench.proxy.peers import ROOT
 from bench.rows import Figure, Scene, figure
-from tidelog.local_names import names_of
+from tidelog.cluster.local_names import names_of
 
 TENANT = "bench"
 PROXIED, SECURE, PLAIN = "the proxy", "direct TLS", "direct plaintext"

@@ -16,7 +16,7 @@ from bench.embedded import free_ports
 from bench.peers import MissingTool
 from bench.proxy.clients import Target, connect, exchange, request
 from bench.proxy.names import DOMAIN
-from tidelog.certificates import authority, tenants_certificate
+from tidelog.cluster.certificates import authority, tenants_certificate
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 20.0

@@ -14,7 +14,7 @@ from common.machine import MachineClock
 from kraft.records import ResourceType
 from tests.broker.broker_world import BrokerWorld, context, over_the_wire, reply_over_the_wire, versions_of
 from tests.wire.tls_world import LOCAL_HOSTS, Material, make_material
-from tidelog.certificates import NODE, certificate
+from tidelog.cluster.certificates import NODE, certificate
 from wire.messages import IncrementalAlterConfigsRequest
 from wire.tls import TlsContexts
 

@@ -14,9 +14,9 @@ import pytest
 
 from bench import private_hosts
 from bench.embedded import EmbeddedCluster
-from tidelog.client_files import read_key
-from tidelog.library_client import AdminClient
-from tidelog.local_names import names_of
+from tidelog.admin.library_client import AdminClient
+from tidelog.cluster.client_files import read_key
+from tidelog.cluster.local_names import names_of
 from wire.messages import FindCoordinatorRequest
 
 BROKERS, DOMAIN, TOPIC = 4, "tidelog.localhost", "moving"

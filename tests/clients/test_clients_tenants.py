@@ -19,8 +19,8 @@ import pytest
 from bench import private_hosts
 from bench.embedded import EmbeddedCluster
 from tests.clients.tenant_programs import value
-from tidelog.client_files import read_key
-from tidelog.local_names import names_of
+from tidelog.cluster.client_files import read_key
+from tidelog.cluster.local_names import names_of
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 BROKERS, RECORDS, TENANTS = 3, 300, ("demo", "other")

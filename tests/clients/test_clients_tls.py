@@ -174,7 +174,7 @@ def _handshake(context: ssl.SSLContext, host: str, port: int) -> None:
 
 def test_new_certificates_are_in_use_without_a_restart(cluster: EmbeddedCluster, bootstrap: str) -> None:
     """Under traffic between nodes and from clients, which goes on with both the old one and the new."""
-    from tidelog.certificates import NODE, authority, certificate  # noqa: PLC0415
+    from tidelog.cluster.certificates import NODE, authority, certificate  # noqa: PLC0415
 
     topic = new_topic(cluster, bootstrap)
     directory = Path(cluster.data) / "tls"

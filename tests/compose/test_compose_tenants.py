@@ -11,8 +11,8 @@ import pytest
 from bench import private_hosts
 from tests.clients.tenant_programs import value
 from tests.compose.compose_project import BROKERS, ComposeProject
-from tidelog.client_files import LIBRDKAFKA, TenantAccess, write_client_files
-from tidelog.local_names import names_of
+from tidelog.cluster.client_files import LIBRDKAFKA, TenantAccess, write_client_files
+from tidelog.cluster.local_names import names_of
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(900)]
 DOMAIN, RECORDS = "tidelog.localhost", 100

@@ -16,7 +16,7 @@ from bench.embedded import EmbeddedCluster
 from bench.failover import SteadyLoad
 from tests.faults.raw_client import wait_until
 from tests.faults.watched_node import WatchedNode, make_topic, produce, rows, some_batch
-from tidelog.cluster_layout import load_layout
+from tidelog.cluster.layout import load_layout
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults-deaths")]
 

@@ -21,7 +21,7 @@ from tests.faults.watched_node import (
     rows,
     some_batch,
 )
-from tidelog.cluster_layout import SECRET_FILE, load_layout
+from tidelog.cluster.layout import SECRET_FILE, load_layout
 from wire.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from wire.node_auth import Acceptor, AuthenticationFailed, Initiator
 

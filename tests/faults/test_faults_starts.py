@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bench.embedded import EmbeddedCluster, free_ports
 from tests.faults.watched_node import parse_line
-from tidelog.cluster_layout import load_layout
+from tidelog.cluster.layout import load_layout
 from tidelog.command_line import app
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("faults-starts")]

@@ -16,7 +16,7 @@ from bench.embedded import EmbeddedCluster
 from records.builder import build_batch
 from records.record import Record
 from tests.faults.raw_client import RawClient
-from tidelog import control
+from tidelog.cluster import control
 from wire.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,

@@ -41,7 +41,7 @@ from kraft.records import (
 )
 from records.audit_event import AuditEvent, AuditKind, decode_audit_event, encode_audit_event
 from tests.kraft.line_counts import LineCount
-from tidelog.metadata_feed import MetadataFeed
+from tidelog.nodes.metadata_feed import MetadataFeed
 
 TOPIC_ID = bytes(range(16))
 OTHER_ID = bytes(range(16, 32))

@@ -18,7 +18,7 @@ from tests.spark_offload.pretend_leader import PretendLeader
 from tests.spark_offload.standalone_cluster import SPARK_HOME, StandaloneCluster, python_without_tidelog
 from tests.spark_offload.tier_builder import NOW, BuiltPartition, TierBuilder, plain_batches
 from tidelog import spark_submit
-from tidelog.code_archive import write_archive
+from tidelog.spark_jobs.code_archive import write_archive
 from tiering.cluster_file import begin_incarnation
 from tiering.proposal import Proposal
 

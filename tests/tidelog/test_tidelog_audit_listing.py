@@ -14,8 +14,8 @@ from kafka.errors import KafkaTimeoutError
 from records.audit_event import AuditEvent, AuditKind, AuditSource, encode_audit_event
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.test_tiering_audit import ROOT, writer_of
-from tidelog import audit_listing
-from tidelog.audit_listing import Listing, NotAnswering, Wanted, read_store, read_topic
+from tidelog.admin import audit_listing
+from tidelog.admin.audit_listing import Listing, NotAnswering, Wanted, read_store, read_topic
 from tidelog.moments import milliseconds
 from tiering.audit_export import AuditPiece
 from tiering.keys import PartitionPath

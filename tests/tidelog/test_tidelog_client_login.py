@@ -16,8 +16,8 @@ from broker.security.plain import PlainExchange
 from broker.security.scram import ScramExchange
 from kraft.image.credentials import ScramCredential
 from kraft.records import ScramMechanism
-from tidelog.client_login import LoginFailed, begin, use_in_library
-from tidelog.command_config import OAUTHBEARER, PLAIN, SCRAM, Login
+from tidelog.admin.client_login import LoginFailed, begin, use_in_library
+from tidelog.admin.command_config import OAUTHBEARER, PLAIN, SCRAM, Login
 from tidelog.credentials import MECHANISM_NAMES, verifiers
 
 NUMBERS = {name: ScramMechanism(number) for name, number in MECHANISM_NAMES.items()}

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.settings import SettingError
-from tidelog.admin_client import Reach
-from tidelog.certificates import CLIENT, authority, certificate
-from tidelog.command_config import Login, parse_command_config, read_command_config
+from tidelog.admin.admin_client import Reach
+from tidelog.admin.command_config import Login, parse_command_config, read_command_config
+from tidelog.cluster.certificates import CLIENT, authority, certificate
 from tidelog.command_line import app
 
 SECRET = "c0rrect-h0rse"

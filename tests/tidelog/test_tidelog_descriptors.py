@@ -8,10 +8,10 @@ import pytest
 
 from broker.config import BrokerConfig
 from common.settings import SettingError
-from tidelog.cluster_layout import prepare_layout
-from tidelog.descriptors import CACHE_MIN, OWN, divide
-from tidelog.directory_lock import DirectoryInUse, held_directory
-from tidelog.node_config import broker_config
+from tidelog.cluster.layout import prepare_layout
+from tidelog.configuration.node_config import broker_config
+from tidelog.nodes.descriptors import CACHE_MIN, OWN, divide
+from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
 
 
 @pytest.fixture

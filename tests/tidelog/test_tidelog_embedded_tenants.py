@@ -16,8 +16,9 @@ import pytest
 from bench.embedded import EmbeddedCluster, free_ports
 from common.settings import SettingError
 from tests.tidelog.test_tidelog_command import tidelog
-from tidelog.client_files import TenantAccess, read_key, write_client_files
-from tidelog.cluster_layout import (
+from tidelog.cluster.client_files import TenantAccess, read_key, write_client_files
+from tidelog.cluster.embedded_tenants import access_of, parse_names, refresh_client_files, tell_tenants
+from tidelog.cluster.layout import (
     PROXIES_MAX,
     ClusterLayout,
     PortTaken,
@@ -25,10 +26,9 @@ from tidelog.cluster_layout import (
     load_layout,
     prepare_layout,
 )
-from tidelog.embedded_tenants import access_of, parse_names, refresh_client_files, tell_tenants
-from tidelog.local_names import advice, hosts_line, names_of, resolves
-from tidelog.node_config import broker_config
-from tidelog.proxy_config import proxy_config
+from tidelog.cluster.local_names import advice, hosts_line, names_of, resolves
+from tidelog.configuration.node_config import broker_config
+from tidelog.configuration.proxy_config import proxy_config
 from wire.listeners import ProxyForm
 
 ACCESS = TenantAccess(

@@ -12,7 +12,7 @@ FOREIGN = {
     "controller": ("cryptography", "aiobotocore", "botocore", "broker.node", "storage", "spark_offload"),
 }
 UNUSED_BY_ALL = ("email", "http.client", "urllib.request")
-SHOW = "import sys; from tidelog.node_imports import import_node; import_node({!r}); print(*sorted(sys.modules))"
+SHOW = "import sys; from tidelog.nodes.node_imports import import_node; import_node({!r}); print(*sorted(sys.modules))"
 
 
 def imported(role: str) -> list[str]:

@@ -11,7 +11,7 @@ SCRIPT = """
 import os, signal, socket, sys, tempfile, threading, time
 from unittest.mock import MagicMock
 import typer
-from tidelog import spark_job
+from tidelog.spark_jobs import spark_job
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)

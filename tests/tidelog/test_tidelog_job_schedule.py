@@ -15,11 +15,11 @@ import pytest
 
 from common.machine import MachineClock
 from common.settings import SettingError
-from tidelog import job_scheduler
-from tidelog.job_schedule import Cron, Entry, Every, ScheduleError, parse_schedule
-from tidelog.job_scheduler import JobScheduler
-from tidelog.node_config import node_values
-from tidelog.settings_check import check_settings
+from tidelog.configuration.job_schedule import Cron, Entry, Every, ScheduleError, parse_schedule
+from tidelog.configuration.node_config import node_values
+from tidelog.configuration.settings_check import check_settings
+from tidelog.nodes import job_scheduler
+from tidelog.nodes.job_scheduler import JobScheduler
 
 
 def seconds(text: str) -> int:

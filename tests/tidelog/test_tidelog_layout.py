@@ -19,7 +19,7 @@ from common.node_settings.tier import TierReads
 from common.settings import SettingError
 from kraft.controller.node import ControllerConfig
 from kraft.quorum.quorum import QuorumConfig
-from tidelog.cluster_layout import (
+from tidelog.cluster.layout import (
     LAYOUT_FILE,
     SECRET_FILE,
     ClusterLayout,
@@ -30,13 +30,13 @@ from tidelog.cluster_layout import (
     load_layout,
     prepare_layout,
 )
-from tidelog.controller_config import controller_config
-from tidelog.listener_config import host_and_port, parse_listeners
-from tidelog.node_config import (
+from tidelog.configuration.controller_config import controller_config
+from tidelog.configuration.listener_config import host_and_port, parse_listeners
+from tidelog.configuration.node_config import (
     broker_config,
     parse_voters,
 )
-from tidelog.settings_check import check_settings
+from tidelog.configuration.settings_check import check_settings
 from wire.server import ServerLimits
 
 TIER = {"tidelog.tier.uri": "file:///tier"}

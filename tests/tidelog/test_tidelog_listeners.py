@@ -12,9 +12,9 @@ from broker.config import BrokerConfig
 from broker.listeners import Listen
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import INT_MAX, SettingError
-from tidelog.cluster_layout import grow_layout, load_layout, prepare_layout
-from tidelog.controller_config import controller_config
-from tidelog.node_config import broker_config
+from tidelog.cluster.layout import grow_layout, load_layout, prepare_layout
+from tidelog.configuration.controller_config import controller_config
+from tidelog.configuration.node_config import broker_config
 from wire.listeners import ProxyForm, SecurityProtocol
 
 STORES = {"ssl.keystore.location": "/etc/node.pem", "ssl.truststore.location": "/etc/ca.pem"}

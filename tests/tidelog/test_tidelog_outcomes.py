@@ -7,8 +7,8 @@ from kafka import errors
 
 from common.errors import error_name
 from common.settings import SettingError
-from tidelog.admin_client import error_text, outcome_text, topic_error_text
-from tidelog.settings_check import check_settings
+from tidelog.admin.admin_client import error_text, outcome_text, topic_error_text
+from tidelog.configuration.settings_check import check_settings
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tests.proxy.proxy_world import (
     echoed,
     table,
 )
-from tidelog.proxy_config import proxy_config, within_descriptors
+from tidelog.configuration.proxy_config import proxy_config, within_descriptors
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]

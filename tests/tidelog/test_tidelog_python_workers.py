@@ -11,14 +11,14 @@ import typer
 from py4j.protocol import Py4JNetworkError
 
 from object_store.errors import StoreUnavailable
-from tidelog import spark_job
-from tidelog.python_workers import end_python_workers
-from tidelog.spark_job import SessionOptions
+from tidelog.spark_jobs import spark_job
+from tidelog.spark_jobs.python_workers import end_python_workers
+from tidelog.spark_jobs.spark_job import SessionOptions
 
 JOB = """
 import os
 from pathlib import Path
-from tidelog.spark_job import SessionOptions, spark_job
+from tidelog.spark_jobs.spark_job import SessionOptions, spark_job
 
 def alive(number):
     '''Also not as a process that has ended and whose parent has yet to ask.'''

@@ -16,11 +16,11 @@ from kraft.rebuild import CannotRebuild
 from object_store.blocking import BlockingStore
 from object_store.errors import StoreUnavailable
 from records.events import Event, EventsHeader, encode_events
-from tidelog import tier_rebuild
 from tidelog.command_line import app
 from tidelog.commands import tier_rebuild as command
 from tidelog.output import fail
-from tidelog.tier_rebuild import look, take_over
+from tidelog.tier import rebuild as tier_rebuild
+from tidelog.tier.rebuild import look, take_over
 from tiering.cluster_file import begin_incarnation, read_cluster_file
 from tiering.exports import METADATA, ExportKey, export_key
 from tiering.keys import TierRoot

@@ -11,7 +11,7 @@ from kraft.rebuild import CannotRebuild, NamedBroker
 from records.events import Event, EventsHeader, encode_events
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.tier_world import PATH, ROOT, TierWorld
-from tidelog.tier_rebuild import choose_cluster, look, prepare
+from tidelog.tier.rebuild import choose_cluster, look, prepare
 from tiering.cluster_file import begin_incarnation
 from tiering.exports import METADATA, POSITIONS, ExportKey, export_key
 from tiering.manifest_writer import ManifestWriter

@@ -20,9 +20,9 @@ from spark_offload.job import JobOptions, Problem, Report, SilentProgress
 from spark_offload.options import OptionError
 from spark_offload.session import java_directory
 from tests.spark_offload.tier_builder import NOW, TierBuilder, batch
-from tidelog import spark_job
-from tidelog.job_progress import LineProgress, amount, open_progress
-from tidelog.spark_job import SessionOptions, SparkJob, choice, open_session
+from tidelog.spark_jobs import spark_job
+from tidelog.spark_jobs.job_progress import LineProgress, amount, open_progress
+from tidelog.spark_jobs.spark_job import SessionOptions, SparkJob, choice, open_session
 from tiering.manifest import DamagedManifest
 
 
@@ -291,7 +291,7 @@ def test_lines_where_nobody_looks_at_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("tidelog.job_progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("tidelog.spark_jobs.job_progress.time.monotonic", lambda: now)
     with open_progress() as progress:
         assert isinstance(progress, LineProgress)
         stage = progress.stage("reading", 4, "segments")

@@ -10,7 +10,7 @@ import typer
 
 from tests.documentation.pages import ALL, ROOT, commands
 from tidelog.commands.spark import app
-from tidelog.job_schedule import parse_schedule
+from tidelog.configuration.job_schedule import parse_schedule
 
 SUBMITTED = ("$(tidelog spark script)", "$(packed/bin/tidelog spark script)")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

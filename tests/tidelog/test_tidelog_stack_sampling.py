@@ -9,7 +9,7 @@ PROGRAM = """
 import asyncio, sys, time
 import uvloop
 from common.loop_watch import LoopWatch
-from tidelog.stack_sampling import StackSampling
+from tidelog.nodes.stack_sampling import StackSampling
 
 def burns(seconds):
     end = time.thread_time() + seconds

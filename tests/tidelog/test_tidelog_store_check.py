@@ -10,7 +10,7 @@ import pytest
 
 from object_store.directory_store import DirectoryStore
 from object_store.store import Body, ObjectInfo
-from tidelog.store_check import store_trouble
+from tidelog.cluster.store_check import store_trouble
 
 
 def test_nothing_of_the_trial_write_stays(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from bench.embedded import free_ports
 from tests.tidelog.test_tidelog_command import tidelog
-from tidelog import supervisor as module
-from tidelog.cluster_layout import ClusterLayout, NodeLayout
-from tidelog.node_child import Child, stop_timeout_s
-from tidelog.supervisor import RESTART_BACKOFF_S, Supervisor
+from tidelog.cluster import supervisor as module
+from tidelog.cluster.layout import ClusterLayout, NodeLayout
+from tidelog.cluster.node_child import Child, stop_timeout_s
+from tidelog.cluster.supervisor import RESTART_BACKOFF_S, Supervisor
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_stop_before_a_node_has_run_at_all_ends_that_node_alone(
         return pid
 
     monkeypatch.setattr(os, "fork", fork)
-    monkeypatch.setattr("tidelog.node_process.run_node", lambda *_, **__: 0)
+    monkeypatch.setattr("tidelog.nodes.node_process.run_node", lambda *_, **__: 0)
     heard, wakes = os.pipe()
     os.set_blocking(heard, False)
     os.set_blocking(wakes, False)
@@ -122,7 +122,7 @@ def test_a_full_disk_under_its_own_log_keeps_no_node_from_starting(
     child: tuple[Supervisor, Child, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor, node, _ = child
-    monkeypatch.setattr("tidelog.node_process.run_node", lambda *_, **__: 7)
+    monkeypatch.setattr("tidelog.nodes.node_process.run_node", lambda *_, **__: 7)
     with open("/dev/full", "w") as full:
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(sys, name, full)

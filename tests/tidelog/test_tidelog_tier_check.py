@@ -16,11 +16,12 @@ import typer
 
 from object_store.limits import StoreLimits
 from tests.tiering.tier_world import PATH
-from tidelog import tier_access, tier_check
 from tidelog.commands import tier_repair
-from tidelog.tier_access import Answers, store_trouble
-from tidelog.tier_check import LOOKS, PATIENT_LOOKS, Patience, check_partition
-from tidelog.waiting import FIRST_S, told
+from tidelog.tier import access as tier_access
+from tidelog.tier import check as tier_check
+from tidelog.tier.access import Answers, store_trouble
+from tidelog.tier.check import LOOKS, PATIENT_LOOKS, Patience, check_partition
+from tidelog.tier.waiting import FIRST_S, told
 from tiering.checking import Disagreement, State
 from tiering.description import BrokerTier
 

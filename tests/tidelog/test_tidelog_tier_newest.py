@@ -10,8 +10,8 @@ import pytest
 from tests.object_store.memory_store import MemoryStore
 from tests.tiering.test_tiering_checking import dropped
 from tests.tiering.tier_world import ROOT
-from tidelog import tier_newest
-from tidelog.tier_newest import LOOKS, late_partitions
+from tidelog.tier import newest as tier_newest
+from tidelog.tier.newest import LOOKS, late_partitions
 from tiering.checking import State
 from tiering.inventory import FoundTopic, find_topics
 

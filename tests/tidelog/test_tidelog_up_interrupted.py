@@ -88,11 +88,11 @@ sys.meta_path.insert(0, Interrupter)
         ("up", "tidelog.command_line", -signal.SIGINT),
         ("up", "typer", -signal.SIGINT),
         ("up", "tidelog.commands.users", -signal.SIGINT),
-        ("up", "tidelog.embedded_tenants", -signal.SIGINT),
-        ("tidelog.supervisor", "tidelog.supervisor", 0),
-        ("tidelog.supervisor", "tidelog.control", 0),
-        ("tidelog.supervisor", "kraft.controller.node", 0),
-        ("tidelog.supervisor", "broker.node", 0),
+        ("up", "tidelog.cluster.embedded_tenants", -signal.SIGINT),
+        ("tidelog.cluster.supervisor", "tidelog.cluster.supervisor", 0),
+        ("tidelog.cluster.supervisor", "tidelog.cluster.control", 0),
+        ("tidelog.cluster.supervisor", "kraft.controller.node", 0),
+        ("tidelog.cluster.supervisor", "broker.node", 0),
     ],
 )
 def test_an_interruption_while_something_is_imported_is_quiet(

@@ -11,7 +11,7 @@ from common.machine import RECORDS_AT_ONCE_MAX, MachineClock, machine_ports
 from common.ports import Socket
 from tests.wire.fakes import until
 from tests.wire.tls_world import LOCAL_HOSTS, Material, TlsClient, client_context, make_material
-from tidelog.certificates import NODE, authority, certificate
+from tidelog.cluster.certificates import NODE, authority, certificate
 from wire.mutual_network import MutualNetwork
 from wire.tls import TlsContexts
 

@@ -32,7 +32,7 @@ from tests.wire.tls_world import (
     make_material,
     tls_listener,
 )
-from tidelog.certificates import NODE, authority, certificate
+from tidelog.cluster.certificates import NODE, authority, certificate
 from wire.listeners import ListenerConfig, ListenerKind, SecurityProtocol
 from wire.server import ServerLimits
 from wire.tls import DAY_MS, SecuredNetwork, TlsConfig, TlsContexts, openssl_name

@@ -14,7 +14,7 @@ from typing import Any
 from common.machine import machine_ports
 from common.node_settings.connections import ConnectionSettings
 from common.ports import Address, Ports
-from tidelog.certificates import CLIENT, NODE, PROXY, Authority, authority, certificate
+from tidelog.cluster.certificates import CLIENT, NODE, PROXY, Authority, authority, certificate
 from wire.buffers import BufferPool
 from wire.connection import Connection
 from wire.listeners import ListenerConfig, ListenerKind, ProxyForm, SecurityProtocol

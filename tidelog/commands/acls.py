@@ -9,12 +9,12 @@ import typer
 from kraft.acl_filter import ANY, MATCH
 from kraft.image.acls import CLUSTER_RESOURCE
 from kraft.records import AclOperation, AclPattern, AclPermission, AclResource
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
 
 app = typer.Typer(help="Access control lists: create, list, delete.", no_args_is_help=True, rich_markup_mode=None)
 

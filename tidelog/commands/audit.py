@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from records.audit_event import AuditEvent, AuditKind, to_fields
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, Reach, client_of, reach
-from tidelog.cluster_layout import DEFAULT_DATA
-from tidelog.internal_topics import Internal, is_internal, say_hidden
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, Reach, client_of, reach
+from tidelog.admin.internal_topics import Internal, is_internal, say_hidden
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.moments import milliseconds, utc
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
-    from tidelog.audit_listing import Listing, Wanted
+    from tidelog.admin.audit_listing import Listing, Wanted
 
 EVENTS_SHOWN = 1_000
 NOTHING = "no such event; what was within the last minute may not be exported yet"
@@ -53,7 +53,7 @@ def audit(
     They come from the cluster's object store; without one, or with --live, from __audit. Exit code 1 when a part of
     the audit cannot be read, all others are listed; or when it tells nothing of the topic, which does not exist either.
     """
-    from tidelog.audit_listing import Listing  # noqa: PLC0415
+    from tidelog.admin.audit_listing import Listing  # noqa: PLC0415
 
     if live and tier is not None:
         fail("give one of --live and --tier", EXIT_USAGE)
@@ -77,8 +77,8 @@ def audit(
 
 
 def _wanted(topic: str, partition: int | None, kinds: list[str], since: str) -> Wanted:
-    from tidelog.audit_listing import Wanted  # noqa: PLC0415
-    from tidelog.tier_access import split_name  # noqa: PLC0415
+    from tidelog.admin.audit_listing import Wanted  # noqa: PLC0415
+    from tidelog.tier.access import split_name  # noqa: PLC0415
 
     if partition is not None and not topic:
         fail("--partition needs --topic", EXIT_USAGE)
@@ -101,8 +101,8 @@ def _read_store(listing: Listing, uri: str, cluster: str | None) -> None:
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from object_store.errors import NoStore, StoreError  # noqa: PLC0415
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415
-    from tidelog.audit_listing import read_store  # noqa: PLC0415
-    from tidelog.tier_rebuild import choose_cluster  # noqa: PLC0415
+    from tidelog.admin.audit_listing import read_store  # noqa: PLC0415
+    from tidelog.tier.rebuild import choose_cluster  # noqa: PLC0415
     from tiering.keys import TierRoot  # noqa: PLC0415
 
     try:
@@ -121,8 +121,8 @@ def _ask(listing: Listing, where: Reach, *, live: bool) -> None:
     from kafka import KafkaConsumer  # noqa: PLC0415
 
     from kraft.topic_names import AUDIT_TOPIC  # noqa: PLC0415
-    from tidelog.audit_listing import NotAnswering, read_store, read_topic  # noqa: PLC0415
-    from tidelog.tier_access import ask_brokers, live_topics, opened_store  # noqa: PLC0415
+    from tidelog.admin.audit_listing import NotAnswering, read_store, read_topic  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers, live_topics, opened_store  # noqa: PLC0415
 
     with client_of(where) as client:
         answers = ask_brokers(client)

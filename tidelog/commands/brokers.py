@@ -15,16 +15,16 @@ import typer
 
 from common.errors import ErrorCode
 from kraft.balancer.evacuation import Evacuation, NoRoom, PlacedPartition, Room
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster_layout import DEFAULT_DATA, load_layout
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
+from tidelog.admin.internal_topics import Internal, say_hidden
+from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
+from tidelog.admin.tenant_admin import TenantAdmin
+from tidelog.cluster.layout import DEFAULT_DATA, load_layout
 from tidelog.commands.cluster import START_TIMEOUT_S, ask_supervisor
-from tidelog.internal_topics import Internal, say_hidden
 from tidelog.output import Json, fail, show
-from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
-from tidelog.tenant_admin import TenantAdmin
 
 if TYPE_CHECKING:
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
 
 app = typer.Typer(help="Brokers: list, add, drain, remove.", no_args_is_help=True, rich_markup_mode=None)
 LOOK_S = 0.5

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.admin.tenant_admin import tenant_admin
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.commands.tenants import LimitOptions, parse_limits
 from tidelog.output import Json, show, show_one
-from tidelog.tenant_admin import tenant_admin
 
 app = typer.Typer(help="Cells: list, create, describe, alter.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -35,7 +35,7 @@ def make(
 
     A NAME.pem holds key and chain and is what ssl.keystore.location names; ca.pem is for ssl.truststore.location.
     """
-    from tidelog import certificates  # noqa: PLC0415  megabytes that no other command needs
+    from tidelog.cluster import certificates  # noqa: PLC0415  megabytes that no other command needs
 
     if role not in ROLES:
         fail(f"--role: {role!r} is not valid, it must be one of {', '.join(ROLES)}", EXIT_USAGE)
@@ -62,7 +62,7 @@ def list_certificates(
     directory: Annotated[Path, typer.Argument(help="A directory of PEM files.", metavar="DIR")], as_json: Json = False
 ) -> None:
     """Every certificate in a directory: for whom it is, and how long it lasts."""
-    from tidelog import certificates  # noqa: PLC0415
+    from tidelog.cluster import certificates  # noqa: PLC0415
 
     try:
         rows = certificates.describe(directory)

@@ -17,8 +17,8 @@ import typer
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog import control
-from tidelog.cluster_layout import (
+from tidelog.cluster import control
+from tidelog.cluster.layout import (
     DEFAULT_DATA,
     ClusterLayout,
     PortTaken,
@@ -27,9 +27,9 @@ from tidelog.cluster_layout import (
     load_layout,
     prepare_layout,
 )
-from tidelog.cluster_words import LOGS, ready_lines, stopped_line, stopping_line
+from tidelog.cluster.words import LOGS, ready_lines, stopped_line, stopping_line
+from tidelog.configuration.settings_check import check_settings
 from tidelog.output import EXIT_USAGE, Json, fail, show
-from tidelog.settings_check import check_settings
 
 TIER_URI = "tidelog.tier.uri"
 START_TIMEOUT_S = 120.0
@@ -92,7 +92,7 @@ def up(
     for line in ready_lines(root, require_layout(root), detached=True):
         print(line, file=sys.stderr, flush=True)
     if names:
-        from tidelog.embedded_tenants import tell_tenants  # noqa: PLC0415
+        from tidelog.cluster.embedded_tenants import tell_tenants  # noqa: PLC0415
 
         for line in tell_tenants(root, require_layout(root), names):
             print(line, file=sys.stderr, flush=True)
@@ -139,7 +139,7 @@ def _check_store(root: Path, settings: dict[str, str]) -> None:
     uri = settings[TIER_URI] if TIER_URI in settings else chosen_store(root)
     if not uri:
         return  # the cluster's own directory, which its nodes make
-    from tidelog.store_check import store_trouble  # noqa: PLC0415  heavy, and most clusters here need none of it
+    from tidelog.cluster.store_check import store_trouble  # noqa: PLC0415  heavy, and most clusters here need none of it
 
     if trouble := store_trouble(uri):
         fail(f"{trouble}; --tier names another one")
@@ -147,7 +147,7 @@ def _check_store(root: Path, settings: dict[str, str]) -> None:
 
 def _tenant_names(root: Path, text: str | None) -> list[str]:
     """Those that `--tenants` names; the configurations of all that are here follow the cluster's port."""
-    from tidelog.embedded_tenants import parse_names, refresh_client_files  # noqa: PLC0415
+    from tidelog.cluster.embedded_tenants import parse_names, refresh_client_files  # noqa: PLC0415
 
     layout = require_layout(root)
     try:
@@ -170,7 +170,7 @@ def require_layout(root: Path) -> ClusterLayout:
 
 
 def supervisor_line(root: Path, tenants: Sequence[str] = ()) -> list[str]:
-    return [sys.executable, "-m", "tidelog.supervisor", str(root), ",".join(tenants)]
+    return [sys.executable, "-m", "tidelog.cluster.supervisor", str(root), ",".join(tenants)]
 
 
 def start_detached(root: Path, tenants: Sequence[str] = ()) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, outcome_text
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, outcome_text
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.output import Json, fail, show
 
 app = typer.Typer(help="Consumer groups: list, describe, delete.", no_args_is_help=True, rich_markup_mode=None)

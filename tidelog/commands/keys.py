@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from common.errors import ProtocolError
-from tidelog.admin_client import Bootstrap, CommandConfig, Data
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.admin.tenant_admin import NewKey, tenant_admin
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.credentials import write_private
 from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
-from tidelog.tenant_admin import NewKey, tenant_admin
 
 app = typer.Typer(help="API keys: create, list, renew, revoke.", no_args_is_help=True, rich_markup_mode=None)
 

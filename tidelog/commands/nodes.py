@@ -12,7 +12,7 @@ import typer
 from common.node_settings.catalogue import NODE_SETTINGS
 from common.settings import SettingError, read_properties
 from tidelog.commands.cluster import parse_assignments
-from tidelog.node_imports import import_node
+from tidelog.nodes.node_imports import import_node
 from tidelog.output import EXIT_USAGE, fail
 
 Config = Annotated[Path | None, typer.Option("--config", help="A properties file.", metavar="FILE")]
@@ -52,10 +52,10 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
     except UnicodeDecodeError:
         fail(f"{config}: this is no text in UTF-8", EXIT_USAGE)
     if role == "proxy":
-        from tidelog.proxy_process import run_proxy  # noqa: PLC0415
+        from tidelog.nodes.proxy_process import run_proxy  # noqa: PLC0415
 
         raise typer.Exit(run_proxy(given, reread=read))
-    from tidelog.node_process import run_node  # noqa: PLC0415
+    from tidelog.nodes.node_process import run_node  # noqa: PLC0415
 
     raise typer.Exit(run_node(role, given))
 
@@ -63,14 +63,14 @@ def _run(role: str, config: Path | None, assignments: list[str]) -> None:
 def _check(role: str, given: Mapping[str, str]) -> None:
     """All that a node of this role cannot start without. Raises SettingError."""
     if role == "broker":
-        from tidelog.node_config import broker_config  # noqa: PLC0415
+        from tidelog.configuration.node_config import broker_config  # noqa: PLC0415
 
         broker_config(given)
     elif role == "proxy":
-        from tidelog.proxy_config import proxy_config  # noqa: PLC0415
+        from tidelog.configuration.proxy_config import proxy_config  # noqa: PLC0415
 
         proxy_config(given)
     else:
-        from tidelog.controller_config import controller_config  # noqa: PLC0415
+        from tidelog.configuration.controller_config import controller_config  # noqa: PLC0415
 
         controller_config(given)

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client
+from tidelog.admin.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.commands.brokers import LOOK_S, Throttle
 from tidelog.output import EXIT_USAGE, Json, fail, show
-from tidelog.replica_moves import Key, Moving, Refused, ReplicaMoves, Rounds
 
 PREFERRED, UNCLEAN = 0, 1
 Partitions = Annotated[

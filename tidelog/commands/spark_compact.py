@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidelog.output import Json
-from tidelog.spark_job import (
+from tidelog.spark_jobs.spark_job import (
     ClusterId,
     Conf,
     Master,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidelog.output import EXIT_USAGE, Json, fail
-from tidelog.spark_job import (
+from tidelog.spark_jobs.spark_job import (
     ClusterId,
     Conf,
     Master,

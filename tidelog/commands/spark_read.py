@@ -13,7 +13,7 @@ import typer
 
 from tidelog.moments import milliseconds
 from tidelog.output import EXIT_USAGE, Json, fail, show
-from tidelog.spark_job import (
+from tidelog.spark_jobs.spark_job import (
     ClusterId,
     Conf,
     Master,

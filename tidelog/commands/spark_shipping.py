@@ -13,7 +13,7 @@ from tidelog.output import fail
 
 def package(target: Annotated[Path, typer.Argument(help="The zip file to write.", metavar="FILE")]) -> None:
     """Write Tidelog's code as one zip file for --py-files; what it depends on has to be on the executors."""
-    from tidelog.code_archive import write_archive  # noqa: PLC0415
+    from tidelog.spark_jobs.code_archive import write_archive  # noqa: PLC0415
 
     try:
         count = write_archive(target)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.admin_client import CommandConfig, admin_client
+from tidelog.admin.admin_client import CommandConfig, admin_client
 from tidelog.output import EXIT_USAGE, Json, fail
-from tidelog.spark_job import (
+from tidelog.spark_jobs.spark_job import (
     ClusterId,
     Conf,
     Master,
@@ -141,8 +141,8 @@ def asked_brokers(bootstrap: str | None, command_config: Path | None) -> Iterato
         return
     from spark_offload.job import Problem  # noqa: PLC0415
     from spark_offload.verification.checks import Check  # noqa: PLC0415
-    from tidelog.tier_access import ask_brokers, opened_store  # noqa: PLC0415
-    from tidelog.tier_check import Patience, check_partition  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers, opened_store  # noqa: PLC0415
+    from tidelog.tier.check import Patience, check_partition  # noqa: PLC0415
     from tiering.keys import PartitionPath  # noqa: PLC0415
 
     with admin_client(bootstrap, command_config=command_config) as client:

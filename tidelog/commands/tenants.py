@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data
+from tidelog.admin.tenant_admin import TenantAdmin, tenant_admin
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
-from tidelog.tenant_admin import TenantAdmin, tenant_admin
 
 app = typer.Typer(
     help="Tenants: create, list, describe, alter, delete, move.", no_args_is_help=True, rich_markup_mode=None

@@ -17,15 +17,15 @@ import typer
 
 from common.machine import MachineClock
 from common.settings import SettingError
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.commands.cluster import prepare_cluster, require_layout, start_detached
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from kraft.rebuild import NamedBroker
-    from tidelog.library_client import AdminClient
-    from tidelog.tier_rebuild import Prepared
+    from tidelog.admin.library_client import AdminClient
+    from tidelog.tier.rebuild import Prepared
 
 REBUILD_FILE = "rebuild.metadata"
 
@@ -61,7 +61,7 @@ def rebuild(
 
     Topics keep ids, settings and offsets; groups keep what they committed, up to where the tier ends.
     """
-    from tidelog.tier_rebuild import write_files  # noqa: PLC0415
+    from tidelog.tier.rebuild import write_files  # noqa: PLC0415
 
     if (data is None) == (out is None):
         fail("give either --data DIR, to start a cluster on this machine, or --out FILE", EXIT_USAGE)
@@ -91,7 +91,7 @@ def commit_offsets(
 ) -> None:
     """Give the groups of a rebuilt cluster the offsets that they had committed. What has committed since is let be."""
     from records.events import DamagedEvents  # noqa: PLC0415
-    from tidelog.tier_rebuild import read_offsets  # noqa: PLC0415
+    from tidelog.tier.rebuild import read_offsets  # noqa: PLC0415
 
     with _files():
         try:
@@ -146,7 +146,7 @@ def _name_of(result: Any) -> str:
 
 def _write(out: Path, tier: str, cluster: str | None, places: list[NamedBroker], no_wait: bool) -> dict[str, Any]:
     """With --out. What was done, and what was not there."""
-    from tidelog.tier_rebuild import offsets_path, write_files  # noqa: PLC0415
+    from tidelog.tier.rebuild import offsets_path, write_files  # noqa: PLC0415
 
     for path in (out, offsets_path(out)):
         if path.is_dir():
@@ -163,8 +163,8 @@ def _write(out: Path, tier: str, cluster: str | None, places: list[NamedBroker],
 
 def _check_nodes(root: Path) -> None:
     """Whether nodes of each role would start with their settings; ends the command when they would not."""
-    from tidelog.controller_config import controller_config  # noqa: PLC0415
-    from tidelog.node_config import broker_config  # noqa: PLC0415
+    from tidelog.configuration.controller_config import controller_config  # noqa: PLC0415
+    from tidelog.configuration.node_config import broker_config  # noqa: PLC0415
 
     layout = require_layout(root)
     try:
@@ -197,7 +197,7 @@ def _new_directory(data: Path) -> Iterator[None]:
 
 def _start(root: Path, data: Path, path: Path, incarnation: int) -> str:
     """Where clients reach the cluster. When it does not come up, it stays, for the store is its own by now."""
-    from tidelog.tier_rebuild import offsets_path  # noqa: PLC0415
+    from tidelog.tier.rebuild import offsets_path  # noqa: PLC0415
 
     try:
         return start_detached(root).partition("bootstrap=")[2]
@@ -221,7 +221,7 @@ def _prepare(tier: str, cluster: str | None, places: list[NamedBroker], no_wait:
     from object_store.blocking import BlockingStore  # noqa: PLC0415
     from object_store.errors import StoreError  # noqa: PLC0415
     from object_store.uri import InvalidStoreUri  # noqa: PLC0415
-    from tidelog.tier_rebuild import OLD_CLUSTER_WAIT_S, choose_cluster, look, prepare, take_over  # noqa: PLC0415
+    from tidelog.tier.rebuild import OLD_CLUSTER_WAIT_S, choose_cluster, look, prepare, take_over  # noqa: PLC0415
 
     chance = random.SystemRandom()
     wait_s = 0.0 if no_wait else OLD_CLUSTER_WAIT_S

@@ -15,15 +15,15 @@ import typer
 from common.errors import ErrorCode, ProtocolError
 from common.identifiers import random_uuid
 from common.machine import MachineClock
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.commands.topics import Configs, parse_configs
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
-    from tidelog.library_client import AdminClient
-    from tidelog.tier_access import Answers
+    from tidelog.admin.library_client import AdminClient
+    from tidelog.tier.access import Answers
     from tiering.inventory import FoundTopic
     from tiering.keys import PartitionPath, TierRoot
     from tiering.restoring import NewTopic
@@ -45,8 +45,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Compare manifests, `__tier_state` and the names and sizes of objects. Exit code 1 when something disagrees."""
-    from tidelog.tier_access import ask_brokers, opened_store, store_trouble  # noqa: PLC0415
-    from tidelog.tier_check import Patience, check_partition, rows  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers, opened_store, store_trouble  # noqa: PLC0415
+    from tidelog.tier.check import Patience, check_partition, rows  # noqa: PLC0415
 
     found: list[dict[str, Any]] = []
     with admin_client(bootstrap, data, command_config) as client:
@@ -108,7 +108,7 @@ def restore(
     says otherwise; its other settings are defaults.
     """
     from kraft.topic_names import check_topic_name  # noqa: PLC0415
-    from tidelog.tier_access import ask_brokers, live_topics, opened_store, split_name  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers, live_topics, opened_store, split_name  # noqa: PLC0415
     from tiering.inventory import find_topics  # noqa: PLC0415
 
     name, topic_id = split_name(topic)
@@ -201,7 +201,7 @@ def _check_newest(
     client: AdminClient, store: BlockingStore, root: TierRoot, found: FoundTopic, name: str, *, allow_holes: bool
 ) -> list[str]:
     """What the manifests do not show yet, in words; ends the command unless that is allowed."""
-    from tidelog.tier_newest import late_partitions  # noqa: PLC0415
+    from tidelog.tier.newest import late_partitions  # noqa: PLC0415
 
     late, silent = late_partitions(client, store, root, found)
     for index, reason in silent.items():
@@ -330,7 +330,7 @@ def _create(
 
 def _wait_ready(client: AdminClient, found: FoundTopic, name: str) -> None:
     """Until every partition's leader has taken over what the manifests say."""
-    from tidelog.tier_access import ask_brokers  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers  # noqa: PLC0415
 
     deadline = time.monotonic() + READY_WITHIN_S
     missing: dict[int, None] = {}

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client
-from tidelog.cluster_layout import DEFAULT_DATA
-from tidelog.internal_topics import Internal, say_hidden, without_internal
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client
+from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.moments import utc
 from tidelog.output import Json, fail, show
 
 if TYPE_CHECKING:
-    from tidelog.tier_access import Answers
+    from tidelog.tier.access import Answers
     from tiering.description import LedStatus
 
 PARTITION_COLUMNS = [
@@ -35,7 +35,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """What is in the tier and what waits to be, whether the store answers, and which deleted topics can be restored."""
-    from tidelog.tier_access import ask_brokers, live_topics  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers, live_topics  # noqa: PLC0415
 
     with admin_client(bootstrap, data, command_config) as client:
         answers = ask_brokers(client)
@@ -81,7 +81,7 @@ def ls(
     as_json: Json = False,
 ) -> None:
     """Every segment that the tier holds of a topic, as `__tier_state` has it."""
-    from tidelog.tier_access import ask_brokers, live_topics, read_state, split_name  # noqa: PLC0415
+    from tidelog.tier.access import ask_brokers, live_topics, read_state, split_name  # noqa: PLC0415
     from tiering.keys import PartitionPath, TierRoot  # noqa: PLC0415
 
     name, topic_id = split_name(topic)

@@ -11,7 +11,7 @@ import typer
 from common.identifiers import uuid_text
 from common.settings import SettingError
 from common.topic_settings import TOPIC_SETTINGS
-from tidelog.admin_client import (
+from tidelog.admin.admin_client import (
     Bootstrap,
     CommandConfig,
     Data,
@@ -20,8 +20,8 @@ from tidelog.admin_client import (
     outcome_text,
     topic_error_text,
 )
-from tidelog.cluster_layout import DEFAULT_DATA
-from tidelog.internal_topics import Internal, say_hidden, without_internal
+from tidelog.admin.internal_topics import Internal, say_hidden, without_internal
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.output import EXIT_USAGE, Json, fail, show
 
 app = typer.Typer(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
-from tidelog.cluster_layout import DEFAULT_DATA
+from tidelog.admin.admin_client import Bootstrap, CommandConfig, Data, admin_client, error_text
+from tidelog.cluster.layout import DEFAULT_DATA
 from tidelog.credentials import MECHANISM_NAMES, PASSWORD_ITERATIONS, new_secret, salted, write_private
 from tidelog.output import EXIT_USAGE, Json, fail, show, show_one
 
 if TYPE_CHECKING:
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
 
 app = typer.Typer(help="Users with SCRAM passwords: set, list, delete.", no_args_is_help=True, rich_markup_mode=None)
 

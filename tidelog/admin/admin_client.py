@@ -14,12 +14,12 @@ import typer
 
 from common.errors import ErrorCode, error_name
 from common.settings import SettingError
-from tidelog.cluster_layout import DEFAULT_DATA, HOST, load_layout
+from tidelog.cluster.layout import DEFAULT_DATA, HOST, load_layout
 from tidelog.output import EXIT_USAGE, fail
 
 if TYPE_CHECKING:
-    from tidelog.command_config import ClientSecurity
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.command_config import ClientSecurity
+    from tidelog.admin.library_client import AdminClient
 
 CLIENT_ID = "tidelog"
 REQUEST_TIMEOUT_MS, BOOTSTRAP_TIMEOUT_MS = 30_000, 5_000
@@ -61,7 +61,7 @@ def reach(
 
     Ends the command when there is no cluster, or when a listener does not let this client in.
     """
-    from tidelog.command_config import ClientSecurity, read_command_config  # noqa: PLC0415
+    from tidelog.admin.command_config import ClientSecurity, read_command_config  # noqa: PLC0415
 
     try:
         security = read_command_config(command_config) if command_config is not None else ClientSecurity()
@@ -76,8 +76,8 @@ def reach(
             fail(f"the cluster in {data} has no listener with TLS; tidelog up --tls gives it one")
         bootstrap = ",".join(f"localhost:{n.tls_port}" if security.has_tls else f"{HOST}:{n.port}" for n in asked)
     if command_config is not None:
-        from tidelog.client_login import use_in_library  # noqa: PLC0415
-        from tidelog.listener_knock import Refusal, knock  # noqa: PLC0415
+        from tidelog.admin.client_login import use_in_library  # noqa: PLC0415
+        from tidelog.admin.listener_knock import Refusal, knock  # noqa: PLC0415
 
         try:
             knock(bootstrap, security)
@@ -102,7 +102,7 @@ def client_of(where: Reach) -> Iterator[AdminClient]:
     """A connected admin client; what goes wrong inside the block ends the command with one line."""
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError  # noqa: PLC0415
 
-    from tidelog.library_client import AdminClient  # noqa: PLC0415
+    from tidelog.admin.library_client import AdminClient  # noqa: PLC0415
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     client = None
@@ -123,7 +123,7 @@ def client_of(where: Reach) -> Iterator[AdminClient]:
 
 def _unreached(where: Reach) -> str | None:
     """What a listener has against this client, if somebody is there at all."""
-    from tidelog.listener_knock import Absent, Refusal, knock  # noqa: PLC0415
+    from tidelog.admin.listener_knock import Absent, Refusal, knock  # noqa: PLC0415
 
     try:
         knock(where.bootstrap, where.security)

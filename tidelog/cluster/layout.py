@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from common.settings import SettingError, listener_of
-from tidelog.settings_check import check_own_of_listeners
+from tidelog.configuration.settings_check import check_own_of_listeners
 
 LAYOUT_FILE = "cluster.json"
 SECRET_FILE = "cluster.secret"
@@ -311,8 +311,8 @@ def make_secret(root: Path) -> None:
 def make_certificates(root: Path, domain: str | None = None) -> None:
     """`ca.pem`, `node.pem` of every node of this machine, and `client.pem` for clients that show one. Where there are
     proxies, theirs: `proxy.pem` for brokers, `tenants.pem` for every name below `domain`."""
-    from tidelog import certificates  # noqa: PLC0415  not for those without TLS
-    from tidelog.certificates import CLIENT, NODE, PROXY, authority, certificate  # noqa: PLC0415
+    from tidelog.cluster import certificates  # noqa: PLC0415  not for those without TLS
+    from tidelog.cluster.certificates import CLIENT, NODE, PROXY, authority, certificate  # noqa: PLC0415
 
     directory = root / TLS_DIRECTORY
     own = authority(directory)

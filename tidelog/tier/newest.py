@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.tier_access import read_state
+from tidelog.tier.access import read_state
 from tiering.checking import behind
 from tiering.inventory import FoundTopic, read_partition
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
     from tiering.keys import TierRoot
 
 LOOKS = 40

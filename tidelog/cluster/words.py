@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tidelog.cluster_layout import DEFAULT_DATA, HOST, ClusterLayout
+from tidelog.cluster.layout import DEFAULT_DATA, HOST, ClusterLayout
 
 LOGS = "logs"
 

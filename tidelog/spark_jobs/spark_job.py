@@ -24,9 +24,9 @@ import typer
 
 from object_store.errors import NoStore, StoreError
 from object_store.uri import InvalidStoreUri
-from tidelog.interruption import Interruption
 from tidelog.output import EXIT_FAILED, EXIT_USAGE, fail
-from tidelog.python_workers import end_python_workers
+from tidelog.spark_jobs.interruption import Interruption
+from tidelog.spark_jobs.python_workers import end_python_workers
 from tiering.manifest import DamagedManifest
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def spark_job(name: str, session: SessionOptions, *, as_json: bool) -> Iterator[
     if missing:
         fail(f"{', '.join(missing)} is missing: run `make install-spark` in the checkout", EXIT_FAILED)
     with Interruption().block() as interruption:
-        from tidelog.job_progress import open_progress  # noqa: PLC0415  after the check
+        from tidelog.spark_jobs.job_progress import open_progress  # noqa: PLC0415  after the check
 
         failure: BaseException | None = None
         try:
@@ -230,7 +230,7 @@ def _java_ends_with_its_start() -> Iterator[None]:
         gateway.Popen = start
 
 
-# Faster, but with them Python's workers may leave a traceback when they end, see `tidelog.python_workers`.
+# Faster, but with them Python's workers may leave a traceback when they end, see `tidelog.spark_jobs.python_workers`.
 _UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 _FOR_ALL = {
     "spark.ui.showConsoleProgress": "false",  # the bars are ours

@@ -24,8 +24,8 @@ from kraft.image.metadata import MetadataImage
 from kraft.image.snapshot import DamagedSnapshot, decode_snapshot
 from kraft.quorum.node_config import NodeConfig
 from kraft.quorum.quorum import QuorumConfig
-from tidelog.listener_config import parse_listeners
-from tidelog.node_config import VOTERS, node_values, parse_voters, read_secret, server_limits
+from tidelog.configuration.listener_config import parse_listeners
+from tidelog.configuration.node_config import VOTERS, node_values, parse_voters, read_secret, server_limits
 from wire.listeners import ListenerConfig, ListenerKind
 
 HEARTBEAT_INTERVAL_MAX_S = 0.1  # of a leader of controllers

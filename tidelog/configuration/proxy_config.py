@@ -15,8 +15,8 @@ from proxy.certificates import CertificateProblem, ChainFiles, broker_context, s
 from proxy.config import ProxyConfig
 from proxy.limits import ProxyLimits
 from proxy.networks import NetworkRules, Networks
-from tidelog.listener_config import host_and_port, links_tls
-from tidelog.node_config import VOTERS, node_values, parse_voters, read_secret
+from tidelog.configuration.listener_config import host_and_port, links_tls
+from tidelog.configuration.node_config import VOTERS, node_values, parse_voters, read_secret
 
 logger = logging.getLogger(__name__)
 

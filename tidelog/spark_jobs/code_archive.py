@@ -25,7 +25,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the same bytes for the same code
 
 def write_archive(target: Path) -> int:
     """The number of files. Raises OSError."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     folders = [root / name for name in PACKAGES]
     files = [file for folder in folders for file in sorted(folder.rglob("*")) if file.suffix in SUFFIXES]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

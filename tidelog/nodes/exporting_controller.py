@@ -11,9 +11,9 @@ from kraft.controller.tier_configs import REMOTE_STORAGE
 from kraft.metadata_export import metadata_events
 from object_store.opening import open_store
 from object_store.uri import parse_uri
-from tidelog.job_schedule import parse_schedule
-from tidelog.job_scheduler import JobScheduler
-from tidelog.metadata_feed import MetadataFeed
+from tidelog.configuration.job_schedule import parse_schedule
+from tidelog.nodes.job_scheduler import JobScheduler
+from tidelog.nodes.metadata_feed import MetadataFeed
 from tiering.audit_export import FOR_EVER, AuditExporter, AuditExporterServices, AuditWriter
 from tiering.cluster_file import ClusterGuard
 from tiering.exports import METADATA, Export, Exporter, ExporterServices, ExportWriter, ReadyExport
@@ -35,7 +35,8 @@ class ExportingController:
         schedule: str = "",
         audit_keep_ms: int = FOR_EVER,
     ) -> None:
-        """`schedule` as `tidelog.job_schedule` reads it; `audit_keep_ms` is how long exported events stay."""
+        """`schedule` as `tidelog.configuration.job_schedule` reads it; `audit_keep_ms` is how long exported events
+        stay."""
         self.node = node
         self.metrics: Metrics = node.metrics
         self._ports = ports

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from common.lifecycle import duty, end_task
 from common.ports import Clock
-from tidelog.job_schedule import Entry
+from tidelog.configuration.job_schedule import Entry
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.node_settings.catalogue import NODE_SETTINGS
 from kraft.balancer.evacuation import PlacedPartition
-from tidelog.admin_client import error_text, topic_error_text
+from tidelog.admin.admin_client import error_text, topic_error_text
 
 if TYPE_CHECKING:
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
 
 BROKER, TOPIC = 4, 2
 SET, DELETE = 0, 1

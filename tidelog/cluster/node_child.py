@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.cluster_layout import PROXY_DEFAULTS, NodeLayout
+from tidelog.cluster.layout import PROXY_DEFAULTS, NodeLayout
 
 STOP_TIMEOUT_S = 30.0
 Answer = Callable[[dict[str, Any]], None]

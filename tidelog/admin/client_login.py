@@ -16,7 +16,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider, SaslMechanismOAuth
 from kafka.net.sasl.plain import SaslMechanismPlain
 from kafka.net.sasl.scram import SaslMechanismScram
 
-from tidelog.command_config import OAUTHBEARER, PLAIN, Login
+from tidelog.admin.command_config import OAUTHBEARER, PLAIN, Login
 
 ITERATIONS_MIN = 4_096
 _ITERATIONS = re.compile(rb"(?:^|,)i=([^,]*)")

@@ -14,7 +14,7 @@ from object_store.errors import NoStore, ObjectMissing, StoreError
 from object_store.limits import StoreLimits
 from object_store.uri import InvalidStoreUri, parse_uri
 from tidelog.output import EXIT_USAGE, fail
-from tidelog.waiting import told
+from tidelog.tier.waiting import told
 from tiering.checking import State
 from tiering.description import BrokerTier, StoreStatus, decode_broker, decode_page
 from tiering.keys import TierRoot
@@ -22,7 +22,7 @@ from tiering.segment import TieredSegment
 from wire.messages import DescribeTierRequest, schema_uuid
 
 if TYPE_CHECKING:
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
 
 NOTHING = bytes(16)
 

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from tidelog.admin_client import admin_client, error_text
+from tidelog.admin.admin_client import admin_client, error_text
+from tidelog.admin.replica_moves import Refused
 from tidelog.credentials import new_secret, verifiers
 from tidelog.output import fail
-from tidelog.replica_moves import Refused
 
 if TYPE_CHECKING:
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
     from wire.messages import Request
 
 Limits = Mapping[str, int]

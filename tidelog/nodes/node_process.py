@@ -34,11 +34,11 @@ from kraft.broker_lifecycle import RegistrationRefused
 from kraft.quorum.voter_guard import VoterRefused
 from object_store.limits import StoreLimits
 from object_store.opening import open_store
-from tidelog.descriptors import divide, raise_limit
-from tidelog.directory_lock import DirectoryInUse, held_directory
-from tidelog.listener_config import host_and_port
-from tidelog.node_config import broker_config, data_directory
-from tidelog.stack_sampling import StackSampling, log_held
+from tidelog.configuration.listener_config import host_and_port
+from tidelog.configuration.node_config import broker_config, data_directory
+from tidelog.nodes.descriptors import divide, raise_limit
+from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
+from tidelog.nodes.stack_sampling import StackSampling, log_held
 
 logger = logging.getLogger(__name__)
 EXIT_FATAL = 70  # EX_SOFTWARE: the node found that it must not go on
@@ -126,13 +126,13 @@ async def _run(
         node = BrokerNode(ports, divide(broker_config(settings), descriptors), fail, partial(open_store, limits=limits))
     else:
         from kraft.controller.node import ControllerNode  # noqa: PLC0415
-        from tidelog.controller_config import controller_config  # noqa: PLC0415
+        from tidelog.configuration.controller_config import controller_config  # noqa: PLC0415
 
         controller = ControllerNode(ports, controller_config(settings), fail)
         node = controller
         tier, keep_ms = values.group(TierSettings), values.group(AuditSettings).export_retention_ms
         if tier.uri:
-            from tidelog.exporting_controller import ExportingController  # noqa: PLC0415
+            from tidelog.nodes.exporting_controller import ExportingController  # noqa: PLC0415
 
             interval_s = tier.export_interval_ms / 1000
             node = ExportingController(ports, controller, tier.uri, interval_s, tier.spark_schedule, keep_ms)

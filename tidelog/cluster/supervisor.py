@@ -1,6 +1,6 @@
 """The parent of an embedded cluster's nodes: forks them, restarts those that crash, stops all in order.
 
-`python -m tidelog.supervisor DIR [TENANT,…]` imports the nodes' code once and forks, so a node costs neither a
+`python -m tidelog.cluster.supervisor DIR [TENANT,…]` imports the nodes' code once and forks, so a node costs neither a
 start of the interpreter nor its imports. It is single-threaded and has no event loop: what it waits for are its
 children, its control socket and signals, all through one selector. A node whose supervisor is gone stops by itself,
 because each holds the reading end of a pipe that the supervisor never writes to.
@@ -26,12 +26,12 @@ from typing import Any, NoReturn
 
 from common.logs import configure_logs, flush_streams
 from common.settings import SettingError
-from tidelog import control
-from tidelog.cluster_layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
-from tidelog.cluster_words import LOGS, ready_lines, stopped_line, stopping_line
-from tidelog.embedded_tenants import tell_tenants
-from tidelog.node_child import Answer, Child, stop_timeout_s
-from tidelog.node_imports import import_node
+from tidelog.cluster import control
+from tidelog.cluster.embedded_tenants import tell_tenants
+from tidelog.cluster.layout import ClusterLayout, NodeLayout, PortTaken, forget_broker, grow_layout, load_layout
+from tidelog.cluster.node_child import Answer, Child, stop_timeout_s
+from tidelog.cluster.words import LOGS, ready_lines, stopped_line, stopping_line
+from tidelog.nodes.node_imports import import_node
 
 LOCK_FILE = "supervisor.lock"
 RESTART_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
@@ -147,11 +147,11 @@ class Supervisor:
                         os.close(int(name))
             settings = self._layout.node_settings(node, self._root, self._shared)
             if node.role == "proxy":
-                from tidelog.proxy_process import run_proxy  # noqa: PLC0415  imported already
+                from tidelog.nodes.proxy_process import run_proxy  # noqa: PLC0415  imported already
 
                 status = run_proxy(settings, told_fd=ready_fd, life_fd=self._life_read)
             else:
-                from tidelog.node_process import run_node  # noqa: PLC0415
+                from tidelog.nodes.node_process import run_node  # noqa: PLC0415
 
                 status = run_node(node.role, settings, told_fd=ready_fd, life_fd=self._life_read)
         except BaseException:
@@ -188,7 +188,7 @@ class Supervisor:
             for told in (f"ready bootstrap={self._layout.bootstrap}", *more):
                 self._say(told)
         elif self._tenants_making is None:
-            line = [sys.executable, "-m", "tidelog.tenant_making", str(self._root), *self._tenants]
+            line = [sys.executable, "-m", "tidelog.admin.tenant_making", str(self._root), *self._tenants]
             self._tenants_making = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             )

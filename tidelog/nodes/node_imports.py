@@ -10,9 +10,13 @@ ENTERED_BARE = ("kafka", "crc32c")  # of which a node needs the message schemas,
 USED_BY_ALL = ("encodings.idna",)  # with the first name that is looked up: else each fork would import it for itself
 ENTERED_WITHOUT = {"pysyncobj": "cryptography"}  # which it would take seven megabytes of, for unused features
 MODULES = {
-    "controller": ("tidelog.node_process", "tidelog.controller_config", "tidelog.exporting_controller"),
-    "broker": ("tidelog.node_process", "broker.node"),
-    "proxy": ("tidelog.proxy_process",),
+    "controller": (
+        "tidelog.nodes.node_process",
+        "tidelog.configuration.controller_config",
+        "tidelog.nodes.exporting_controller",
+    ),
+    "broker": ("tidelog.nodes.node_process", "broker.node"),
+    "proxy": ("tidelog.nodes.proxy_process",),
 }
 
 

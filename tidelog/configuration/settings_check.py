@@ -13,7 +13,7 @@ from common.node_settings.replication import ReplicationSettings
 from common.node_settings.tier import TierSettings
 from common.node_settings.topics import BrokerLogSettings, with_retention
 from common.settings import SettingError, SettingValues, listener_of
-from tidelog.job_schedule import ScheduleError, parse_schedule
+from tidelog.configuration.job_schedule import ScheduleError, parse_schedule
 
 
 def check_settings(given: Mapping[str, str]) -> SettingValues:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from object_store.errors import ObjectMissing, StoreError
-from tidelog.tier_access import read_state
-from tidelog.waiting import told
+from tidelog.tier.access import read_state
+from tidelog.tier.waiting import told
 from tiering.checking import Disagreement, State, compare
 from tiering.keys import SegmentKey
 from tiering.manifest import DamagedManifest, Manifest, read_manifest
 
 if TYPE_CHECKING:
     from object_store.blocking import BlockingStore
-    from tidelog.library_client import AdminClient
+    from tidelog.admin.library_client import AdminClient
     from tiering.keys import PartitionPath, TierRoot
     from tiering.segment import SegmentId
 

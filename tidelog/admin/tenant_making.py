@@ -1,7 +1,7 @@
 """Tenants of an embedded cluster, made once, each with a key.
 
-`python -m tidelog.tenant_making DIR NAME…` runs beside the supervisor when all nodes serve. A tenant that exists is
-left as it is; only its client configurations follow the port and the domain of the cluster. A marker tells a tenant
+`python -m tidelog.admin.tenant_making DIR NAME…` runs beside the supervisor when all nodes serve. A tenant that exists
+is left as it is; only its client configurations follow the port and the domain of the cluster. A marker tells a tenant
 whose making was cut short from one that somebody else has made.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 import typer
 
-from tidelog.client_files import TENANTS_DIRECTORY, key_file
-from tidelog.cluster_layout import HOST, ClusterLayout, load_layout
+from tidelog.admin.tenant_admin import NewKey, TenantAdmin, tenant_admin
+from tidelog.cluster.client_files import TENANTS_DIRECTORY, key_file
+from tidelog.cluster.embedded_tenants import refresh_client_files
+from tidelog.cluster.layout import HOST, ClusterLayout, load_layout
 from tidelog.credentials import write_private
-from tidelog.embedded_tenants import refresh_client_files
 from tidelog.output import fail
-from tidelog.tenant_admin import NewKey, TenantAdmin, tenant_admin
 
 DESCRIPTION = "made by tidelog up"
 ROUTED_TIMEOUT_S = 20.0

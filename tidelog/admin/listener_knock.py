@@ -13,8 +13,8 @@ import struct
 from typing import TypeVar
 
 from common.errors import ErrorCode, MalformedFrame, error_name
-from tidelog.client_login import LoginFailed, begin
-from tidelog.command_config import ClientSecurity, Login
+from tidelog.admin.client_login import LoginFailed, begin
+from tidelog.admin.command_config import ClientSecurity, Login
 from wire.codec import decode_response, encode_request
 from wire.messages import MetadataRequest, Request, SaslAuthenticateRequest, SaslHandshakeRequest
 

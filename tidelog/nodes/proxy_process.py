@@ -38,10 +38,10 @@ from proxy.shared_state import SharedState
 from proxy.sockets import RawSocket, listen
 from proxy.steward import RETIRED_SLOT, WORKER_SLOTS, Steward
 from proxy.worker import ProxyWorker
-from tidelog.descriptors import raise_limit
-from tidelog.directory_lock import DirectoryInUse, held_directory
-from tidelog.node_config import data_directory
-from tidelog.proxy_config import proxy_config, within_descriptors
+from tidelog.configuration.node_config import data_directory
+from tidelog.configuration.proxy_config import proxy_config, within_descriptors
+from tidelog.nodes.descriptors import raise_limit
+from tidelog.nodes.directory_lock import DirectoryInUse, held_directory
 
 logger = logging.getLogger(__name__)
 

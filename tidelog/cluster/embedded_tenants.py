@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.settings import SettingError
-from tidelog.client_files import TENANTS_DIRECTORY, TenantAccess, key_file, read_key, write_client_files
-from tidelog.cluster_layout import TLS_DIRECTORY, ClusterLayout
-from tidelog.local_names import advice, names_of
+from tidelog.cluster.client_files import TENANTS_DIRECTORY, TenantAccess, key_file, read_key, write_client_files
+from tidelog.cluster.layout import TLS_DIRECTORY, ClusterLayout
+from tidelog.cluster.local_names import advice, names_of
 
 
 def parse_names(text: str) -> list[str]:

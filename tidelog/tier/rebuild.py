@@ -17,7 +17,7 @@ from object_store.errors import VersionConflict
 from object_store.store import ObjectStore
 from records.events import Event, Events, EventsHeader, decode_events, encode_events
 from tidelog.moments import utc
-from tidelog.rebuild_report import RebuildReport, count_objects
+from tidelog.tier.rebuild_report import RebuildReport, count_objects
 from tiering.cluster_file import CHECK_INTERVAL_S, ClusterFile, begin_incarnation, read_cluster_file
 from tiering.exports import GROUPS, METADATA, POSITIONS, newest_exports
 from tiering.inventory import FoundTopic, find_clusters, find_topics

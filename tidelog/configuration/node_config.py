@@ -23,9 +23,9 @@ from common.node_settings.topics import TopicDefaults, with_retention
 from common.ports import Address
 from common.settings import SettingError, SettingValues
 from kraft.image.cells import CELL_NAME
-from tidelog.listener_config import host_and_port, parse_listeners
-from tidelog.security_config import security_config
-from tidelog.settings_check import check_own_of_listeners, check_settings
+from tidelog.configuration.listener_config import host_and_port, parse_listeners
+from tidelog.configuration.security_config import security_config
+from tidelog.configuration.settings_check import check_own_of_listeners, check_settings
 from wire.server import ServerLimits
 
 VOTERS = "controller.quorum.voters"

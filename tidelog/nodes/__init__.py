@@ -1,0 +1,1 @@
+"""The processes that nodes are, and what runs in them beside their rooms."""
